@@ -21,16 +21,17 @@ from optuna.trial import TrialState, create_trial
 from playwright.sync_api import sync_playwright
 
 from benchmarks.report_scale import OBJECTIVES, as_searched, drawn
-from hwnas import host
 from hwnas.__main__ import run
-from hwnas.budget import Budget
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching import storage as storages
-from hwnas.searching import trials
-from hwnas.searching.front import pareto_front
-from hwnas.searching.options import NAME
-from hwnas.space import SearchSpace, find, load
-from hwnas.tasks.proportion import proportion
+from hwnas.core import processes
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import SearchSpace, find, load_space
+from hwnas.nas import storage as storages
+from hwnas.nas import trials
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import pareto_front
+from hwnas.nas.options import NAME
+from hwnas.tasks.intervals import proportion
+from hwnas.tasks.metrics.budget import Budget
 
 
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
@@ -110,7 +111,7 @@ def _opened(page: Path) -> str:
 
 
 def main() -> None:
-    host.tune()
+    processes.tune()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n_runs", nargs="?", type=int, default=20)
@@ -122,7 +123,7 @@ def main() -> None:
         folder = arguments.keep or Path(temporary)
         if not (folder / "times.db").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            make(folder, load(find("mbconv_small")), arguments.n_runs, arguments.n)
+            make(folder, load_space(find("mbconv_small")), arguments.n_runs, arguments.n)
         pair = "objectives={accuracy: max, latency_ms: min}"
         compared(folder, "2 objectives", pair)
         compared(folder, "3 objectives", "group_by=sampler")

@@ -26,11 +26,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hwnas.progress import Silent
-from hwnas.tasks.classification.task import Classes
-from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, StreamedSplit, load
-from hwnas.training.data.augment import draw_changes
-from hwnas.training.data.split import Decoder, ahead
+from hwnas.core.progress import NullProgress
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, StreamedSplit, load_data
+from hwnas.training.data.augmentation import draw_changes
+from hwnas.training.data.splits import Decoder, ahead
 
 _SMALL, _PHOTOS = 10_000, 2_000
 _BATCH, _PHOTO_BATCH = 256, 100
@@ -122,7 +122,7 @@ def _photos(folder: Path) -> tuple[ImageData, list[bytes]]:
         labels = [i % 2 for i in range(len(part))]
         pq.write_table(pa.table({"image": part, "label": labels}), folder / f"{name}-0.parquet")
     config = DatasetConfig("photos", path=str(folder), in_memory=False)
-    return load(config, 224, Silent()), contents
+    return load_data(config, 224, NullProgress()), contents
 
 
 def main() -> None:
@@ -131,7 +131,9 @@ def main() -> None:
     torch.set_num_threads(1)
     small = np.random.default_rng(0).integers(0, 256, (_SMALL, 32, 32, 3), np.uint8)
     split = InMemorySplit(torch.from_numpy(small), torch.zeros(_SMALL, dtype=torch.int64))
-    kept = ImageData("small", split, split, split, Classes(("a", "b")), (0.5,) * 3, (0.25,) * 3)
+    kept = ImageData(
+        "small", split, split, split, ClassificationTask(("a", "b")), (0.5,) * 3, (0.25,) * 3
+    )
     shift = DatasetConfig("small", flip=True, shift=0.125)
     crop = DatasetConfig("photos", flip=True, crop=0.08)
     with tempfile.TemporaryDirectory() as folder:

@@ -18,14 +18,13 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.search_scale import table_problem
-from hwnas import host
-from hwnas.commands.console import Phases
-from hwnas.commands.watch import Watch
-from hwnas.progress import Silent
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.searching.view import View
+from hwnas.cli.console import LiveView, Phases
+from hwnas.core import processes
+from hwnas.core.progress import NullProgress
+from hwnas.nas import loop
+from hwnas.nas.front import SearchView
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
 
 BLOCK = 250
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -40,17 +39,17 @@ def _seconds(do: Callable[[], object]) -> float:
 def measure(n_trials: int, folder: Path) -> None:
     """Print what was found."""
     problem = table_problem(folder)
-    study = Study(folder / "study.db", problem.space, OBJECTIVES)
-    view = View("", OBJECTIVES, {})
-    watch = Watch(study, [view])
+    study = LocalStudy(folder / "study.db", problem.space, OBJECTIVES)
+    view = SearchView("", OBJECTIVES, {})
+    watch = LiveView(study, [view])
     shown, silent = [], []
 
-    def search(n: int, progress: Phases | Silent) -> Callable[[], object]:
-        return lambda: loop.search(problem, study, SamplerConfig("random"), 0, n, progress)
+    def search(n: int, progress: Phases | NullProgress) -> Callable[[], object]:
+        return lambda: loop.run_trials(problem, study, SamplerConfig("random"), 0, n, progress)
 
     for i, n in enumerate(range(BLOCK, n_trials + 1, BLOCK)):
         if i % 2:
-            silent.append(_seconds(search(n, Silent())))
+            silent.append(_seconds(search(n, NullProgress())))
             continue
         with Phases(Console(file=io.StringIO(), force_terminal=True, width=80)) as phases:
             phases.note("Search", watch)
@@ -62,7 +61,7 @@ def measure(n_trials: int, folder: Path) -> None:
         print(f"{name:<12}shown / silent  {middle:.3f} ({low:.3f} to {high:.3f})")
     print(f"in all      shown / silent  {sum(shown[: len(silent)]) / sum(silent):.3f}")
     print(f"a trial     {1e3 * sum(silent) / len(silent) / BLOCK:.2f} ms of a processor")
-    looks = [_seconds(Watch(study, [view]).look) for _ in range(5)]
+    looks = [_seconds(LiveView(study, [view]).look) for _ in range(5)]
     print(f"first look  {1e3 * np.median(looks):.2f} ms at {len(study.candidates)} trials")
     looks = [_seconds(watch.look) for _ in range(50)]
     print(f"a look      {1e3 * np.median(looks):.2f} ms")
@@ -73,7 +72,7 @@ def measure(n_trials: int, folder: Path) -> None:
 
 
 def main() -> None:
-    host.tune()
+    processes.tune()
     with tempfile.TemporaryDirectory() as folder:
         measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, Path(folder))
 

@@ -10,29 +10,28 @@ import statistics
 import time
 from typing import Any
 
-from hwnas import families, space
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.cost.calibration import features
-from hwnas.energy import PowerModel
-from hwnas.graph import Graph, distinct, fuse
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote, Target
-from hwnas.timing import TimingConfig
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.costs.table_cost import features
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, OpSpec, Signature, distinct, fuse
 
 N_NETWORKS, N_PLANS = 10, 6
 
 
 def main() -> None:
     found, family, task = (
-        space.load(space.find("mbconv_small")),
+        spaces.load_space(spaces.find("mbconv_small")),
         families.get("mbconv"),
         Signature(1, 10),
     )
     rng = random.Random(0)
     genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]
     networks = [fuse(family.lower(found, g, task), "float32") for g in genotypes]
-    section: dict[str, Any] = {"tvm": Tvm()}
+    section: dict[str, Any] = {"tvm": TvmSettings()}
     target = Target(
         "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", **section,
         power=PowerModel(1, 1, "not used"),

@@ -10,11 +10,12 @@ import time
 
 import numpy as np
 
-from hwnas import families, host, space
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
+from hwnas.core import processes
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.models import families, spaces
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
 from tests.conftest import target
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
@@ -22,8 +23,8 @@ TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    host.tune()
-    small = space.load(space.find("mbconv_small"))
+    processes.tune()
+    small = spaces.load_space(spaces.find("mbconv_small"))
     family, task = families.get(small.family), Signature(1, 10)
     rng = random.Random(0)
     genotypes = [small.sample(rng) for _ in range(n)]
@@ -34,7 +35,7 @@ def main() -> None:
         for genotype in genotypes:
             start = time.perf_counter()
             lowered = family.lower(small, genotype, task)
-            tflite = write(stand_in(lowered))
+            tflite = write_tflite(stand_in(lowered))
             written = time.perf_counter()
             compile_tflite(tflite, lowered, device)
             times.append((written - start, time.perf_counter() - written))

@@ -21,18 +21,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hwnas import families, host, space
-from hwnas.families import annotations
-from hwnas.graph import n_macs
-from hwnas.int8.grid import grids
-from hwnas.op import Signature
-from hwnas.progress import Silent
-from hwnas.training.alone import Student, train_alone
-from hwnas.training.batches import Material
-from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
-from hwnas.training.data import DatasetConfig, load
-from hwnas.training.loop import Saving
+from hwnas.core import processes
+from hwnas.core.progress import NullProgress
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Signature, n_macs
+from hwnas.models.int8.weight_grids import grids
+from hwnas.training.batches import TrainingData
+from hwnas.training.checkpoints import Checkpoint
+from hwnas.training.data import DatasetConfig, load_data
+from hwnas.training.loop import CheckpointPolicy
+from hwnas.training.options import TrainingConfig
+from hwnas.training.single_network import StudentNetwork, train_alone
 
 _STEPS, _DRAWN = 200, 40
 _SIGNATURE = Signature(1, 10)
@@ -40,14 +40,14 @@ _SIGNATURE = Signature(1, 10)
 
 def main() -> None:
     """Time the smallest network, and two of forty random ones."""
-    host.tune()
+    processes.tune()
     torch.set_num_threads(1)
     dataset = DatasetConfig("digits", validation=0.25)
-    data = load(dataset, 28, Silent())
-    found = space.load(space.find("dense_packed"))
-    family = families.of(found)
+    data = load_data(dataset, 28, NullProgress())
+    found = spaces.load_space(spaces.find("dense_packed"))
+    family = families.family_of(found)
 
-    def macs(genotype: space.Genotype) -> int:
+    def macs(genotype: spaces.Genotype) -> int:
         return n_macs(family.lower(found, genotype, _SIGNATURE))
 
     drawn = sorted((found.sample(random.Random(s)) for s in range(_DRAWN)), key=macs)
@@ -57,11 +57,11 @@ def main() -> None:
         lowered = annotations.lower(family, found, genotype, _SIGNATURE)
         config = TrainingConfig(epochs=-(-_STEPS * 64 // len(data.train)), batch_size=64)
         resolution = family.resolution(found, genotype)
-        student = Student(network, resolution, family.recipe, grids=grids(network, lowered))
+        student = StudentNetwork(network, resolution, family.recipe, grids=grids(network, lowered))
         ends: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
-            saving = Saving(Checkpoint(Path(folder, "unkept.safetensors")), every_s=1e9)
-            train_alone(student, Material(data, dataset), config, 0, saving, _Ticks(ends))
+            saving = CheckpointPolicy(Checkpoint(Path(folder, "unkept.safetensors")), every_s=1e9)
+            train_alone(student, TrainingData(data, dataset), config, 0, saving, _Ticks(ends))
         whole = _least([b - a for a, b in pairwise(ends)])
         images = data.prepare(data.train.take(torch.arange(64)).images, resolution)
         alone = _least(_alone(network.train(), images, data.train.targets[:64]))

@@ -1,7 +1,8 @@
 """A supernet of inverted residuals written the plain way, as Once-for-all's code is.
 
 Float32, images in torch's default order (NCHW), weights cropped at each forward, batch norm as a
-layer of its own. It computes what ``hwnas.families.mbconv`` computes: the benchmarks check that.
+layer of its own. It computes what ``hwnas.models.families.mbconv.supernet`` computes:
+the benchmarks check that.
 """
 
 from typing import final
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwnas.families.mbconv.lowering import Block, dimensions
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models.families.mbconv.lowering import MBConvBlock, dimensions
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 
 
 @final
@@ -50,14 +51,14 @@ class PlainConv(nn.Module):
 
 @final
 class PlainBlock(nn.Module):
-    def __init__(self, block: Block):
+    def __init__(self, block: MBConvBlock):
         super().__init__()
         b = block
         self.expand = PlainConv((b.c_in, b.c_mid), 1, 1, False)
         self.depthwise = PlainConv((b.c_mid, b.c_mid), b.kernel, b.stride, True)
         self.project = PlainConv((b.c_mid, b.c_out), 1, 1, False)
 
-    def forward(self, x: Tensor, block: Block) -> Tensor:
+    def forward(self, x: Tensor, block: MBConvBlock) -> Tensor:
         y = F.relu6(self.expand(x, block.c_mid, 1), inplace=True)
         y = F.relu6(self.depthwise(y, block.c_mid, block.kernel), inplace=True)
         out: Tensor = self.project(y, block.c_out, 1)
@@ -95,7 +96,7 @@ class PlainSupernet(nn.Module):
         raise NotImplementedError("subnets are scored in place")
 
     def copy_from(self, supernet: nn.Module) -> None:
-        """Take over the weights of a supernet of ``hwnas.families.mbconv``."""
+        """Take over the weights of a supernet of ``hwnas.models.families.mbconv.space_checks``."""
         weights = supernet.state_dict()
         with torch.no_grad():
             for name, parameter in self.named_parameters():

@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.search_scale import SyntheticAccuracy
-from hwnas import host, metrics
-from hwnas.budget import Budget
-from hwnas.figure import Figure
-from hwnas.report import searched
-from hwnas.report.page import render
-from hwnas.report.plot import Panel, front_png
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.front import pareto_front
-from hwnas.searching.member import Member, verified_names
-from hwnas.space import SearchSpace, find, load
+from hwnas.analysis import search_page
+from hwnas.analysis.figures import FrontPanel, front_png
+from hwnas.analysis.page.html import render
+from hwnas.core import processes
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import SearchSpace, find, load_space
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import pareto_front
+from hwnas.nas.member import Member, verified_names
+from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import Budget
 
 Result = TypeVar("Result")
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -41,7 +43,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
         for name in metrics.GIVEN:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
-            figures[name] = Figure(value, "modelled", 0.95 * value, 1.05 * value)
+            figures[name] = Quantity(value, "modelled", 0.95 * value, 1.05 * value)
         found.append(Candidate(number, genotype, figures))
     return found
 
@@ -83,9 +85,9 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
         ),
     )
     title = f"{len(candidates):,} candidates, {len(members)} on the front"
-    found = searched.FrontData(candidates, members, OBJECTIVES, budget)
-    picture = watch.timed("front.png", lambda: front_png(Panel(found, title)))
-    page = watch.timed("report.html", lambda: render(searched.single(title, found, [])).encode())
+    found = search_page.FrontData(candidates, members, OBJECTIVES, budget)
+    picture = watch.timed("front.png", lambda: front_png(FrontPanel(found, title)))
+    page = watch.timed("report.html", lambda: render(search_page.single(title, found, [])).encode())
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)
     print(f"{'in all':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")
@@ -93,12 +95,12 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
 
 
 def main() -> None:
-    host.tune()
+    processes.tune()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n", nargs="?", type=int, default=100_000)
     parser.add_argument("--keep", type=Path, help="write the files there")
     arguments = parser.parse_args()
-    small = load(find("mbconv_small"))
+    small = load_space(find("mbconv_small"))
     candidates = drawn(small, arguments.n)
     with tempfile.TemporaryDirectory() as folder:
         report(candidates, small, arguments.keep or Path(folder))

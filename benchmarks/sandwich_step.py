@@ -1,4 +1,4 @@
-"""What a sandwich step of ``mbconv_small`` costs, plain and with the settings of ``hwnas.host``.
+"""Time of a sandwich step of ``mbconv_small``, with and without ``hwnas.core.processes.tune``.
 
 python -m benchmarks.sandwich_step runs each variant in a process of its own, in turn, twice alone
 and once with a second process that does the same. Prints the median milliseconds of a step.
@@ -15,7 +15,7 @@ _BATCH, _STEPS = 128, 8
 
 
 def step_times() -> None:
-    from hwnas import host
+    from hwnas.core import processes as host
 
     if os.environ["HWNAS_BENCHMARK_TUNED"] == "1":
         host.tune()
@@ -24,15 +24,15 @@ def step_times() -> None:
     import numpy as np
     import torch
 
-    from hwnas import families, space
-    from hwnas.op import Signature
-    from hwnas.progress import Silent
-    from hwnas.training.batches import Batch
-    from hwnas.training.config import TrainingConfig
-    from hwnas.training.data import DatasetConfig, load
+    from hwnas.core.progress import NullProgress
+    from hwnas.models import families, spaces
+    from hwnas.models.graph import Signature
+    from hwnas.training.batches import TrainingBatch
+    from hwnas.training.data import DatasetConfig, load_data
+    from hwnas.training.options import TrainingConfig
     from hwnas.training.sandwich import Sandwich, draw
 
-    small = space.load(space.find("mbconv_small"))
+    small = spaces.load_space(spaces.find("mbconv_small"))
     family = families.get(small.family)
     torch.manual_seed(0)
     supernet = family.supernet(small, Signature(1, 10))
@@ -40,7 +40,9 @@ def step_times() -> None:
     optimiser = torch.optim.SGD(supernet.module.parameters(), lr=0.01, momentum=0.9)
     labels = torch.randint(0, 10, (_BATCH,))
     images = torch.randint(0, 256, (_BATCH, 28, 28, 1), dtype=torch.uint8)
-    batch = Batch(images, labels, labels, load(DatasetConfig("digits"), 28, Silent()))
+    batch = TrainingBatch(
+        images, labels, labels, load_data(DatasetConfig("digits"), 28, NullProgress())
+    )
     for size in map(int, small.choices["resolution"]):
         batch.at(size)
     sandwich = Sandwich(

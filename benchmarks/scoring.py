@@ -11,21 +11,21 @@ import statistics
 import sys
 import time
 
-from hwnas import host
+from hwnas.core import processes
 
-host.tune()
+processes.tune()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
-from hwnas import families, space  # noqa: E402
-from hwnas.families.base import Supernet  # noqa: E402
-from hwnas.families.blocks import fold_batch_norm  # noqa: E402
-from hwnas.op import Signature  # noqa: E402
-from hwnas.space import Genotype  # noqa: E402
-from hwnas.tasks.classification.task import Classes  # noqa: E402
+from hwnas.models import families, spaces  # noqa: E402
+from hwnas.models.families.base import Supernet  # noqa: E402
+from hwnas.models.families.layers import fold_batch_norm  # noqa: E402
+from hwnas.models.graph import Signature  # noqa: E402
+from hwnas.models.spaces import Genotype  # noqa: E402
+from hwnas.tasks.classification import ClassificationTask  # noqa: E402
 from hwnas.training.inference import per_sample, recalibrate  # noqa: E402
 
 _CALIBRATION, _VALIDATION, _BATCH, _SUBNETS = 512, 6000, 250, 12
@@ -34,7 +34,7 @@ Bits = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 def main(name: str = "mbconv_small") -> None:
-    networks = space.load(space.find(name))
+    networks = spaces.load_space(spaces.find(name))
     family = families.get(networks.family)
     torch.manual_seed(0)
     ours, plain = family.supernet(networks, _TASK), PlainSupernet(networks, _TASK)
@@ -72,7 +72,10 @@ def _score(supernet: Supernet, genotype: Genotype, images: Tensor, labels: Tenso
     network = supernet.extract(genotype)
     recalibrate(network, images[:_CALIBRATION])
     return per_sample(
-        Classes(tuple("0123456789")), fold_batch_norm(network), images[_CALIBRATION:], labels
+        ClassificationTask(tuple("0123456789")),
+        fold_batch_norm(network),
+        images[_CALIBRATION:],
+        labels,
     )
 
 

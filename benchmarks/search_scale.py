@@ -31,18 +31,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hwnas import families, host, space, tabular
-from hwnas.budget import Budget
-from hwnas.cost.host import as_run
-from hwnas.cost.roofline import RooflineCostModel
-from hwnas.figure import Figure
-from hwnas.op import Signature
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import Genotype, SearchSpace
-from hwnas.tabular_options import BenchmarkConfig
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core import processes
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.roofline_cost import RooflineCostModel
+from hwnas.models import families, spaces
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import benchmark_table, loop
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import target
 
 SAMPLERS = ("random", "nsga2", "pareto", "tpe")
@@ -87,10 +88,10 @@ class SyntheticAccuracy:
         ]
         luck = int(genotype.id[:4], 16) / 0xFFFF
         value = 0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * luck
-        return Score(Figure(value, "modelled"))
+        return Score(Quantity(value, "modelled"))
 
 
-def table_problem(folder: Path) -> loop.Problem:
+def table_problem(folder: Path) -> loop.SearchProblem:
     """Return the search in a table of 15,625 rows."""
     rows = []
     for cell in itertools.product(_WORK, repeat=6):
@@ -104,16 +105,16 @@ def table_problem(folder: Path) -> loop.Problem:
     pq.write_table(pa.Table.from_pylist(rows), path)
     genotype = [f"edge_{i}" for i in range(6)]
     config = BenchmarkConfig(str(path), genotype, costs={"latency_ms": "latency_ms"})
-    benchmark = tabular.load(config)
-    return loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
+    benchmark = benchmark_table.load_benchmark(config)
+    return loop.SearchProblem(benchmark.space, Budget(), benchmark, benchmark)
 
 
-def space_problem(folder: Path) -> loop.Problem:
+def space_problem(folder: Path) -> loop.SearchProblem:
     """Return the search in a space of 4e11 genotypes."""
-    small = space.load(space.find("mbconv_small"))
+    small = spaces.load_space(spaces.find("mbconv_small"))
     family, task, sketch = families.get(small.family), Signature(1, 10), target("sketch")
     model = RooflineCostModel(sketch, lambda g: as_run(family.lower(small, g, task), sketch))
-    return loop.Problem(small, Budget(), model, SyntheticAccuracy(small))
+    return loop.SearchProblem(small, Budget(), model, SyntheticAccuracy(small))
 
 
 SETTINGS = {
@@ -128,8 +129,8 @@ def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
     problem = make(folder)
 
     def search(path: Path, name: str, n_trials: int) -> Clock:
-        clock, study = Clock(), Study(path, problem.space, objectives)
-        loop.search(problem, study, SamplerConfig(name), 0, n_trials, clock)
+        clock, study = Clock(), LocalStudy(path, problem.space, objectives)
+        loop.run_trials(problem, study, SamplerConfig(name), 0, n_trials, clock)
         study.close()
         return clock
 
@@ -151,7 +152,7 @@ def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
 
 
 def main() -> None:
-    host.tune()
+    processes.tune()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--samplers", default=",".join(SAMPLERS))
     parser.add_argument("--settings", default=",".join(SETTINGS))

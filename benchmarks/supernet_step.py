@@ -11,22 +11,22 @@ import sys
 import time
 from collections.abc import Callable
 
-from hwnas import host
+from hwnas.core import processes
 
-host.tune()
+processes.tune()
 
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
-from hwnas import families, space  # noqa: E402
-from hwnas.op import Signature  # noqa: E402
-from hwnas.progress import Silent  # noqa: E402
-from hwnas.space import Genotype, SearchSpace  # noqa: E402
-from hwnas.training.batches import Batch  # noqa: E402
-from hwnas.training.config import TrainingConfig  # noqa: E402
-from hwnas.training.data import DatasetConfig, load  # noqa: E402
+from hwnas.core.progress import NullProgress  # noqa: E402
+from hwnas.models import families, spaces  # noqa: E402
+from hwnas.models.graph import Signature  # noqa: E402
+from hwnas.models.spaces import Genotype, SearchSpace  # noqa: E402
+from hwnas.training.batches import TrainingBatch  # noqa: E402
+from hwnas.training.data import DatasetConfig, load_data  # noqa: E402
+from hwnas.training.options import TrainingConfig  # noqa: E402
 from hwnas.training.sandwich import Sandwich, draw  # noqa: E402
 
 _BATCH, _STEPS, _RANDOM = 128, 12, 2
@@ -34,7 +34,7 @@ _TASK = Signature(1, 10)
 
 
 def main(name: str = "mbconv_small") -> None:
-    networks = space.load(space.find(name))
+    networks = spaces.load_space(spaces.find(name))
     family = families.get(networks.family)
     torch.manual_seed(0)
     ours, plain = family.supernet(networks, _TASK), PlainSupernet(networks, _TASK)
@@ -42,7 +42,9 @@ def main(name: str = "mbconv_small") -> None:
     side = family.resolution(networks, networks.largest())
     images = torch.randint(0, 256, (_BATCH, side, side, _TASK.in_channels), dtype=torch.uint8)
     labels = torch.randint(0, _TASK.n_outputs, (_BATCH,))
-    batch = Batch(images, labels, labels, load(DatasetConfig("digits"), side, Silent()))
+    batch = TrainingBatch(
+        images, labels, labels, load_data(DatasetConfig("digits"), side, NullProgress())
+    )
     sizes = [int(size) for size in networks.options("resolution")]
     # Clones: contiguous() leaves images of one channel as they are, and all layers follow them.
     nchw = {size: batch.at(size).clone(memory_format=torch.contiguous_format) for size in sizes}
@@ -71,7 +73,7 @@ def main(name: str = "mbconv_small") -> None:
     )
 
 
-def _step(sandwich: Sandwich, genotypes: list[Genotype], batch: Batch) -> float:
+def _step(sandwich: Sandwich, genotypes: list[Genotype], batch: TrainingBatch) -> float:
     module = sandwich.supernet.module.train()
     module.zero_grad()
     losses, _ = sandwich.learn(genotypes, batch)

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 import torch
 
-from hwnas import content, families, host, space
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core import package, processes
+from hwnas.models import families, spaces
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training import precision
 
 _SPACES = ("dense_small", "mbconv_small", "mbconv_mixed", "cpu_small", "resnet_small", "vit_small")
@@ -27,16 +28,16 @@ _SIGNATURE = Signature(1, 10)
 
 def main() -> None:
     """Time all networks, the densest last, and say what the choice gains."""
-    host.tune()
+    processes.tune()
     torch.set_num_threads(1)
-    folder = content.ROOT / "search_spaces" / "baselines"
+    folder = package.ROOT / "search_spaces" / "baselines"
     names = [*_SPACES, *(str(path) for path in sorted(folder.glob("*.yaml")))]
     rows = []
     for name in names:
-        found, rng = space.load(space.find(name)), random.Random(name)
+        found, rng = spaces.load_space(spaces.find(name)), random.Random(name)
         for _ in range(_EACH):
             genotype = found.sample(rng)
-            lowered = families.of(found).lower(found, genotype, _SIGNATURE)
+            lowered = families.family_of(found).lower(found, genotype, _SIGNATURE)
             rows.append((precision.density(lowered), found.name, *_seconds(found, genotype)))
     for density, name, plain, short in sorted(rows):
         line = f"{name:20} {density:5.0f} {1e3 * plain:8.1f} ms {1e3 * short:8.1f} ms"
@@ -47,7 +48,7 @@ def main() -> None:
 
 def _seconds(found: SearchSpace, genotype: Genotype) -> tuple[float, float]:
     """Return processor seconds of a step in float32 and in bfloat16: the least of several runs."""
-    family = families.of(found)
+    family = families.family_of(found)
     network = family.build(found, genotype, _SIGNATURE).train()
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     size = family.resolution(found, genotype)

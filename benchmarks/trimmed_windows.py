@@ -1,7 +1,8 @@
 """What networks cost on an NPU without the weights that only ever read the border of an image.
 
 python -m benchmarks.trimmed_windows [SPACE ...] has Vela compile random networks of search spaces
-for the target ``npu`` as ``hwnas/int8/windows.py`` trims them and as they are, and prints how many
+for the target ``npu`` as ``hwnas/models/int8/tflite.py`` trims them and as they are, and
+prints how many
 are trimmed, and the quartiles and extremes of how many times less latency and flash these need.
 """
 
@@ -13,15 +14,15 @@ from unittest import mock
 import numpy as np
 import yaml
 
-from hwnas import content, families, space
-from hwnas.backends.vela.compiler import estimate
-from hwnas.families import annotations
-from hwnas.graph import Graph
-from hwnas.int8 import tflite
-from hwnas.int8.network import QuantisedOp, stand_in
-from hwnas.int8.windows import trimmed
-from hwnas.op import Signature
-from hwnas.target import Target, from_facts
+from hwnas.core import package
+from hwnas.hardware.backends.vela.compiler import estimate
+from hwnas.hardware.target import Target, from_facts
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8 import tflite
+from hwnas.models.int8.quantised_network import QuantisedOp, stand_in
+from hwnas.models.int8.tflite import trimmed
 
 _SPACES = ("dense_packed", "dense_small", "mbconv_small")
 _DRAWN, _CHEAP = 400, 0.25  # networks; the share of them, by MACs, that is looked at apart
@@ -29,11 +30,11 @@ _DRAWN, _CHEAP = 400, 0.25  # networks; the share of them, by MACs, that is look
 
 def main() -> None:
     """Compile, and print what it comes to."""
-    file = content.ROOT / "conf" / "target" / "npu.yaml"
+    file = package.ROOT / "conf" / "target" / "npu.yaml"
     target = from_facts(yaml.safe_load(file.read_text("utf-8")))
     for name in sys.argv[1:] or _SPACES:
-        found = space.load(space.find(name))
-        family, rng = families.of(found), random.Random(0)
+        found = spaces.load_space(spaces.find(name))
+        family, rng = families.family_of(found), random.Random(0)
         genotypes = [found.sample(rng) for _ in range(_DRAWN)]
         networks = [annotations.lower(family, found, g, Signature(1, 10)) for g in genotypes]
         networks.sort(key=lambda lowered: sum(node.op.n_macs for node in lowered))

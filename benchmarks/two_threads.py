@@ -15,14 +15,15 @@ from pathlib import Path
 
 import torch
 
-from hwnas import host, supernets
-from hwnas.graph import n_macs
-from hwnas.progress import Silent
-from hwnas.space import Genotype
-from hwnas.supernets import TrainingSetup
-from hwnas.training.alone import Student, seconds
-from hwnas.training.config import TrainingConfig
+from hwnas.core import processes
+from hwnas.core.progress import NullProgress
+from hwnas.models.graph import n_macs
+from hwnas.models.spaces import Genotype
+from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
+from hwnas.training.options import TrainingConfig
+from hwnas.training.single_network import StudentNetwork, seconds
+from hwnas.training.supernet import TrainingSetup
 
 _DRAWN, _SHOWN, _TURNS = 40, (10, 20, 30, 35), 5  # of the drawn, by the operations they take
 _STEPS = 10**6  # that a few tell of: what comes with a training does not count
@@ -30,9 +31,9 @@ _STEPS = 10**6  # that a few tell of: what comes with a training does not count
 
 def main() -> None:
     """Time four of forty random networks."""
-    host.tune()
+    processes.tune()
     dataset = DatasetConfig("fashion_mnist", path=sys.argv[1])
-    space, families, data = supernets.read(["dense_packed"], dataset, Silent())
+    space, families, data = supernet.read_space_and_data(["dense_packed"], dataset, NullProgress())
     (member,) = space.members
     train, nowhere = TrainingConfig(), Path("unkept")
     setup = TrainingSetup(member, families[member.name], data, dataset, train, 0, nowhere)
@@ -59,7 +60,7 @@ def _pair(setup: TrainingSetup, genotype: Genotype, order: tuple[int, int]) -> d
         torch.set_num_threads(n_threads)
         network, resolution = setup.build(genotype), setup.resolution(genotype)
         grids, dtype = setup.grids(network, genotype), setup.dtype(genotype)
-        student = Student(network, resolution, setup.family.recipe, grids=grids, dtype=dtype)
+        student = StudentNetwork(network, resolution, setup.family.recipe, grids=grids, dtype=dtype)
         took = seconds(student, setup.material, setup.train, setup.seed, _STEPS)
         found[n_threads] = _STEPS * setup.train.batch_size / took
     return found

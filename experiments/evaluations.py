@@ -20,23 +20,24 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from hwnas import build, config, content
-from hwnas.accuracy import supernet
-from hwnas.accuracy.base import Evaluator
-from hwnas.accuracy.on_demand import TrainedOnDemand
-from hwnas.cost.base import Cost, CostModel
-from hwnas.errors import CompileError
-from hwnas.figure import Figure
-from hwnas.metrics import column
-from hwnas.pareto import hypervolume
-from hwnas.progress import Silent
-from hwnas.results import Candidate
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import Genotype
-from hwnas.tasks.classification.early_stopping import Bits, read, unpacked, whole
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core import package
+from hwnas.core.errors import CompileError
+from hwnas.core.pareto import hypervolume
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost, CostModel
+from hwnas.models.spaces import Genotype
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.early_stopping import Bits, read_accuracy, score_of_all_bits, unpacked_bits
+from hwnas.tasks.metrics import column
+from hwnas.training.evaluation import shared_weights
+from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.shared_weights import TrainedOnDemand
+from hwnas.workflows import components, config
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 
@@ -65,9 +66,9 @@ def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     config.register("search")
     words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
     words += [f"run.supernets={arguments.supernets}", *overrides]
-    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
         found: Any = OmegaConf.to_object(compose("search", words))
-    parts = build.parts(found, Silent())
+    parts = components.parts(found, NullProgress())
     what = [parts.digests()[name] for name in ("supernet", "target", "cost")]
     path = Path(arguments.cache, "-".join([parts.config.target.name, *what]) + ".db")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
 
 def searched(  # noqa: PLR0913
     arguments: argparse.Namespace,
-    parts: build.Parts,
+    parts: components.SearchComponents,
     cost_model: CostModel,
     evaluator: Evaluator,
     *,
@@ -85,11 +86,15 @@ def searched(  # noqa: PLR0913
     knowledge: loop.Knowledge | None = None,
 ) -> list[Candidate]:
     """Return the candidates of a search with a sampler, in order."""
-    problem = loop.Problem(parts.space, parts.config.allowed, cost_model, evaluator, knowledge)
+    problem = loop.SearchProblem(
+        parts.space, parts.config.allowed, cost_model, evaluator, knowledge
+    )
     sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
-        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
-        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        study = LocalStudy(Path(folder, "study.db"), problem.space, arguments.objectives)
+        candidates = loop.run_trials(
+            problem, study, sampler, seed, arguments.trials, NullProgress()
+        )
         study.close()
     return candidates
 
@@ -98,7 +103,7 @@ def searched(  # noqa: PLR0913
 class Evaluations:
     """A cost model and an evaluator that remember; ``right`` says what every image became."""
 
-    def __init__(self, parts: build.Parts, path: Path):
+    def __init__(self, parts: components.SearchComponents, path: Path):
         self.parts = parts
         self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
         self._file.execute("PRAGMA journal_mode=WAL")
@@ -110,12 +115,12 @@ class Evaluations:
 
     @cached_property
     def _cost_model(self) -> CostModel:
-        return build.cost_model(self.parts, None)
+        return components.cost_model(self.parts, None)
 
     @cached_property
     def evaluator(self) -> TrainedOnDemand:
         """The evaluator behind, with its supernets."""
-        return build.on_demand(self.parts, Silent())
+        return components.on_demand(self.parts, NullProgress())
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype, without its layers.
@@ -134,7 +139,7 @@ class Evaluations:
         raw = json.loads(row[0])
         if "refused" in raw:
             raise CompileError(raw["refused"])
-        figures = {name: Figure(*values) for name, values in raw["figures"].items()}
+        figures = {name: Quantity(*values) for name, values in raw["figures"].items()}
         return Cost(figures, raw["details"], reason=raw["reason"])
 
     def _computed(self, genotype: Genotype) -> dict[str, Any]:
@@ -149,9 +154,11 @@ class Evaluations:
         """Return the accuracy on the validation split, read as far as the configuration says."""
         right = self.right(genotype)
         if self.confidence is None or incumbent is None:
-            return whole(right)
+            return score_of_all_bits(right)
         order = np.random.default_rng(int(genotype.id, 16))
-        return read(lambda index: right[index], len(right), incumbent, self.confidence, order)
+        return read_accuracy(
+            lambda index: right[index], len(right), incumbent, self.confidence, order
+        )
 
     def right(self, genotype: Genotype) -> Bits:
         """Return which validation images a genotype gets right, ``(N,)``."""
@@ -163,13 +170,13 @@ class Evaluations:
             row = (np.packbits(self._read(genotype)).tobytes(),)
             took = time.perf_counter() - start
             self._file.execute("REPLACE INTO rights VALUES (?, ?, ?)", [genotype.id, *row, took])
-        return unpacked(row[0], n)
+        return unpacked_bits(row[0], n)
 
     def all_right(self) -> Bits:
         """Return which images every network got right that was ever asked for, ``(m, N)``."""
         n = len(self.parts.data.validation)
         rows = self._file.execute("SELECT bits FROM rights ORDER BY id").fetchall()
-        return np.stack([unpacked(bits, n) for (bits,) in rows])
+        return np.stack([unpacked_bits(bits, n) for (bits,) in rows])
 
     def _read(self, genotype: Genotype) -> Bits:
         data = self.parts.data
@@ -177,7 +184,7 @@ class Evaluations:
         if resolution not in self._images:
             ((self._images[resolution], _),) = data.batches(data.validation, resolution)
         network = self.evaluator.network(genotype)
-        return supernet.right(network, self._images[resolution], data.validation.targets)
+        return shared_weights.right(network, self._images[resolution], data.validation.targets)
 
     def seconds(self) -> dict[str, float]:
         """Return the median seconds of an evaluation of each kind, as they were when computed."""

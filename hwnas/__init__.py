@@ -7,31 +7,31 @@ loaded before it is asked for.
 import importlib
 from typing import TYPE_CHECKING
 
-from hwnas.version import __version__ as __version__
+from hwnas.core.package import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hwnas.api.exports import verify as verify
-    from hwnas.api.verbs import compare as compare
-    from hwnas.api.verbs import load as load
-    from hwnas.api.verbs import plan as plan
-    from hwnas.api.verbs import profile as profile
-    from hwnas.api.verbs import replan as replan
-    from hwnas.api.verbs import search as search
-    from hwnas.api.verbs import serve_check as serve_check
-    from hwnas.api.verbs import simulate as simulate
-    from hwnas.api.verbs import split as split
-    from hwnas.api.verbs import train as train
-    from hwnas.cost.base import Cost as Cost
-    from hwnas.errors import HwnasError as HwnasError
-    from hwnas.figure import Figure as Figure
-    from hwnas.tasks.score import Score as Score
+    from hwnas.core.errors import HwnasError as HwnasError
+    from hwnas.core.quantity import Quantity as Quantity
+    from hwnas.hardware.costs.cost_model import Cost as Cost
+    from hwnas.tasks.base import Score as Score
+    from hwnas.workflows.python_api import compare as compare
+    from hwnas.workflows.python_api import load as load
+    from hwnas.workflows.python_api import plan as plan
+    from hwnas.workflows.python_api import profile as profile
+    from hwnas.workflows.python_api import replan as replan
+    from hwnas.workflows.python_api import search as search
+    from hwnas.workflows.python_api import serve_check as serve_check
+    from hwnas.workflows.python_api import simulate as simulate
+    from hwnas.workflows.python_api import split as split
+    from hwnas.workflows.python_api import train as train
+    from hwnas.workflows.result_folders import verify as verify
 
 _PLACES = {
-    "Cost": "cost.base",
-    "Figure": "figure",
-    "HwnasError": "errors",
-    "Score": "tasks.score",
-    "verify": "api.exports",
+    "Cost": "hardware.costs.cost_model",
+    "Quantity": "core.quantity",
+    "HwnasError": "core.errors",
+    "Score": "tasks.base",
+    "verify": "workflows.result_folders",
     **dict.fromkeys(
         (
             "compare",
@@ -45,7 +45,7 @@ _PLACES = {
             "split",
             "train",
         ),
-        "api.verbs",
+        "workflows.python_api",
     ),
 }
 

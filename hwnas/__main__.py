@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hwnas.errors import ConfigError, HwnasError, causes, unknown
-from hwnas.version import __version__
+from hwnas.core.errors import ConfigError, HwnasError, causes, unknown
+from hwnas.core.package import __version__
 
 VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
     It is 1 where an export is not what its proof says.
     """
-    from hwnas.commands.help import overview
+    from hwnas.cli.help import overview
 
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(overview(VERBS))
@@ -97,12 +97,12 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb not in VERBS:
         raise ConfigError(unknown("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
-        from hwnas.commands.help import verb_help
-        from hwnas.config import SCHEMAS
+        from hwnas.cli.help import verb_help
+        from hwnas.workflows.config import SCHEMAS
 
         print(verb_help(verb, SCHEMAS[verb]))
         return
-    from hwnas.commands.dispatch import run_verb  # and with it Hydra, which help does without
+    from hwnas.cli.dispatch import run_verb  # and with it Hydra, which help does without
 
     run_verb(verb, arguments)
 

@@ -13,21 +13,21 @@ import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from hwnas import content, host, space
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.backends.vela import backend as vela_backend
-from hwnas.backends.vela import compiler as vela_compiler
-from hwnas.cost.base import Cost
-from hwnas.graph import Graph
-from hwnas.op import Signature
-from hwnas.progress import Silent
-from hwnas.space import SearchSpace
-from hwnas.target import Target, from_facts
-from hwnas.training.data import DatasetConfig, ImageData, Split, load
+from hwnas.core import package, processes
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.backends.vela import backend as vela_backend
+from hwnas.hardware.backends.vela import compiler as vela_compiler
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.target import Target, from_facts
+from hwnas.models import spaces
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.data import DatasetConfig, DataSplit, ImageData, load_data
 from tests.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
-host.tune()  # tests run beside other work
+processes.tune()  # tests run beside other work
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # that take every core once together
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -44,7 +44,7 @@ needs_fashion_mnist = pytest.mark.skipif(
 SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 
 #: The section of targets that TVM compiles for.
-TVM: dict[str, Any] = {"tvm": Tvm()}
+TVM: dict[str, Any] = {"tvm": TvmSettings()}
 
 
 def few_of(values: Iterable[object], n: int) -> list[Any]:
@@ -55,7 +55,7 @@ def few_of(values: Iterable[object], n: int) -> list[Any]:
 
 def target(name: str) -> Target:
     return from_facts(
-        yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
+        yaml.safe_load((package.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
     )
 
 
@@ -65,7 +65,7 @@ def with_settings(found: Target, settings: object) -> Target:
     return replace(found, **section)
 
 
-def images_of(split: Split) -> torch.Tensor:
+def images_of(split: DataSplit) -> torch.Tensor:
     """Return all images of a small split."""
     return split.take(torch.arange(len(split))).images
 
@@ -77,12 +77,12 @@ def npu() -> Target:
 
 @pytest.fixture(scope="session")
 def tiny() -> SearchSpace:
-    return space.load(space.find("tiny"))
+    return spaces.load_space(spaces.find("tiny"))
 
 
 @pytest.fixture(scope="session")
 def small() -> SearchSpace:
-    return space.load(space.find("mbconv_small"))
+    return spaces.load_space(spaces.find("mbconv_small"))
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +92,7 @@ def task() -> Signature:
 
 @pytest.fixture(scope="session")
 def digits() -> ImageData:
-    return load(DatasetConfig("digits", validation=0.25), 28, Silent())
+    return load_data(DatasetConfig("digits", validation=0.25), 28, NullProgress())
 
 
 @pytest.fixture(scope="session")

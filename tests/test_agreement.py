@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hwnas.agreement import agreement
+from hwnas.core.agreement import agreement
 
 
 def test_statistics_equal_those_computed_by_hand() -> None:

@@ -5,16 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.answers import FILES, Heard, packed, read_answers, read_heard
-from hwnas.errors import ConfigError, RunError
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.tasks.predictions import FILES, ExitPredictionRecord, packed, read_answers, read_heard
 
 
-def _heard(seed: int, n: int) -> Heard:
+def _heard(seed: int, n: int) -> ExitPredictionRecord:
     rng = np.random.default_rng(seed)
-    return Heard(rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64))
+    return ExitPredictionRecord(
+        rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64)
+    )
 
 
-def _written(run: Path, model: str, seed: int = 0) -> dict[str, Heard]:
+def _written(run: Path, model: str, seed: int = 0) -> dict[str, ExitPredictionRecord]:
     splits = {"validation": _heard(seed, 60), "test": _heard(seed + 1, 70)}
     path = run / FILES.format(model)
     path.parent.mkdir(exist_ok=True, parents=True)

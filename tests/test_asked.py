@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas.api.asked import AskedCostModel, AskedEvaluator
-from hwnas.api.own import Own
-from hwnas.cost.base import Cost
-from hwnas.errors import ConfigError
-from hwnas.figure import Figure
-from hwnas.metrics.deriving import Deriving
-from hwnas.space import Genotype
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.derived_metrics import DerivedMetrics
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.workflows.search.custom import CheckedCostModel, CheckedEvaluator, CustomComponents
 
 GENOTYPE = Genotype("tiny", (("depth", 1),))
 
@@ -35,16 +34,16 @@ class Says:
 
 
 def _score(said: Any, metric: str = "accuracy") -> Score:
-    return AskedEvaluator(Says(said), metric).score(GENOTYPE)
+    return CheckedEvaluator(Says(said), metric).score(GENOTYPE)
 
 
 def _cost(said: Any) -> Cost:
-    derives = Deriving(None, ())  # type: ignore[arg-type] # nothing is derived
-    return AskedCostModel(Says(said), derives, ("latency_ms",)).cost(GENOTYPE)
+    derives = DerivedMetrics(None, ())  # type: ignore[arg-type] # nothing is derived
+    return CheckedCostModel(Says(said), derives, ("latency_ms",)).cost(GENOTYPE)
 
 
-def _figure(value: Any, source: Any = "modelled", low: Any = None, high: Any = None) -> Figure:
-    return Figure(value, source, low, high)
+def _figure(value: Any, source: Any = "modelled", low: Any = None, high: Any = None) -> Quantity:
+    return Quantity(value, source, low, high)
 
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5)])
@@ -97,7 +96,7 @@ def test_what_is_no_score_and_no_cost_is_refused() -> None:
 
 def test_objects_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(ConfigError, match="evaluator= has no method score"):
-        Own(evaluator=len)  # type: ignore[arg-type]
+        CustomComponents(evaluator=len)  # type: ignore[arg-type]
     model: Any = type("Model", (), {"cost": lambda self, genotype: Cost({})})()
     with pytest.raises(ConfigError, match="cost_model= has no n_affordable"):
-        AskedCostModel(model, Deriving(None, ()), ())  # type: ignore[arg-type]
+        CheckedCostModel(model, DerivedMetrics(None, ()), ())  # type: ignore[arg-type]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import bounds
 from hwnas.__main__ import run
-from hwnas.api.options import Option, declared
-from hwnas.bounds import Interval
-from hwnas.config import SCHEMAS
-from hwnas.errors import ConfigError
-from hwnas.finishing.options import FinishingConfig
+from hwnas.core import options
+from hwnas.core.errors import ConfigError
+from hwnas.core.options import AllowedRange, Option, declared
+from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.workflows.config import SCHEMAS
 
 _NEEDED = {
     "search": ["+target=sketch"],
@@ -26,13 +25,13 @@ _NEEDED = {
 
 def _numeric() -> Iterator[tuple[str, Option]]:
     for verb, schema in SCHEMAS.items():
-        yield from ((verb, o) for o in declared(schema) if bounds.is_numeric(o.field.type))
-    yield from (("finishing", o) for o in declared(FinishingConfig) if bounds.is_numeric(o.hint))
+        yield from ((verb, o) for o in declared(schema) if options.is_numeric(o.field.type))
+    yield from (("finishing", o) for o in declared(FinishingConfig) if options.is_numeric(o.hint))
 
 
 @pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
 def test_every_number_has_an_interval_with_an_end(verb: str, option: Option) -> None:
-    interval = bounds.interval_of(option.field)
+    interval = options.interval_of(option.field)
     assert interval is not None, f"{option.name} of {verb} declares no interval: bounds.within"
     low, high = (float(end) for end in interval.text[1:-1].split(","))
     assert low < high
@@ -73,16 +72,16 @@ def test_numbers_beyond_are_refused_by_name(
 
 
 def test_interval_holds_the_ends_that_brackets_say() -> None:
-    half_open = Interval("[0, 1)")
+    half_open = AllowedRange("[0, 1)")
     assert 0 in half_open
     assert 1 not in half_open
-    assert 1 in Interval("(0, 1]")
-    assert 0 not in Interval("(0, 1]")
-    assert str(Interval("[1, 1_000]")) == "[1, 1000]"
+    assert 1 in AllowedRange("(0, 1]")
+    assert 0 not in AllowedRange("(0, 1]")
+    assert str(AllowedRange("[1, 1_000]")) == "[1, 1000]"
 
 
 def test_who_wants_too_much_is_told_what_it_would_take() -> None:
-    from hwnas.training.config import TrainingConfig
+    from hwnas.training.options import TrainingConfig
 
     with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number in .*a day"):
         TrainingConfig(epochs=10**20)

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from hwnas.budget import Budget, violations, words
-from hwnas.errors import ConfigError
-from hwnas.figure import Figure
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.tasks.metrics.budget import Budget, violations, words
 
 
 def test_upper_limit_is_held_against_the_upper_end() -> None:
     budget = Budget({"latency_ms": 1.0})
-    inside = {"latency_ms": Figure(0.95, "measured", 0.9, 1.0)}
-    outside = {"latency_ms": Figure(0.95, "measured", 0.9, 1.1)}
+    inside = {"latency_ms": Quantity(0.95, "measured", 0.9, 1.0)}
+    outside = {"latency_ms": Quantity(0.95, "measured", 0.9, 1.1)}
     assert budget.violations(inside)["latency_ms"] <= 0
     assert budget.violations(outside)["latency_ms"] == pytest.approx(0.1)
     assert budget.exceeded(outside) == "latency_ms 1.1 over budget 1"
@@ -20,11 +20,11 @@ def test_upper_limit_is_held_against_the_upper_end() -> None:
 
 def test_lower_limit_is_held_against_the_lower_end() -> None:
     budget = Budget({"throughput_ips": 100.0}, "fast")
-    inside = {"throughput_ips": Figure(110.0, "measured", 100.0, 120.0)}
-    outside = {"throughput_ips": Figure(110.0, "measured", 80.0, 140.0)}
+    inside = {"throughput_ips": Quantity(110.0, "measured", 100.0, 120.0)}
+    outside = {"throughput_ips": Quantity(110.0, "measured", 80.0, 140.0)}
     assert budget.violations(inside)["throughput_ips"] == 0
     assert budget.violations(outside)["throughput_ips"] == pytest.approx(0.2)
-    assert budget.violations({"throughput_ips": Figure(150.0, "modelled")}) == {
+    assert budget.violations({"throughput_ips": Quantity(150.0, "modelled")}) == {
         "throughput_ips": pytest.approx(-0.5)
     }
     assert budget.met(inside) == {"fast"}
@@ -35,8 +35,8 @@ def test_lower_limit_is_held_against_the_lower_end() -> None:
 def test_limits_of_targets_have_the_direction_of_their_metric() -> None:
     limits = {"npu.latency_ms": 2.0, "cpu.throughput_ips": 50.0}
     figures = {
-        "npu.latency_ms": Figure(3.0, "modelled"),
-        "cpu.throughput_ips": Figure(40.0, "modelled"),
+        "npu.latency_ms": Quantity(3.0, "modelled"),
+        "cpu.throughput_ips": Quantity(40.0, "modelled"),
     }
     assert violations(limits, figures) == {
         "npu.latency_ms": pytest.approx(0.5),
@@ -46,7 +46,7 @@ def test_limits_of_targets_have_the_direction_of_their_metric() -> None:
 
 
 def test_budget_without_limits_is_never_violated() -> None:
-    assert Budget().violations({"latency_ms": Figure(1e9, "measured")}) == {}
+    assert Budget().violations({"latency_ms": Quantity(1e9, "measured")}) == {}
     assert str(Budget()) == "none"
 
 

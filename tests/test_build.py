@@ -7,23 +7,29 @@ from typing import Any
 
 import pytest
 
-from hwnas import content, next_step
-from hwnas import device as device_module
-from hwnas.api import layers
-from hwnas.api.composition import compose
-from hwnas.config import ProfileConfig, SearchConfig
-from hwnas.device import Device, profile_command, table_digest
-from hwnas.errors import RunError
-from hwnas.graph import Graph, Node
-from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
-from hwnas.op import OpSpec
-from hwnas.profiling.borrowing import Source
-from hwnas.progress import Silent
-from hwnas.runtimes.options import TuningConfig
-from hwnas.target import Remote, Target
-from hwnas.training.checkpoint import Checkpoint
+from hwnas.core import package
+from hwnas.core.errors import RunError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware import suggested_commands
+from hwnas.hardware.latency_tables.latency_table import (
+    TRANSFERRED,
+    LatencyTable,
+    OperatorEntry,
+    TableConfig,
+    load_table,
+)
+from hwnas.hardware.profiling.options import TuningConfig
+from hwnas.hardware.profiling.table_transfer import SourceTable
+from hwnas.hardware.target import Remote, Target
+from hwnas.models.graph import Graph, Node, OpSpec
+from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig
-from hwnas.training.sole import _locked
+from hwnas.training.parallel import _locked
+from hwnas.workflows import device as device_module
+from hwnas.workflows import profile_layers
+from hwnas.workflows.config import ProfileConfig, SearchConfig
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.device import MeasuredTarget, profile_command, table_digest
 from tests.conftest import target
 from tests.profiling.fakes import FakeWorker, timing
 
@@ -45,13 +51,16 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(device_module, "Pool", LocalPool)
+    monkeypatch.setattr(device_module, "DevicePool", LocalPool)
     return found
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> LatencyTable:
-    entries = {MEASURED: Entry("kept", timing(1.0)), GUESSED: Entry(TRANSFERRED, timing(9.0))}
+    entries = {
+        MEASURED: OperatorEntry("kept", timing(1.0)),
+        GUESSED: OperatorEntry(TRANSFERRED, timing(9.0)),
+    }
     found = LatencyTable(tmp_path / "t", entries)
     found.save()
     return found
@@ -71,12 +80,12 @@ def _profile() -> ProfileConfig:
 def test_what_is_tuned_is_kept_in_the_table(
     table: LatencyTable, worker: FakeWorker, config: SearchConfig | ProfileConfig
 ) -> None:
-    device = Device(config, table)
+    device = MeasuredTarget(config, table)
     assert device.plan(MEASURED) == "kept"
     for op in (GUESSED, NEW, GUESSED, NEW):
         assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
     assert worker.tuned == worker.timed == [GUESSED, NEW]
-    assert load(table.path).missing(OPS) == []
+    assert load_table(table.path).missing(OPS) == []
     assert table.entries[GUESSED].timing.median_ms != 9.0
     assert table_digest(device) == {}
 
@@ -95,12 +104,14 @@ def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
             self.is_closed = True
 
     config = _search("measured")
-    compiled = Device(config, table)
-    monkeypatch.setattr(device_module, "Pool", Pool)
+    compiled = MeasuredTarget(config, table)
+    monkeypatch.setattr(device_module, "DevicePool", Pool)
     with compiled.running(replace(config.target, batch=8)) as same:  # its files say their batch
         assert (same, pools) == (compiled, [])
     compiled.close()
-    device = Device(replace(config, target=replace(config.target, runtime="onnxruntime")), table)
+    device = MeasuredTarget(
+        replace(config, target=replace(config.target, runtime="onnxruntime")), table
+    )
     pools.clear()
     with device.running(replace(device.config.target, dtype="int8")) as same:
         assert (same, pools) == (device, [])
@@ -113,18 +124,18 @@ def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
 
 
 def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: FakeWorker) -> None:
-    device = Device(_search("measured"), table)
+    device = MeasuredTarget(_search("measured"), table)
     with pytest.raises(RunError, match="Another process is working in"):
-        Device(_profile(), load(table.path))
+        MeasuredTarget(_profile(), load_table(table.path))
     device.close()
-    Device(_profile(), load(table.path)).close()
+    MeasuredTarget(_profile(), load_table(table.path)).close()
 
 
 def test_table_that_a_search_predicts_from_stays_as_it_is(
     table: LatencyTable, worker: FakeWorker
 ) -> None:
     digest = table.digest([], OPS)
-    device = Device(_search("table"), table, digest)
+    device = MeasuredTarget(_search("table"), table, digest)
     before, files = table_digest(device), {p: p.read_bytes() for p in table.path.iterdir()}
     assert device.plan(MEASURED) == "kept"
     for op in (GUESSED, NEW, GUESSED):
@@ -138,23 +149,25 @@ def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
     table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (GUESSED, NEW)}
-    table.entries[GUESSED] = Entry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
-    monkeypatch.setattr(layers, "own_table", lambda *arguments: table)
-    monkeypatch.setattr(device_module, "source", lambda config: Source(table, {NEW: plans[NEW]}))
+    table.entries[GUESSED] = OperatorEntry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
+    monkeypatch.setattr(profile_layers, "own_table", lambda *arguments: table)
+    monkeypatch.setattr(
+        device_module, "source", lambda config: SourceTable(table, {NEW: plans[NEW]})
+    )
     net = Graph.of(Node(f"n{i}", op, ("input",)) for i, op in enumerate([*OPS, NEW]))
-    found, source = layers._layers(net, _profile())
+    found, source = profile_layers._layers(net, _profile())
     assert source == "measured, each operator alone"
     assert (worker.tuned, worker.timed) == ([], [GUESSED, NEW])
     told = [1.0, *(worker.device.operator(op) for op in (GUESSED, NEW, NEW))]
     assert [layer.latency_ms for layer in found] == told
-    assert load(table.path).plans() == {MEASURED: "kept", **plans}
+    assert load_table(table.path).plans() == {MEASURED: "kept", **plans}
 
 
 def test_layers_of_a_dtype_that_no_roofline_has_are_not_bound() -> None:
     config = _profile()
     assert config.target.roofline is not None
     net = [Node("n", replace(OPS[0], dtype=dtype), ("input",)) for dtype in ("int8", "bfloat16")]
-    found = layers._bounded(Graph.of(net), [1.0, 1.0], config)
+    found = profile_layers._bounded(Graph.of(net), [1.0, 1.0], config)
     assert [bool(layer.bound) for layer in found] == [True, False]
 
 
@@ -162,8 +175,8 @@ def test_next_steps_name_folders_of_the_user_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(next_step, "_OWN", {})
-    text = (content.ROOT / "conf" / "target" / "cpu.yaml").read_text()
+    monkeypatch.setattr(suggested_commands, "_OWN", {})
+    text = (package.ROOT / "conf" / "target" / "cpu.yaml").read_text()
     for path in ("mine/target/board.yaml", "more/dataset/photos.yaml"):
         Path(path).parent.mkdir(parents=True)
     Path("mine/target/board.yaml").write_text(text.replace("name: cpu", "name: board"))
@@ -225,7 +238,7 @@ def test_cure_is_for_the_target_and_the_data_that_were_meant() -> None:
 
 def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "key" / "supernet.safetensors")
-    other = _locked(checkpoint, 10, Silent())
+    other = _locked(checkpoint, 10, NullProgress())
     released = threading.Event()
 
     def release() -> None:
@@ -233,6 +246,6 @@ def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> N
         other.close()
 
     threading.Timer(1.5, release).start()
-    mine = _locked(checkpoint, 10, Silent())
+    mine = _locked(checkpoint, 10, NullProgress())
     assert released.is_set()
     mine.close()

@@ -8,9 +8,9 @@ import pytest
 from hydra import version
 from hydra.core.global_hydra import GlobalHydra
 
-from hwnas.api.composition import compose
-from hwnas.api.keywords import as_arguments
-from hwnas.errors import ConfigError
+from hwnas.core.errors import ConfigError
+from hwnas.workflows.config.arguments import as_arguments
+from hwnas.workflows.config.compose import compose
 
 
 def test_hydra_stays_as_the_program_around_has_it(tmp_path: Path) -> None:

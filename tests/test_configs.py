@@ -6,12 +6,13 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hwnas import config, content
-from hwnas.config import ProfileConfig, SearchConfig, TrainConfig
-from hwnas.errors import ConfigError
-from hwnas.target import facts
+from hwnas.core import package
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.target import facts
+from hwnas.workflows import config
+from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
 
-CONF = content.ROOT / "conf"
+CONF = package.ROOT / "conf"
 GROUPS = ("target", "budget", "dataset", "sampler", "task")
 OPTIONS = [
     (group, path.stem) for group in GROUPS for path in sorted((CONF / group).rglob("*.yaml"))
@@ -48,7 +49,7 @@ def test_every_shipped_file_composes(group: str, name: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_shipped_file_has_a_line_for_the_help(group: str, name: str) -> None:
-    assert len(content.entries(CONF / group)[name]) > 20
+    assert len(package.entries(CONF / group)[name]) > 20
 
 
 TARGETS = [name for group, name in OPTIONS if group == "target"]

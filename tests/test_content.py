@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import content
+from hwnas.core import package
 from tests.conftest import SHARED_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_checkout_is_found() -> None:
-    assert (content.ROOT / "conf" / "search.yaml").is_file()
+    assert (package.ROOT / "conf" / "search.yaml").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def test_wheel_holds_all_content_and_nothing_else(wheel: Path) -> None:
     for folder in ("conf", "search_spaces", "latency_tables"):
         for path in (ROOT / folder).rglob("*.*"):
             assert f"hwnas/_content/{path.relative_to(ROOT)}" in names
-    for path in (ROOT / "hwnas" / "report" / "assets").iterdir():
-        assert f"hwnas/report/assets/{path.name}" in names
+    for path in (ROOT / "hwnas" / "analysis" / "page" / "assets").iterdir():
+        assert f"hwnas/analysis/page/assets/{path.name}" in names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"hwnas", "hwnas-0.1.0.dist-info"}
 
@@ -64,7 +64,7 @@ def test_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len(list(work.glob("runs/search/*/front.csv"))) == 1
-    where = "import hwnas.content; print(hwnas.content.ROOT)"
+    where = "import hwnas.core.package; print(hwnas.core.package.ROOT)"
     printed = subprocess.run(
         [str(python), "-c", where], cwd=work, env=environment, capture_output=True, text=True,
         check=True,

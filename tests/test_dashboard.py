@@ -14,12 +14,12 @@ from typing import Any
 import optuna
 import pytest
 
-from hwnas.budget import Budget
-from hwnas.progress import Silent
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
+from hwnas.core.progress import NullProgress
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
 from tests.searching.fakes import SizeAccuracy, SizeCost, size
 
 PROGRAM = Path(sys.executable).with_name("optuna-dashboard")
@@ -60,17 +60,17 @@ def _get(address: str) -> Any:
 @pytest.mark.slow
 def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
-    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
+    problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     path, random = tmp_path / "study.db", SamplerConfig("random")
-    with contextlib.closing(Study(path, tiny, OBJECTIVES)) as study:
-        loop.search(problem, study, random, 0, 30, Silent())
+    with contextlib.closing(LocalStudy(path, tiny, OBJECTIVES)) as study:
+        loop.run_trials(problem, study, random, 0, 30, NullProgress())
         with _dashboard(path) as address:
             (listed,) = _get(f"{address}/api/studies")["study_summaries"]
             assert listed["study_name"] == "hwnas"
             assert listed["directions"] == ["maximize", "minimize"]
             detail = f"{address}/api/studies/{listed['study_id']}"
             assert len(_get(detail)["trials"]) == 30
-            loop.search(problem, study, random, 0, 40, Silent())
+            loop.run_trials(problem, study, random, 0, 40, NullProgress())
             until = time.monotonic() + 60
             while len((shown := _get(detail))["trials"]) < 40:  # it looks every two seconds
                 assert time.monotonic() < until
@@ -96,13 +96,13 @@ def test_marks_for_the_dashboard_are_not_seen_by_samplers(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
     limit = size(tiny.largest()) - 8
-    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
+    problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     sampler = SamplerConfig("nsga2", 8)
     found = []
     for i, parts in enumerate([(24,), (12, 24)]):
         for n in parts:  # each as a command of its own, that reads what the one before wrote
-            with contextlib.closing(Study(tmp_path / f"{i}.db", tiny, OBJECTIVES)) as study:
-                loop.search(problem, study, sampler, 0, n, Silent())
+            with contextlib.closing(LocalStudy(tmp_path / f"{i}.db", tiny, OBJECTIVES)) as study:
+                loop.run_trials(problem, study, sampler, 0, n, NullProgress())
         found.append(study.candidates)
     assert found[0] == found[1]
     assert any(candidate.state == "infeasible" for candidate in found[0])

@@ -7,12 +7,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hwnas import database
-from hwnas.errors import ConfigError, RunError
-from hwnas.searching.options import StudyConfig
-from hwnas.searching.recorded import in_database
-from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.space import SearchSpace
+from hwnas.core import database
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.options import StudyConfig
+from hwnas.nas.reading import in_database
+from hwnas.nas.shared_study import Membership, SharedStudy
 
 SECRET = "geheim"
 ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\", "~", "new\nline"]

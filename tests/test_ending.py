@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from hwnas.api import ending
-from hwnas.api.front import FILES, Front
-from hwnas.api.proof_record import reported
-from hwnas.api.result import SearchResult
-from hwnas.figure import Figure
-from hwnas.results import RunFolder
-from hwnas.space import Genotype
-from hwnas.tasks.classification.task import Classes
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.workflows.proof_record import reported
+from hwnas.workflows.results import SearchResult
+from hwnas.workflows.search import ending
+from hwnas.workflows.search.front import FILES, TargetFront
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "run")
 
 
-def _front(folder: RunFolder, failed: dict[str, str]) -> Front:
+def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
     context: Any = SimpleNamespace(target="npu")
-    return Front(context, folder, [], [], None, failed)
+    return TargetFront(context, folder, [], [], None, failed)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_members_in_int8_in_haste_are_named_wherever_what_is_left_out_is(
 
 
 def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
-    data = SimpleNamespace(task=Classes(tuple("0123456789")), validation=range(360))
+    data = SimpleNamespace(task=ClassificationTask(tuple("0123456789")), validation=range(360))
     context: Any = SimpleNamespace(target="npu", parts=SimpleNamespace(data=data))
     found = {"f00": 0.11, "f01": 0.5}
     members: Any = [
@@ -95,8 +95,8 @@ def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
 def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> None:
     target = SimpleNamespace(meter="nvml")
     context: Any = SimpleNamespace(target="cuda", config=SimpleNamespace(target=target))
-    told, hidden = Figure(0.5, "measured", 0.4, 0.6), Figure(0.23, "measured", 0.0, 0.62)
-    modelled = Figure(43.0, "modelled", 0.0, 84.0)
+    told, hidden = Quantity(0.5, "measured", 0.4, 0.6), Quantity(0.23, "measured", 0.0, 0.62)
+    modelled = Quantity(43.0, "modelled", 0.0, 84.0)
     for energies, words in (
         ([told, hidden, hidden], "Energy of 2 of 3 is not told from idling by target.meter=nvml: "),
         ([hidden, modelled], "Energy of 1 of 1 "),

@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from hwnas.energy import EnergyModel
-from hwnas.errors import ConfigError
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.energy import EnergyModel
 
 MODEL = EnergyModel("test", "none", 0.5, 10.0, 100.0, 300.0)
 

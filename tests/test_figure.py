@@ -1,6 +1,6 @@
 import pytest
 
-from hwnas.tasks.proportion import proportion
+from hwnas.tasks.intervals import proportion
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from hwnas.gaussian_process import Surrogate, fit
-from hwnas.searching.features import Features
+from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
+from hwnas.nas.pareto.features import ChoiceFeatures
 
 CHOICES = {"a": ("x", "y", "z"), "b": ("x", "y", "z"), "k": (3, 5, 7), "only": (1,)}
 
 
 def test_features_keep_order_and_equality() -> None:
-    features = Features(CHOICES)
+    features = ChoiceFeatures(CHOICES)
     rows = features(
         [
             {"a": "x", "b": "y", "k": 3, "only": 1},
@@ -24,7 +24,7 @@ def test_features_keep_order_and_equality() -> None:
 
 
 def test_choice_that_is_not_active_is_none_of_its_options() -> None:
-    features = Features({"n": (1, 2, 3), "c": ("x", "y")}, optional=("n", "c"))
+    features = ChoiceFeatures({"n": (1, 2, 3), "c": ("x", "y")}, optional=("n", "c"))
     absent, *present = features([{}, *({"n": n, "c": c} for n in (1, 2, 3) for c in ("x", "y"))])
     assert all(np.abs(absent - row).max() > 0.5 for row in present)
 
@@ -55,7 +55,7 @@ def test_gradient_is_that_of_the_loss(
         return optimize.OptimizeResult(x=first)
 
     monkeypatch.setattr(optimize, "minimize", check)
-    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15), stds, n_summary)
+    fitted = fit_hyperparameters(x, _smooth(x) + rng.normal(0, 0.05, 15), stds, n_summary)
     assert len(checked) == 3
     assert len(fitted.lengths) == 4
 
@@ -63,14 +63,14 @@ def test_gradient_is_that_of_the_loss(
 def test_what_does_not_matter_gets_a_long_length_scale() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(60, 5))
-    lengths = fit(x, _smooth(x)).lengths
+    lengths = fit_hyperparameters(x, _smooth(x)).lengths
     assert lengths[0] < lengths[1] < lengths[2:].min()
 
 
 def test_what_sums_up_candidates_is_learned_from_few() -> None:
     """How often an option occurs matters most, and where it occurs a little."""
     choices = {f"edge_{i}": ("x", "y", "z") for i in range(6)}
-    features = Features(choices)
+    features = ChoiceFeatures(choices)
     missed, inside = [], []
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -81,7 +81,9 @@ def test_what_sums_up_candidates_is_learned_from_few() -> None:
         x = features(
             [dict(zip(choices, np.array(["x", "y", "z"])[o], strict=True)) for o in options]
         )
-        told = [Surrogate(x[:30], y[:30], fit(x[:30], y[:30], None, n)) for n in (0, 3)]
+        told = [
+            Surrogate(x[:30], y[:30], fit_hyperparameters(x[:30], y[:30], None, n)) for n in (0, 3)
+        ]
         (alike, _), (summed, std) = [model.predict(x[30:]) for model in told]
         missed.append([np.std(y[30:] - alike), np.std(y[30:] - summed)])
         inside.append(np.mean(np.abs(y[30:] - summed) < 1.96 * std))
@@ -97,7 +99,7 @@ def test_summary_that_tells_nothing_or_all_is_no_summary(constant: slice) -> Non
     x = rng.uniform(size=(30, 5))
     x[:, constant] = 0.5
     y = np.sin(4 * x).sum(axis=1)
-    with_summary, without = fit(x, y, None, 2), fit(x, y)
+    with_summary, without = fit_hyperparameters(x, y, None, 2), fit_hyperparameters(x, y)
     assert with_summary.n_summary == 0
     assert with_summary.lengths == pytest.approx(without.lengths)
 
@@ -109,7 +111,7 @@ def test_prediction_is_calibrated(noise: float) -> None:
         rng = np.random.default_rng(seed)
         x, new = rng.uniform(size=(40, 3)), rng.uniform(size=(200, 3))
         y = _smooth(x) + rng.normal(0, noise, 40)
-        mean, std = Surrogate(x, y, fit(x, y)).predict(new)
+        mean, std = Surrogate(x, y, fit_hyperparameters(x, y)).predict(new)
         inside.append(np.mean(np.abs(_smooth(new) - mean) < 1.96 * std))
         ratios.append(np.std(_smooth(new) - mean) / np.std(_smooth(new)))
     assert np.mean(inside) > 0.85
@@ -120,14 +122,14 @@ def test_observations_are_met_where_there_is_no_noise() -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(size=(30, 2))
     y = _smooth(x)
-    mean, std = Surrogate(x, y, fit(x, y)).predict(x)
+    mean, std = Surrogate(x, y, fit_hyperparameters(x, y)).predict(x)
     assert mean == pytest.approx(y, abs=0.02)
     assert std.max() < 0.1
 
 
 def test_equal_values_are_no_problem() -> None:
     x = np.eye(5)
-    mean, std = Surrogate(x, np.ones(5), fit(x, np.ones(5))).predict(x)
+    mean, std = Surrogate(x, np.ones(5), fit_hyperparameters(x, np.ones(5))).predict(x)
     assert mean == pytest.approx(1.0)
     assert np.isfinite(std).all()
 
@@ -139,7 +141,7 @@ def test_rough_observations_count_less_than_precise_ones() -> None:
         x, new = rng.uniform(size=(60, 2)), rng.uniform(size=(200, 2))
         stds = np.where(np.arange(60) % 2, 0.01, 1.0)
         y = _smooth(x) + rng.normal(0, stds)
-        told, all_alike = fit(x, y, stds), fit(x, y)
+        told, all_alike = fit_hyperparameters(x, y, stds), fit_hyperparameters(x, y)
         with_stds = Surrogate(x, y, told, stds).predict(new)[0]
         without = Surrogate(x, y, all_alike).predict(new)[0]
         better.append([np.std(_smooth(new) - with_stds), np.std(_smooth(new) - without)])
@@ -152,7 +154,7 @@ def test_observed_values_are_between_observation_and_expectation() -> None:
     x = rng.uniform(size=(50, 2))
     stds = np.where(np.arange(50) < 5, 0.0, 0.3)
     y = _smooth(x) + rng.normal(0, stds)
-    model = Surrogate(x, y, fit(x, y, stds), stds)
+    model = Surrogate(x, y, fit_hyperparameters(x, y, stds), stds)
     mean, std = model.observed()
     assert mean[:5] == pytest.approx(y[:5])
     assert std[:5] == pytest.approx(0.0)
@@ -169,7 +171,7 @@ def test_readings_of_the_same_candidate_are_taken_together() -> None:
     own = np.repeat(np.random.default_rng(4).normal(0, 1, 20), 2)
     y = own + np.random.default_rng(5).normal(0, 0.2, 40)
     stds = np.full(40, 0.2)
-    mean, std = Surrogate(x, y, fit(x, y, stds), stds).observed()
+    mean, std = Surrogate(x, y, fit_hyperparameters(x, y, stds), stds).observed()
     assert mean[::2] == pytest.approx(mean[1::2], abs=1e-5)
     assert mean[::2] == pytest.approx((y[::2] + y[1::2]) / 2, abs=0.1)
     assert std == pytest.approx(0.2 / np.sqrt(2), abs=0.02)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
-from hwnas import backends
-from hwnas.accuracy.options import ScoringConfig, TrainedConfig
-from hwnas.finishing.options import FinishConfig
-from hwnas.identity import LATER, decisive, digest
-from hwnas.searching.options import SamplerConfig
-from hwnas.target import facts
-from hwnas.training.config import TrainingConfig
+from hwnas.core.options import LATER, decisive, digest
+from hwnas.hardware import backends
+from hwnas.hardware.target import facts
+from hwnas.nas.options import SamplerConfig
+from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
+from hwnas.training.finetuning.finetuning_options import FinishConfig
+from hwnas.training.options import TrainingConfig
 from tests.conftest import target
 
 

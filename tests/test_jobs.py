@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from hwnas.api import jobs
-from hwnas.progress import Progress
+from hwnas.core.progress import Progress
+from hwnas.training import jobs
 
 
 def test_rounds_of_tasks_share_what_a_process_has_made_once(
@@ -24,7 +24,7 @@ def test_rounds_of_tasks_share_what_a_process_has_made_once(
 
     monkeypatch.setattr(jobs, "_begin", begin)
     monkeypatch.setattr(jobs, "ProcessPoolExecutor", pool)
-    with jobs.Crew(again, 1) as crew:
+    with jobs.TaskProcesses(again, 1) as crew:
         for n in (2, 3):
             assert crew.run([len] * n, lambda: 0, lambda _: None) == [6] * n
         assert crew.run([len] * 3, lambda: 0, lambda _: None, late=lambda i: i > 0) == [6]

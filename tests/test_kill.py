@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.manifest import read_manifest
+from hwnas.core.manifest import read_manifest
 
 _N_TRIALS = 60
 _LIMIT_S = 300.0  # of one process, on a machine that does other things, too

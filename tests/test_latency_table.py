@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.errors import RunError, TableError
-from hwnas.latency_table import (
+from hwnas.core.errors import RunError, TableError
+from hwnas.hardware.latency_tables.latency_table import (
     TRANSFERRED,
-    Entry,
     LatencyTable,
+    OperatorEntry,
     find,
     incomplete,
-    load,
+    load_table,
     setting,
 )
-from hwnas.op import OpSpec
-from hwnas.timing import Timing
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import OpSpec
 from tests.conftest import few_of, target
 
 FILES = ("operators.csv", "networks.csv", "calibration.json", "provenance.json")
@@ -43,7 +43,8 @@ def _timing(rng: random.Random) -> Timing:
 def _fill(table: LatencyTable, seed: int) -> LatencyTable:
     rng = random.Random(seed)
     table.entries = {
-        _op(rng): Entry(rng.choice(PLANS), _timing(rng), rng.randint(1, 3)) for _ in range(40)
+        _op(rng): OperatorEntry(rng.choice(PLANS), _timing(rng), rng.randint(1, 3))
+        for _ in range(40)
     }
     times = {f"measured_ms{part}": "0.1" for part in ("", "_low", "_high")}
     rest = {"network": "0", "genotype": '{"a": 1}', "n_repeats": "9", "n_passes": "1"}
@@ -97,20 +98,20 @@ def _save_until(
 def test_every_field_survives(tmp_path: Path, seed: int) -> None:
     table = _fill(LatencyTable(tmp_path / "t"), seed)
     table.save()
-    loaded = load(table.path)
+    loaded = load_table(table.path)
     assert _equal(loaded, table)
     assert list(loaded.entries) == list(table.entries)
     assert {path.name for path in table.path.iterdir()} == set(FILES)
     before = {name: (table.path / name).read_bytes() for name in FILES[:3]}
     loaded.save()
     assert before == {name: (table.path / name).read_bytes() for name in FILES[:3]}
-    assert _equal(load(table.path), loaded)
+    assert _equal(load_table(table.path), loaded)
 
 
 def test_empty_table_survives(tmp_path: Path) -> None:
     table = LatencyTable(tmp_path / "t")
     table.save()
-    assert _equal(load(table.path), table)
+    assert _equal(load_table(table.path), table)
 
 
 @pytest.mark.parametrize("order", [(0, 2), (2, 0)])
@@ -119,11 +120,11 @@ def test_operators_of_networks_that_choose_threads_stand_beside_those_of_a_model
 ) -> None:
     table, op = _fill(LatencyTable(tmp_path / "t"), 0), _op(random.Random(1))
     table.entries = {
-        dataclasses.replace(op, threads=n): Entry("", Timing(n + 1, 1, 9, 3)) for n in order
+        dataclasses.replace(op, threads=n): OperatorEntry("", Timing(n + 1, 1, 9, 3)) for n in order
     }
     del table.networks[2:], table.networks[0]["genotype"]  # as earlier versions wrote it
     table.save()
-    found = load(table.path)
+    found = load_table(table.path)
     assert found.entries == table.entries
     assert [row["genotype"] for row in found.networks] == ["", '{"a": 1}']
 
@@ -175,7 +176,7 @@ def test_damaged_or_edited_file_is_refused(tmp_path: Path, name: str, how: str) 
     path = table.path / name
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     with pytest.raises(TableError) as refused:
-        load(table.path)
+        load_table(table.path)
     text = str(refused.value)
     assert str(table.path) in text
     assert "profile again" in text
@@ -190,7 +191,7 @@ def test_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     table.save()
     (table.path / name).unlink()
     with pytest.raises(TableError, match="profile again"):
-        load(table.path)
+        load_table(table.path)
 
 
 @pytest.mark.parametrize("k", range(4))
@@ -200,10 +201,10 @@ def test_save_cut_off_anywhere_leaves_a_table(
     old, new = (_fill(LatencyTable(tmp_path / "t"), seed) for seed in (1, 2))
     old.save()
     _save_until(new, k, monkeypatch, _Killed())
-    found = load(tmp_path / "t")
+    found = load_table(tmp_path / "t")
     assert list(found.entries) in (list(old.entries), list(new.entries))
     new.save()
-    assert _equal(load(tmp_path / "t"), new)
+    assert _equal(load_table(tmp_path / "t"), new)
 
 
 @pytest.mark.parametrize("k", range(4))
@@ -215,9 +216,9 @@ def test_first_save_cut_off_anywhere_is_no_table_or_a_whole_one(
     table = _fill(LatencyTable(path), 1)
     _save_until(table, k, monkeypatch, _Killed())
     if find(device, [tmp_path]) is not None:
-        load(path)
+        load_table(path)
     _fill(LatencyTable(path), 2).save()
-    load(path)
+    load_table(path)
 
 
 @pytest.mark.parametrize("error", few_of([_Killed(), OSError(28, "No space left on device")], 1))
@@ -236,10 +237,10 @@ def test_two_saves_cut_off_one_after_the_other_leave_a_table(
     table.save()
     for seed, k in ((2, first), (3, second)):
         _save_until(_fill(table, seed), k, monkeypatch, error)
-        found = load(table.path)
+        found = load_table(table.path)
         table = found if reopened else table
     table.save()
-    load(table.path)
+    load_table(table.path)
 
 
 @pytest.mark.parametrize("k", range(4))
@@ -262,7 +263,7 @@ def test_full_disk_leaves_a_table_and_no_litter(
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
             _fill(table, 2).save()
-    load(table.path)
+    load_table(table.path)
     assert {path.name for path in table.path.iterdir()} == set(FILES)
 
 
@@ -273,13 +274,16 @@ def test_folder_in_which_nothing_was_measured_is_removed(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == []
     with table.locked():
         _fill(table, 1).save()
-    assert len(load(table.path).entries) == len(table.entries)
+    assert len(load_table(table.path).entries) == len(table.entries)
 
 
 def test_transferred_operators_count_as_missing() -> None:
     rng = random.Random(0)
     measured, transferred, unknown = (_op(rng) for _ in range(3))
-    entries = {measured: Entry("", _timing(rng)), transferred: Entry(TRANSFERRED, _timing(rng))}
+    entries = {
+        measured: OperatorEntry("", _timing(rng)),
+        transferred: OperatorEntry(TRANSFERRED, _timing(rng)),
+    }
     table = LatencyTable(Path("t"), entries)
     assert table.plans() == {measured: ""}
     asked = [unknown, measured, transferred, unknown]

@@ -21,14 +21,14 @@ from torch.utils.data import TensorDataset
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.api import result
-from hwnas.api.data import kept
-from hwnas.api.front import Outcome
-from hwnas.api.result import SearchResult
-from hwnas.results import RunFolder
-from hwnas.space import Genotype
-from hwnas.tasks.score import Incumbent
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.base import Incumbent
 from hwnas.training.data import loading
+from hwnas.workflows import results
+from hwnas.workflows.python_data import kept
+from hwnas.workflows.results import SearchResult
+from hwnas.workflows.search.front import SearchOutcome
 
 QUICK: dict[str, Any] = {
     "target": "npu",
@@ -58,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchResult]:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    script = "import sys, hwnas; print(*sys.modules); hwnas.Figure; assert 'search' in dir(hwnas)"
+    script = "import sys, hwnas; print(*sys.modules); hwnas.Quantity; assert 'search' in dir(hwnas)"
     loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
     assert {"torch", "numpy", "hydra", "pyarrow"}.isdisjoint(loaded)
 
@@ -96,8 +96,8 @@ def test_what_the_terminal_would_show_is_noted(
         context=SimpleNamespace(device=table), against=SimpleNamespace(sentences=["Twice as fast."])
     )
     fronts: Any = [front]
-    outcome = Outcome(RunFolder(found.path), {}, fronts, missed=["npu: None fits."])
-    monkeypatch.setattr("hwnas.api.search.search", lambda *_: outcome)
+    outcome = SearchOutcome(RunFolder(found.path), {}, fronts, missed=["npu: None fits."])
+    monkeypatch.setattr("hwnas.workflows.search.run.search_for_front", lambda *_: outcome)
     foreign = "Searched with a foreign table: of another machine."
     assert hwnas.search(target="npu").notes == ("Twice as fast.", "npu: None fits.", foreign)
 
@@ -106,7 +106,7 @@ def test_front_has_the_columns_of_every_row(
     found: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = [{"id": "a", "wide.depth": 2}, {"id": "b", "deep.kernel": 3}]
-    monkeypatch.setattr(result, "read_front", lambda path: {"members": members})
+    monkeypatch.setattr(results, "read_front", lambda path: {"members": members})
     columns = {"id": ["a", "b"], "wide.depth": [2, None], "deep.kernel": [None, 3]}
     assert found.front.to_pydict() == columns
 
@@ -116,7 +116,9 @@ def test_picture_is_drawn_without_a_global_backend(found: SearchResult) -> None:
     (axes,) = drawn.axes
     assert axes.get_ylabel() == "accuracy"
     assert drawn._repr_png_().startswith(b"\x89PNG")  # notebooks ask for it
-    script = "import sys; from hwnas.report import plot, comparison; print(*sys.modules)"
+    script = (
+        "import sys; from hwnas.analysis import comparison_figures, figures; print(*sys.modules)"
+    )
     loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
     assert "matplotlib" in loaded
     assert "matplotlib.pyplot" not in loaded  # notebooks choose how it draws
@@ -235,8 +237,10 @@ def test_a_resumed_run_has_no_more_processes_than_it_was_told(
         assert configs[0].study.workers == workers
         raise hwnas.HwnasError("asked")
 
-    monkeypatch.setattr("hwnas.api.search.search", search)
-    monkeypatch.setattr("hwnas.api.verbs.with_resumed", lambda given: ["+target=npu", *recorded])
+    monkeypatch.setattr("hwnas.workflows.search.run.search_for_front", search)
+    monkeypatch.setattr(
+        "hwnas.workflows.python_api.with_resumed", lambda given: ["+target=npu", *recorded]
+    )
     with pytest.raises(hwnas.HwnasError, match="asked"):
         hwnas.search(resume="run")
 
@@ -251,7 +255,7 @@ class Depth:
         self.asked.append(genotype.id)
         depth = sum(int(v) for name, v in genotype.options if name.endswith("depth"))
         accuracy: Any = np.float32(1 - 0.5**depth)  # as numpy and torch compute
-        return hwnas.Score(hwnas.Figure(accuracy, "modelled"))
+        return hwnas.Score(hwnas.Quantity(accuracy, "modelled"))
 
 
 class Widths:
@@ -261,7 +265,8 @@ class Widths:
 
     def cost(self, genotype: Genotype) -> hwnas.Cost:
         width = sum(int(v) for name, v in genotype.options if name.endswith("width"))
-        figures = {n: hwnas.Figure(0.001 * width, "modelled") for n in ("latency_ms", "energy_mj")}
+        cost = hwnas.Quantity(0.001 * width, "modelled")
+        figures = dict.fromkeys(("latency_ms", "energy_mj"), cost)
         return hwnas.Cost(figures)
 
 

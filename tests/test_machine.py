@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import machine
+from hwnas.core import machine
 
 X86 = """\
 processor\t: 0

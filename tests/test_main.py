@@ -58,14 +58,14 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_has_a_line_for_each_target_budget_space_and_data_set(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from hwnas import content
+    from hwnas.core import package
 
     assert run(["search", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     folders = {"+target=": "conf/target", "budget=": "conf/budget", "dataset=": "conf/dataset"}
     folders["search_space="] = "search_spaces"
     for option, folder in folders.items():
-        for name, text in content.entries(content.ROOT / folder).items():
+        for name, text in package.entries(package.ROOT / folder).items():
             assert any(line.split()[:1] == [option + name] and text in line for line in lines)
 
 
@@ -245,7 +245,7 @@ def test_unreadable_parquet_on_the_command_line(
 def test_full_disk_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.results import RunFolder
+    from hwnas.core.run_folder import RunFolder
 
     def full(self: RunFolder, name: str, content: bytes) -> Path:
         raise OSError(28, "No space left on device", str(self.path / name))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.accuracy.audit import Finding, Subject
-from hwnas.api import auditing
-from hwnas.figure import Figure
-from hwnas.results import RunFolder
-from hwnas.space import Genotype
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import Genotype
+from hwnas.training.evaluation.rank_audit import AuditedNetwork, AuditFinding
+from hwnas.workflows import audit
 from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import CHANGES
 
@@ -129,24 +129,27 @@ def test_bad_options_are_refused(
 def test_members_leave_for_what_is_better_in_the_costs_own_direction() -> None:
     findings, rows = [], {}
     for accuracy, ips in ((0.9, 100.0), (0.8, 1000.0), (0.7, 500.0)):
-        genotype, figure = Genotype("s", (("ips", ips),)), Figure(accuracy, "measured")
-        findings.append(Finding(Subject("front", genotype), figure, (figure,)))
+        genotype, figure = Genotype("s", (("ips", ips),)), Quantity(accuracy, "measured")
+        findings.append(AuditFinding(AuditedNetwork("front", genotype), figure, (figure,)))
         rows[genotype.id] = {"throughput_ips": ips}
-    members = auditing._Members([*rows.values()], ["throughput_ips"], "accuracy")
-    assert [*auditing._leaving(findings, rows, members)] == [[*rows][2]]
+    members = audit._Members([*rows.values()], ["throughput_ips"], "accuracy")
+    assert [*audit._leaving(findings, rows, members)] == [[*rows][2]]
 
 
 def test_members_are_judged_by_verified_costs_where_all_have_them() -> None:
     findings, rows = [], {}
     costs = ({"energy_mj": 1.0, "latency_ms": ms, "verified_latency_ms": 3 - ms} for ms in (1, 2))
     for accuracy, own in zip((0.8, 0.9), costs, strict=True):
-        genotype, figure = Genotype("s", (("ms", own["latency_ms"]),)), Figure(accuracy, "measured")
-        findings.append(Finding(Subject("front", genotype), figure, (figure,)))
+        genotype, figure = (
+            Genotype("s", (("ms", own["latency_ms"]),)),
+            Quantity(accuracy, "measured"),
+        )
+        findings.append(AuditFinding(AuditedNetwork("front", genotype), figure, (figure,)))
         rows[genotype.id] = own
-    members = auditing._Members([*rows.values()], ["latency_ms", "energy_mj"], "accuracy")
-    leaving = auditing._leaving(findings, rows, members)
+    members = audit._Members([*rows.values()], ["latency_ms", "energy_mj"], "accuracy")
+    leaving = audit._leaving(findings, rows, members)
     assert [*leaving] == [next(iter(rows))]  # the fast one as searched is the slow one as verified
-    words = auditing._leaving_words(findings, leaving, members)
+    words = audit._leaving_words(findings, leaving, members)
     assert "1 of 2" in words
     assert words.endswith("(latency_ms as verified; energy_mj as searched).")
 
@@ -156,8 +159,8 @@ def test_what_verification_took_off_the_front_is_no_member(tmp_path: Path) -> No
     for name, fits, stays in (("on", True, True), ("off", True, False), ("over", False, False)):
         row = {"id": name, "verified_fits_budget": fits, "verified_on_front": stays}
         for column in ("accuracy", "latency_ms", "verified_accuracy_int8"):
-            row |= Figure(0.5, "measured").columns(column)
+            row |= Quantity(0.5, "measured").columns(column)
         rows.append(row)
     content = {"objectives": {"accuracy": "max", "latency_ms": "min"}, "members": rows}
     RunFolder(tmp_path).write_json("front.json", content)
-    assert [row["id"] for row in auditing._members(RunFolder(tmp_path)).rows] == ["on"]
+    assert [row["id"] for row in audit._members(RunFolder(tmp_path)).rows] == ["on"]

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.api import baseline
-from hwnas.api.baseline import Baseline
-from hwnas.comparison.fronts import Point, Run
-from hwnas.config import SearchConfig
-from hwnas.cost.in_float import RATIOS
-from hwnas.figure import Figure
-from hwnas.results import Candidate, Row
-from hwnas.searching.member import Member
-from hwnas.space import Genotype
-from hwnas.target import Target
+from hwnas.analysis.fronts import ComparedRun, FrontPoint
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.target import Target
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
 from hwnas.training.data import DatasetConfig
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.search import baseline
+from hwnas.workflows.search.baseline import Baseline
 from tests.conftest import SHARED_WEIGHTS
 
 QUICK = (
@@ -214,12 +215,12 @@ def test_member_that_float32_outruns_is_not_held_against_the_baseline(npu: Targe
 
     def member(latency_ms: float, ratio: float) -> Member:
         values = zip(("accuracy_int8", "latency_ms"), (0.9, latency_ms), strict=True)
-        figures = {name: Figure(value, "measured") for name, value in values}
+        figures = {name: Quantity(value, "measured") for name, value in values}
         candidate = Candidate(0, Genotype("s", (("ms", latency_ms),)), {})
         return Member(candidate, figures, dict.fromkeys(RATIOS, ratio), {})
 
-    figures = {n: Figure(v, "measured") for n, v in zip(objectives, (0.9, 2.0), strict=True)}
-    other = Baseline("b", Run("b", {}, [], [Point("x", figures)]), "verified", "", 0)
+    figures = {n: Quantity(v, "measured") for n, v in zip(objectives, (0.9, 2.0), strict=True)}
+    other = Baseline("b", ComparedRun("b", {}, [], [FrontPoint("x", figures)]), "verified", "", 0)
     held = baseline.against(other, config, [], [member(1.0, 1.1), member(4.0, 0.8)])
     assert held is not None
     assert held.found.front.tolist() == [[0.9, 4.0]]

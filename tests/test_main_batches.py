@@ -14,24 +14,30 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hwnas import space
 from hwnas.__main__ import run
-from hwnas.answers import FILES, Heard, packed
-from hwnas.api import cascades
-from hwnas.cost.host import as_run
-from hwnas.errors import SpaceError
-from hwnas.families import annotations, running
-from hwnas.families import of as family_of
-from hwnas.figure import Figure
-from hwnas.latency_table import Entry, LatencyTable, load, setting
-from hwnas.op import Signature
-from hwnas.planning.models import Catalogue, _read_run
-from hwnas.profiling.networks import digest
-from hwnas.provenance import facts
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.member import Member
-from hwnas.target import Remote
-from hwnas.timing import Timing
+from hwnas.core.errors import SpaceError
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.fleet.models import ModelCatalogue, _read_run
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.latency_tables.latency_table import (
+    LatencyTable,
+    OperatorEntry,
+    load_table,
+    setting,
+)
+from hwnas.hardware.latency_tables.provenance import facts
+from hwnas.hardware.profiling.operator_measurement import digest
+from hwnas.hardware.target import Remote
+from hwnas.hardware.timing import Timing
+from hwnas.models import spaces
+from hwnas.models.families import annotations, family_of
+from hwnas.models.families import annotations as running
+from hwnas.models.graph import Signature
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.tasks.predictions import FILES, ExitPredictionRecord, packed
+from hwnas.workflows.search import cascades
 from tests.conftest import space_yaml, target
 
 #: A machine of one core has no choice.
@@ -54,7 +60,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
         patch.chdir(folder)
-        few = space_yaml(space.load(space.find("tiny")))
+        few = space_yaml(spaces.load_space(spaces.find("tiny")))
         for name in [*few["choices"]][1:]:  # the first varies
             few["fixed"][name] = few["choices"].pop(name)[0]
         few["fixed"] = {n: v for n, v in few["fixed"].items() if ".blocks.1." not in n}
@@ -94,8 +100,8 @@ def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
     assert (len(rows), len(bare)) == (4 * len(COUNTS), 2)  # all of the space: each as it may run
     trained = {path.parent for path in (searched.parent / "runs").rglob("*.safetensors")}
     assert len(trained) == len(bare)
-    one = space.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
-    other = space.Genotype("s", (("batch", 1), ("depth", 2), ("threads", 1)))
+    one = spaces.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
+    other = spaces.Genotype("s", (("batch", 1), ("depth", 2), ("threads", 1)))
     assert annotations.bare(one) == annotations.bare(other)
 
 
@@ -119,7 +125,7 @@ def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
-    found, said = Catalogue(), {row["id"]: int(row["batch"]) for row in _members(searched)}
+    found, said = ModelCatalogue(), {row["id"]: int(row["batch"]) for row in _members(searched)}
     _read_run(found, searched)
     assert found.latency_ms
     for (_, name), times in found.latency_ms.items():
@@ -127,7 +133,7 @@ def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
 
 
 def test_operators_are_of_the_batch_and_digests_as_before() -> None:
-    plain = space.load(space.find("tiny"))
+    plain = spaces.load_space(spaces.find("tiny"))
     several, cpu, signature = (
         running.chosen_of(plain, {"batch": [1, 4]}),
         target("cpu"),
@@ -147,7 +153,7 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
 
 
 def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
-    plain, cpu = space.load(space.find("tiny")), target("cpu")
+    plain, cpu = spaces.load_space(spaces.find("tiny")), target("cpu")
     several = running.chosen_of(plain, {"threads": [1, 2]})
     assert setting(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
@@ -166,15 +172,17 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
     ops = [graph[0].op for graph in graphs]
     assert [str(op).endswith(f" {n}t") for n, op in zip((1, 2), ops, strict=True)] == [True, True]
     table = LatencyTable(tmp_path / "t", provenance=facts(cpu, Remote()))
-    table.entries = {op: Entry("", Timing(i, i, i, 3, False)) for i, op in enumerate(ops, 1)}
+    table.entries = {
+        op: OperatorEntry("", Timing(i, i, i, 3, False)) for i, op in enumerate(ops, 1)
+    }
     table.save()
-    assert load(table.path).entries == table.entries
+    assert load_table(table.path).entries == table.entries
 
 
 def test_words_say_what_was_chosen() -> None:
     said = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
-    assert {options: running.words(space.Genotype("s", options)) for options in said} == said
-    assert running.words(space.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
+    assert {options: running.words(spaces.Genotype("s", options)) for options in said} == said
+    assert running.words(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
 
 
 @pytest.mark.parametrize(
@@ -188,15 +196,15 @@ def test_words_say_what_was_chosen() -> None:
     ],
 )
 def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words: str) -> None:
-    plain = space.load(space.find("tiny"))
+    plain = spaces.load_space(spaces.find("tiny"))
     choices: dict[str, tuple[Any, ...]] = {**plain.choices, **added}
-    strange = space.SearchSpace(plain.name, plain.family, choices, plain.fixed)
+    strange = spaces.SearchSpace(plain.name, plain.family, choices, plain.fixed)
     with pytest.raises(SpaceError, match=words):
-        running.check(strange)
-    said = space.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
+        running.check_run_options(strange)
+    said = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"leave target\.batches"):
         running.chosen_of(said, {"batch": [1, 2]})
-    said = space.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
+    said = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):
         running.chosen_of(said, {})
 
@@ -228,10 +236,10 @@ def test_a_target_with_one_batch_for_all_says_so(
 def test_cascades_are_of_single_images(
     of_target: int, said: dict[str, int], n: int, tmp_path: Path
 ) -> None:
-    candidate = Candidate(0, space.Genotype("s", tuple(said.items())), {})
-    heard = Heard(np.ones(4, np.bool_), np.ones(4))
+    candidate = Candidate(0, spaces.Genotype("s", tuple(said.items())), {})
+    heard = ExitPredictionRecord(np.ones(4, np.bool_), np.ones(4))
     answers = packed("m", dict.fromkeys(("validation", "test"), heard))
     (tmp_path / FILES.format(candidate.id)).parent.mkdir(parents=True)
     RunFolder(tmp_path).write_bytes(FILES.format(candidate.id), answers)
-    member = Member(candidate, {"latency_ms": Figure(1.0, "measured")}, {}, {})
+    member = Member(candidate, {"latency_ms": Quantity(1.0, "measured")}, {}, {})
     assert len(cascades.stages(RunFolder(tmp_path), [member], of_target)) == n

@@ -11,8 +11,8 @@ import yaml
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
-from hwnas import space
 from hwnas.__main__ import run
+from hwnas.models import spaces
 from tests.conftest import space_yaml
 
 OPTIONS = (
@@ -26,7 +26,7 @@ OPTIONS = (
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a space of bits of weights."""
     folder = tmp_path_factory.mktemp("bits")
-    raw = space_yaml(space.load(space.find("tiny")))
+    raw = space_yaml(spaces.load_space(spaces.find("tiny")))
     raw["choices"]["weight_bits"] = [3, 4]
     raw["fixed"]["classifier.weight_bits"] = 8
     raw["fixed"]["stages.0.weight_sparsity"] = "2:4"

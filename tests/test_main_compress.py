@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.planning.problem import read_problem
+from hwnas.fleet.problem import read_problem
 
 OPTIONS = (
     "accuracy=trained", "trained.fidelities=[1,1]", "train.epochs=2", "finish.n_least=2",

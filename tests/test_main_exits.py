@@ -15,14 +15,15 @@ import pytest
 import yaml
 
 from hwnas.__main__ import run
-from hwnas.answers import EXITS, Heard, packed_each
-from hwnas.api import exits
-from hwnas.cost.in_float import RATIOS
-from hwnas.figure import Figure
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.member import Member
-from hwnas.searching.recorded import read
-from hwnas.space import Genotype
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.reading import read_study
+from hwnas.tasks.predictions import EXITS, ExitPredictionRecord, packed_each
+from hwnas.workflows.search import cascades
 
 SPACE = Path(__file__).parent / "families" / "exits.yaml"
 OPTIONS = (
@@ -172,7 +173,7 @@ def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_
     assert run(["search", *OPTIONS, *places, *words, sampler, "n_trials=5"]) == 0
     rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
     assert {row["state"] for row in rows} == {"complete"}
-    proposals = [read(tmp_path / "run" / "study.db").proposals[i] for i in range(5)]
+    proposals = [read_study(tmp_path / "run" / "study.db").proposals[i] for i in range(5)]
     assert all(p.n_costed for p in proposals)
     assert all(p.costs for p in proposals if p.phase == "gain")
 
@@ -348,12 +349,12 @@ def test_a_cpu_runs_segments_by_onnxruntime(
 
 def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:
     candidate = Candidate(0, Genotype("s", ()), {})
-    sure = Heard(np.ones(8, np.bool_), np.ones(8))
+    sure = ExitPredictionRecord(np.ones(8, np.bool_), np.ones(8))
     answers = packed_each(["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")})
     (tmp_path / EXITS.format(candidate.id)).parent.mkdir(parents=True)
     RunFolder(tmp_path).write_bytes(EXITS.format(candidate.id), answers)
-    costs = {name: Figure(1.0, "measured") for name in ("latency_ms", "energy_mj")}
+    costs = {name: Quantity(1.0, "measured") for name in ("latency_ms", "energy_mj")}
     for high, n in ((0.9, 1), (1.1, 0)):
         details = {RATIOS[-1]: high}
         member = Member(candidate, costs, details, {}, segments=[costs] * 2)
-        assert len(exits.of(RunFolder(tmp_path), [member]).networks) == n
+        assert len(cascades.exits_of_target(RunFolder(tmp_path), [member]).networks) == n

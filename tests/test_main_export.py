@@ -31,11 +31,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.errors import ConfigError
-from hwnas.export import signing
+from hwnas.core.errors import ConfigError
+from hwnas.export import folder as signing
+from hwnas.export.checks import Check
 from hwnas.export.folder import BUILDING
-from hwnas.export.proof import Check
-from hwnas.export.running import load_module
+from hwnas.export.runtimes import load_module
 from tests.conftest import SHARED_WEIGHTS, few_of
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
 from tests.int8.networks import coarsely
@@ -151,7 +151,7 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
 def test_what_is_trained_for_int8_is_held_against_itself(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=12))
+    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=12))
     options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name
@@ -359,8 +359,8 @@ def test_signed_export_is_known_by_the_public_key_alone(
     assert run(["verify", str(copy), f"key={tmp_path / 'ours.pub'}"]) == 1
     assert "is not signed" in capsys.readouterr().err
     signing.sign(copy, signing.private_key(str(tmp_path / "ours.pem")))
-    assert "say key=FILE" in signing.check(copy, None)
-    assert "signed by the owner" in signing.check(copy, str(tmp_path / "ours.pub"))
+    assert "say key=FILE" in signing.check_signature(copy, None)
+    assert "signed by the owner" in signing.check_signature(copy, str(tmp_path / "ours.pub"))
     for name in ("theirs", "ours"):
         if name == "ours":
             (copy / "proof.sig").write_text("00" * 64)
@@ -564,7 +564,7 @@ def test_what_does_not_hold_is_kept_as_failed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("hwnas.export.proof.INT8_ERROR", 1e-9)
+    monkeypatch.setattr("hwnas.export.checks.INT8_ERROR", 1e-9)
     assert run(["export", "epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path}"]) == 1
     error = capsys.readouterr().err
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]

@@ -16,22 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.api import finishing, readying
-from hwnas.api.readying import Ready, Round
-from hwnas.errors import CollapseError, CompileError, HwnasError
-from hwnas.figure import Figure
-from hwnas.finishing.allowance import ALWAYS, Slot
-from hwnas.finishing.finisher import Finisher
-from hwnas.finishing.lesson import Lesson
-from hwnas.finishing.options import FinishConfig, FinishingConfig
-from hwnas.progress import Silent
-from hwnas.results import Candidate
-from hwnas.searching import verify
-from hwnas.searching.band import Beliefs
-from hwnas.searching.member import Member
-from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.classification.task import Classes
-from hwnas.training import alone
+from hwnas.core.errors import CollapseError, CompileError, HwnasError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import verification
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front_probability import CandidatePosteriors
+from hwnas.nas.member import Member
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.training import single_network
+from hwnas.training.finetuning.finetuning_options import FinishConfig, FinishingConfig
+from hwnas.training.finetuning.stages import TrainingStage
+from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
+from hwnas.workflows.search import finish_runs, finishing
+from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
+from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of
 from tests.int8.networks import coarsely
 
@@ -72,7 +72,7 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
         members = list(csv.DictReader(file))
     assert len(members) >= 4
     assert {member["id"] for member in members} <= set(finishing["finished"])
-    task, n = Classes(tuple("0123456789")), 360  # validation images
+    task, n = ClassificationTask(tuple("0123456789")), 360  # validation images
     after = {member["id"]: float(member["accuracy_finished"]) for member in members}
     guessing = [name for name, value in after.items() if not task.has_learned(value * n, n)]
     front = json.loads((searched / "front.json").read_text())
@@ -92,7 +92,7 @@ def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(alone._Alone, "__call__", step)
+    monkeypatch.setattr(single_network._SingleNetworkStep, "__call__", step)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_search_ends_without_members_that_cannot_be_verified(
     capsys: pytest.CaptureFixture[str],
     n_failing: int,
 ) -> None:
-    folder, verified = Path(shutil.copytree(searched, tmp_path / "run")), verify._verify_once
+    folder, verified = Path(shutil.copytree(searched, tmp_path / "run")), verification._verify_once
     before = json.loads((folder / "front.json").read_text())["members"]
     failing = [row["id"] for row in before][:n_failing]
 
@@ -127,7 +127,7 @@ def test_search_ends_without_members_that_cannot_be_verified(
             raise CompileError("no answer within 120 s (export); it was killed.")
         return verified(candidate, *arguments)
 
-    monkeypatch.setattr(verify, "_verify_once", late)
+    monkeypatch.setattr(verification, "_verify_once", late)
     code = run(["search", f"run.resume={folder}", f"run.supernets={searched.parent / 'networks'}"])
     said, manifest = capsys.readouterr(), json.loads((folder / "manifest.json").read_text())
     if n_failing > len(before):
@@ -154,7 +154,7 @@ def test_search_ends_without_members_that_cannot_be_verified(
 def test_search_that_was_killed_ends_as_it_would_have(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls: int
 ) -> None:
-    original: Callable[..., Any] = alone._Alone.__call__
+    original: Callable[..., Any] = single_network._SingleNetworkStep.__call__
     left = [n_calls]
 
     class Killed(BaseException):
@@ -167,7 +167,7 @@ def test_search_that_was_killed_ends_as_it_would_have(
         return original(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(alone._Alone, "__call__", step)
+        patched.setattr(single_network._SingleNetworkStep, "__call__", step)
         with pytest.raises(Killed):
             _search(tmp_path / "run")
     assert run(["search", f"run.resume={tmp_path / 'run'}"]) == 0
@@ -237,7 +237,7 @@ def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
     """Whether it was spent before the run was resumed, or a training takes more than is left."""
     folder = _unfinished(searched, tmp_path, 10, spent_s)
     _forbid_training(monkeypatch)
-    monkeypatch.setattr(Lesson, "takes_s", lambda *_: takes_s)
+    monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: takes_s)
     assert run(["search", f"run.resume={folder}"]) == 0
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
@@ -271,7 +271,7 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
+    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
     shutil.copytree(searched, tmp_path / "run")
     shutil.copytree(searched.parent / "networks", tmp_path / "networks")
     resumed = [f"run.resume={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
@@ -290,7 +290,7 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
 
     with monkeypatch.context() as patched:
         _forbid_training(patched)
-        patched.setattr(Lesson, "takes_s", lambda *_: 600.0)
+        patched.setattr(TrainingStage, "takes_s", lambda *_: 600.0)
         hurried = search(10)
         assert len(hurried) >= 2
         told = " ".join(capsys.readouterr().out.split())
@@ -301,16 +301,16 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
         assert {*named} <= hurried
         assert run(["why", f"run={tmp_path / 'run'}", f"id={named[0]}"]) == 0
         assert "it is calibrated alone" in " ".join(capsys.readouterr().out.split())
-    monkeypatch.setattr(Lesson, "takes_s", lambda *_: 0.0)
+    monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: 0.0)
     assert search(20) == set()
     out = capsys.readouterr().out
     assert out.count("Train for int8") >= len(hurried), "trained while members are finished"
     assert "calibrated alone" not in out
 
 
-@pytest.mark.parametrize(("slot", "in_haste"), [(ALWAYS, False), (Slot(0.0, 1e9), True)])
+@pytest.mark.parametrize(("slot", "in_haste"), [(ALWAYS, False), (TimeWindow(0.0, 1e9), True)])
 def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
-    slot: Slot, in_haste: bool
+    slot: TimeWindow, in_haste: bool
 ) -> None:
     asked = list[tuple[str, bool]]()
 
@@ -319,11 +319,11 @@ def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
             asked.append((target, left_s() < math.inf))
             return target == "cpu"
 
-        found = Figure(0.9, "measured")
+        found = Quantity(0.9, "measured")
         return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
 
     crew = [of("npu"), of("too small"), of("cpu")]
-    ready = readying._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
+    ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
     assert ready is not None
     assert ready.in_haste == in_haste
     assert asked == [("npu", True), ("cpu", True)] * in_haste
@@ -341,8 +341,8 @@ def test_what_goes_wrong_in_int8_with_one_network_does_not_end_the_search(
     config = SimpleNamespace(accuracy="supernet", finish=FinishConfig())
     parts: Any = SimpleNamespace(config=config, networks=SimpleNamespace(dtype=lambda _: "int8"))
     weights: Any = None
-    monkeypatch.setattr(Finisher, "_in_int8", refused)
-    assert not Finisher(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
+    monkeypatch.setattr(Finetuner, "_in_int8", refused)
+    assert not Finetuner(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
 
 
 def test_several_processes_take_in_all_that_is_trained_already_however_late(
@@ -358,11 +358,11 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
 
     def run(tasks: list[Any], *others: Any) -> list[Any]:
         late = others[-1]
-        return [Ready(Figure(0.9, "measured")) for i in range(len(tasks)) if not late(i)]
+        return [FinetuneResult(Quantity(0.9, "measured")) for i in range(len(tasks)) if not late(i)]
 
     crew: Any = SimpleNamespace(run=run)
-    how = Round(Slot(0.0, 1e9), crew=crew)
-    found = readying.finished(finisher, genotypes, Silent(), "", how)
+    how = FinetuneBatch(TimeWindow(0.0, 1e9), crew=crew)
+    found = finish_runs.finished(finisher, genotypes, NullProgress(), "", how)
     assert {name for name, ready in found.items() if ready} == {g.id for g in genotypes[2:]}
 
 
@@ -435,7 +435,7 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
         Candidate(
             i,
             Genotype("tiny", (("size", i),)),
-            {"accuracy": Figure(a, "modelled", a - 0.015, a + 0.015)},
+            {"accuracy": Quantity(a, "modelled", a - 0.015, a + 0.015)},
         )
         for i, a in enumerate((0.90, 0.93, 0.92, 0.935))
     ]
@@ -488,12 +488,14 @@ def test_few_are_timed_before_one_teaches(
 
 def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
     """However little time there is, and however few are asked for."""
-    latency = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    latency = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
     own = [Candidate(i, tiny.sample(random.Random(i)), latency) for i in range(3)]
-    known = {f"t{c.trial}": Beliefs([c], {c.id: 1.0}) for c in own}
+    known = {f"t{c.trial}": CandidatePosteriors([c], {c.id: 1.0}) for c in own}
     parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
-    state = finishing.Finish(known, {}, finisher, finished={own[1].id: Figure(0.9, "measured")})
+    state = finishing.FinetuningOutcome(
+        known, {}, finisher, finished={own[1].id: Quantity(0.9, "measured")}
+    )
     assert [*finishing._needed(state, is_limited=False)] == [own[0].genotype, own[2].genotype]
 
 
@@ -508,13 +510,13 @@ def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
 def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_finish_it(
     tiny: SearchSpace, minutes: float | None, in_time: bool, words: tuple[str, str]
 ) -> None:
-    figures = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    figures = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
     own = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
     likely = dict(zip((c.id for c in own), (0.3, 0.9, 0.5, 0.1), strict=True))
     parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig(minutes=minutes)))
     finisher: Any = SimpleNamespace(parts=parts)
-    state = finishing.Finish({"t": Beliefs(own, likely)}, {}, finisher)
-    state.add({own[1].id: Ready(Figure(0.9, "measured"))})
+    state = finishing.FinetuningOutcome({"t": CandidatePosteriors(own, likely)}, {}, finisher)
+    state.add({own[1].id: FinetuneResult(Quantity(0.9, "measured"))})
     state.add({own[0].id: None}, for_good=not in_time)
     left = state.unfinished("t")
     assert left.ids == [own[2].id, own[0].id], "the most probable first"
@@ -523,7 +525,7 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
         f"2 more may be on the front (finish.probability=0.2), but {words[0]} left them "
         f"unfinished. To go on with them: python -m hwnas search 'run.resume=a run' {words[1]}"
     )
-    state.add({c.id: Ready(Figure(0.9, "measured")) for c in own})
+    state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
     assert state.unfinished("t").sentences(0.2, Path("a run")) == []
 
 
@@ -558,15 +560,16 @@ def test_bad_options_are_refused_in_one_line(
 
 def test_one_is_verified_though_none_is_probable(tiny: SearchSpace) -> None:
     """Many that cost and answer alike share the probability to be on the front."""
-    latency = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    latency = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
     drawn = random.Random(0)
     alike = {c.id: c for c in (Candidate(i, tiny.sample(drawn), latency) for i in range(12))}
-    shared = Beliefs([*alike.values()], dict.fromkeys(alike, 1 / len(alike)))
+    shared = CandidatePosteriors([*alike.values()], dict.fromkeys(alike, 1 / len(alike)))
     parts = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
     among_all = [
-        replace(c, figures={**latency, "accuracy": Figure(0.8, "modelled")}) for c in alike.values()
+        replace(c, figures={**latency, "accuracy": Quantity(0.8, "modelled")})
+        for c in alike.values()
     ]
     known = {"npu": replace(shared, candidates=among_all)}
-    (member,) = finishing.Finish(known, {"npu": shared}, finisher).members("npu")
+    (member,) = finishing.FinetuningOutcome(known, {"npu": shared}, finisher).members("npu")
     assert member.figures["accuracy"].value == 0.8, "as the file of all candidates has it"

@@ -9,7 +9,7 @@ import pytest
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.planning.plan import read_plan
+from hwnas.fleet.plan import read_plan
 from tests.planning import made
 
 

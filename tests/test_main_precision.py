@@ -13,13 +13,13 @@ import pytest
 import yaml
 from onnx import numpy_helper
 
-from hwnas import space
 from hwnas.__main__ import run
-from hwnas.backends.measured import MeasuredArtefacts
-from hwnas.cost.measured import MeasuredCostModel
-from hwnas.figure import Figure
-from hwnas.runtimes.pool import Retrying
-from hwnas.timing import Compared, Timing
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends.measured_backend import MeasuredArtefacts
+from hwnas.hardware.costs.measured_cost import MeasuredCostModel
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.hardware.timing import InterleavedTimings, Timing
+from hwnas.models import spaces
 from tests.conftest import space_yaml
 
 ORT = ("+target=cpu", "target.runtime=onnxruntime")
@@ -34,7 +34,9 @@ OPTIONS = (
 def in_turns(*ratio: float) -> Any:
     """Return what stands in for timing two networks in turns."""
     timing = Timing(1.0, 0.9, 1.1, 9)
-    return lambda *_: Compared(timing, timing, Figure(ratio[1], "measured", ratio[0], ratio[2]))
+    return lambda *_: InterleavedTimings(
+        timing, timing, Quantity(ratio[1], "measured", ratio[0], ratio[2])
+    )
 
 
 FASTER, SLOWER = in_turns(0.7, 0.8, 0.9), in_turns(0.9, 0.95, 1.1)
@@ -49,7 +51,7 @@ def faster() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(MeasuredArtefacts, "in_turns", FASTER)
         # Goes into a table of operators, of which no figure here is.
         patch.setattr(
-            Retrying, "time_operators", lambda _, work: [Timing(1.0, 0.9, 1.1, 3)] * len(work)
+            RetryingPool, "time_operators", lambda _, work: [Timing(1.0, 0.9, 1.1, 3)] * len(work)
         )
         yield patch
 
@@ -58,7 +60,7 @@ def faster() -> Iterator[pytest.MonkeyPatch]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a search in ``run``, and its space."""
     folder = tmp_path_factory.mktemp("precision")
-    raw = space_yaml(space.load(space.find("tiny")))
+    raw = space_yaml(spaces.load_space(spaces.find("tiny")))
     raw["choices"] |= {"precision": ["float32", "int8"], "float_edges": [0, 1]}
     raw["when"] = {"float_edges": {"precision": ["int8"]}}
     (folder / "choosing.yaml").write_text(yaml.safe_dump(raw))

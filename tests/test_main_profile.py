@@ -21,20 +21,25 @@ import numpy as np
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from hwnas import build
 from hwnas.__main__ import run
-from hwnas.api import profiling as profile
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.config import SearchConfig
-from hwnas.latency_table import FORETOLD, TRANSFERRED, Entry, LatencyTable, load
-from hwnas.op import OpSpec, Signature
-from hwnas.profiling import throughput
-from hwnas.progress import Silent
-from hwnas.runtimes.worker import Worker
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Remote
-from hwnas.timing import TimingConfig
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.latency_tables.latency_table import (
+    FORETOLD,
+    TRANSFERRED,
+    LatencyTable,
+    OperatorEntry,
+    load_table,
+)
+from hwnas.hardware.profiling import throughput
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Remote
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models.graph import OpSpec, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import DatasetConfig
+from hwnas.workflows import components, profile
+from hwnas.workflows.config import SearchConfig
 from tests.conftest import SHARED_WEIGHTS, images_of, target
 from tests.profiling.fakes import Device, subject, timing
 
@@ -157,7 +162,7 @@ def table(tmp_path: Path) -> Path:
 def test_profile_writes_its_files_and_tells_the_error(lab: Lab) -> None:
     assert {path.name for path in lab.table.iterdir()} == {*FILES, ".lock"}
     assert (lab.table / "error.png").read_bytes()[:4] == b"\x89PNG"
-    found = load(lab.table)
+    found = load_table(lab.table)
     assert len(found.entries) == N_OPERATORS
     roles = [row["role"] for row in found.networks]
     assert roles == ["fit"] * 6 + ["interval"] * 19 + ["held_out"] * 10
@@ -180,7 +185,7 @@ def test_profile_writes_its_files_and_tells_the_error(lab: Lab) -> None:
 
 def test_latencies_grow_with_the_work(lab: Lab) -> None:
     """They are of this machine, which may be busy: only a gross mistake can be seen."""
-    entries = load(lab.table).entries
+    entries = load_table(lab.table).entries
     ranked = sorted(entries, key=lambda op: op.n_macs)
     small, large = ranked[:4], ranked[-4:]
     mean = [np.mean([entries[op].timing.median_ms for op in part]) for part in (small, large)]
@@ -188,7 +193,7 @@ def test_latencies_grow_with_the_work(lab: Lab) -> None:
 
 
 def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = load(table)
+    before = load_table(table)
 
     def forbidden(self: Worker, op: OpSpec, *arguments: object) -> str:
         raise AssertionError(f"{op} was tuned again")
@@ -199,7 +204,7 @@ def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Worker, "time_network", lambda *arguments: timing(1 + rng.random() / 50))
     output = _done("profile", *LAB, *TIMING, *COUNTS)
     assert f"{N_OPERATORS} operators" in output
-    after = load(table)
+    after = load_table(table)
     quiet = {op: e for op, e in before.entries.items() if not e.timing.drifted}
     assert quiet == {op: after.entries[op] for op in quiet}
     assert after.provenance["created"] == before.provenance["created"]
@@ -214,7 +219,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
     assert members
     config = SearchConfig(target=replace(target("cpu"), name="lab"), search_space="few.yaml",
                           dataset=DatasetConfig("digits", validation=0.25))  # fmt: skip
-    parts = build.parts(config, Silent())
+    parts = components.parts(config, NullProgress())
     judge = Worker(config.target, TimingConfig(3, 1.0), Remote(), 120.0)
     try:
         for row in members:
@@ -249,7 +254,7 @@ def _checked_files(row: dict[str, str]) -> dict[str, Path]:
     return files
 
 
-def _genotype(parts: build.Parts, id: str) -> Genotype:
+def _genotype(parts: components.SearchComponents, id: str) -> Genotype:
     record = json.loads(Path("r", "models", f"{id}.json").read_text())
     return parts.space.genotype(record["genotype"])
 
@@ -272,7 +277,7 @@ def test_search_of_another_space_names_what_is_missing() -> None:
 
 
 def _of_another_cpu(table: Path) -> None:
-    found = load(table)
+    found = load_table(table)
     found.provenance["device"]["cpu"] = "model name=Another"
     found.save()
 
@@ -292,12 +297,12 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
 def test_search_begins_on_a_space_that_no_table_knows(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load(table)
+    before = load_table(table)
     _done(*SEARCH, "n_trials=4", "run.dir=few")
     search = [a for a in SEARCH if not a.startswith("search_space=")]
     search += ["search_space=tiny", "n_trials=4", "table.networks=10"]
     output = _done(*search, "run.dir=r")
-    found = load(table)
+    found = load_table(table)
     said = re.search(r"Latencies of tiny follow from (\d+) operators and .0 networks", output)
     assert said is not None
     n, new = len(found.plans()), found.plans().keys() - before.plans().keys()
@@ -323,7 +328,7 @@ def test_search_begins_on_a_space_that_no_table_knows(
 def test_profile_of_few_operators_says_so(table: Path) -> None:
     options = [*LAB[:2], "search_space=tiny", *TIMING, "table.networks=10"]
     output = _done("profile", *options, "within=0.9", "share=0.5")
-    found = load(table)
+    found = load_table(table)
     n = len(found.entries) - len(found.plans())
     assert f"{n} of them foretold" in output
     assert "Error on 10 networks, each left out in turn" in output
@@ -339,8 +344,8 @@ def test_search_begins_from_the_table_of_another_cpu(
     output = _done(*search, "run.dir=r")
     assert "follow from the table of lab (model name=Another) and" in output
     (own,) = table.parent.glob(f"{SETTING}-*")
-    found = load(own)
-    assert set(found.taken_over()) == set(load(table).entries)
+    found = load_table(own)
+    assert set(found.taken_over()) == set(load_table(table).entries)
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"table"}
     assert {row["verified_latency_ms_source"] for row in members} == {"measured"}
@@ -360,10 +365,12 @@ def test_profile_stops_as_soon_as_it_foretells_well_enough(table: Path) -> None:
     output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.9", "share=0.5")
     assert "Error on 10 networks" in output
     (own,) = table.parent.glob(f"{SETTING}-*")
-    assert load(own).plans() == {}
+    assert load_table(own).plans() == {}
     output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.000001", "share=0.99")
-    assert load(own).plans() == load(table).plans()  # all operators timed, none tuned again
-    assert "transfer" not in load(own).calibration["few"]
+    assert (
+        load_table(own).plans() == load_table(table).plans()
+    )  # all operators timed, none tuned again
+    assert "transfer" not in load_table(own).calibration["few"]
 
 
 @pytest.mark.parametrize("name", FILES[:3])
@@ -433,7 +440,7 @@ def _check_layers() -> list[dict[str, str]]:
 def test_layers_of_a_measured_network_come_from_the_table(table: Path, tmp_path: Path) -> None:
     output = _done("profile", *LAB, "genotype=smallest")
     assert "measured, each operator alone" in output
-    times = {str(op): entry.timing.median_ms for op, entry in load(table).entries.items()}
+    times = {str(op): entry.timing.median_ms for op, entry in load_table(table).entries.items()}
     rows = _check_layers()
     assert rows[0]["name"] == "stem"
     for row in rows:
@@ -442,11 +449,11 @@ def test_layers_of_a_measured_network_come_from_the_table(table: Path, tmp_path:
 
 def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     """The record that verification leaves names the genotype."""
-    parts = build.parts(
+    parts = components.parts(
         SearchConfig(
             target=target("npu"), search_space="few.yaml", dataset=DatasetConfig("digits")
         ),
-        Silent(),
+        NullProgress(),
     )
     genotype = parts.space.largest()
     folder = Path("runs/search/x/models")
@@ -467,7 +474,7 @@ def test_measured_search_keeps_what_it_tunes(tmp_path: Path) -> None:
     assert "ms: measured." in output
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"measured"}
-    kept = load(tmp_path / "own" / "lab" / SETTING)
+    kept = load_table(tmp_path / "own" / "lab" / SETTING)
     assert len(kept.entries) >= 5
     assert set(kept.plans()) == set(kept.entries)
     assert json.loads(Path("r/manifest.json").read_text())["n_candidates"] == 5
@@ -496,7 +503,7 @@ def test_transferred_table_is_searched_and_resumed(
     output = _done("profile", *options, *TIMING, *arguments)
     assert "most of them transferred" in output
     path = tmp_path / "latency_tables" / "other" / SETTING
-    found = load(path)
+    found = load_table(path)
     plans = [entry.plan for entry in found.entries.values()]
     assert len(plans) == len(ops)
     assert 0 < plans.count(TRANSFERRED) < len(ops)
@@ -511,13 +518,13 @@ def test_transferred_table_is_searched_and_resumed(
         *TIMING,
     )
     _done(*search, "n_trials=5", "run.dir=r")
-    assert load(path).entries == found.entries  # though verification compiled some of them
+    assert load_table(path).entries == found.entries  # though verification compiled some of them
     _done("search", "run.resume=r", "n_trials=6")
 
 
 SLOW_START = """
 import sys
-import hwnas.profiling.operators as operators
+import hwnas.hardware.profiling.operator_measurement as operators
 operators._SAVE_S = 0.2
 from hwnas.__main__ import run
 sys.exit(run(sys.argv[1:]))
@@ -543,7 +550,7 @@ def _wait_for(process: subprocess.Popen[str], path: Path, n_rows: int) -> None:
 
 def test_profile_that_is_stopped_keeps_what_it_measured(tmp_path: Path) -> None:
     path = tmp_path / "own" / "lab" / SETTING
-    entries: dict[OpSpec, Entry] = {}
+    entries: dict[OpSpec, OperatorEntry] = {}
     for by in (signal.SIGKILL, signal.SIGINT):
         process = _start("profile", *LAB[:2], "search_space=tiny", *TIMING, "table.dir=own")
         _wait_for(process, path / "operators.csv", len(entries) + 3)
@@ -554,7 +561,7 @@ def test_profile_that_is_stopped_keeps_what_it_measured(tmp_path: Path) -> None:
             assert err.splitlines() == [
                 "hwnas: Interrupted; nothing is lost: the same command continues."
             ]
-        found: LatencyTable = load(path)
+        found: LatencyTable = load_table(path)
         assert len(found.entries) >= len(entries) + 3
         assert {op: found.entries.get(op) for op in entries} == entries
         entries = dict(found.entries)
@@ -570,7 +577,7 @@ def test_onnxruntime_is_profiled_and_searched(
                f"target.dtype={dtype}", "search_space=few.yaml", *TIMING)  # fmt: skip
     output = _done("profile", *options, *COUNTS)
     assert "Error on 10 networks" in output
-    found = load(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")
+    found = load_table(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")
     assert {op.dtype for op in found.entries} == {dtype}
     search = (
         "budget=none",

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import hwnas
-from hwnas import timing
 from hwnas.__main__ import run
-from hwnas.deployment import checking, servers
-from hwnas.deployment.load import Array, Seen, open_loop
-from hwnas.deployment.servers import Command, Found, Pools, Server
-from hwnas.planning.plan import to_yaml
-from hwnas.space import SearchSpace
+from hwnas.fleet.deployment import servers, validation
+from hwnas.fleet.deployment.load import Array, LatencySamples, open_loop
+from hwnas.fleet.deployment.servers import Command, InstalledPackages, Pools, Server
+from hwnas.fleet.plan import to_yaml
+from hwnas.hardware import timing
+from hwnas.models.spaces import SearchSpace
 from tests.conftest import target
 from tests.deployment import made
 
@@ -38,7 +38,9 @@ def plan(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Path:
 
 
 def _stand_in(*more: str) -> Server:
-    def command(python: str, found: Found, pools: Pools, folder: Path, port: int) -> Command:
+    def command(
+        python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int
+    ) -> Command:
         said = {pool.name: [pool.kind.batch, pool.kind.wait_ms / 1e3] for pool in pools}
         return [sys.executable, str(STAND_IN), str(port), json.dumps(said), *more], {}
 
@@ -94,11 +96,11 @@ def test_simulation_foretells_a_server_that_it_profiled(
 def test_generator_that_cannot_keep_up_is_said(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held_up(port: int, request: bytes, due_s: Array) -> Seen:
+    def held_up(port: int, request: bytes, due_s: Array) -> LatencySamples:
         seen = open_loop(port, request, due_s)
         return replace(seen, sent_s=seen.due_s + 0.03)
 
-    monkeypatch.setattr(checking, "open_loop", held_up)
+    monkeypatch.setattr(validation, "open_loop", held_up)
     monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # whatever else runs
     options = ["seconds=1", "loads=[0.3]", "run.dir=a"]
     assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
@@ -129,8 +131,8 @@ def test_server_that_refuses_is_one_line(
 
 
 def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpace) -> None:
-    from hwnas.deployment.pools import deployed
-    from hwnas.planning.plan import read_plan
+    from hwnas.fleet.deployment.pools import deployed
+    from hwnas.fleet.plan import read_plan
 
     (pool,) = [p for p in deployed(read_plan(plan), {})[0] if p.name == POOL]
     servers_before = servers.SERVERS["triton"]

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hwnas import content, space
 from hwnas.__main__ import run
-from hwnas.space import SearchSpace
+from hwnas.core import package
+from hwnas.models import spaces
+from hwnas.models.spaces import SearchSpace
 from tests.conftest import SHARED_WEIGHTS, space_yaml
 
 RESIDUAL = {
@@ -191,8 +192,8 @@ def test_runs_of_several_spaces_are_compared(
 
 
 def test_targets_say_which_spaces_suit_them(tmp_path: Path, tiny: SearchSpace) -> None:
-    from hwnas.config import SearchConfig, agreed
     from hwnas.training.data import DatasetConfig
+    from hwnas.workflows.config import SearchConfig, agreed
     from tests.conftest import target
 
     one, two, none = target("npu"), target("sketch"), target("cpu")
@@ -205,12 +206,12 @@ def test_targets_say_which_spaces_suit_them(tmp_path: Path, tiny: SearchSpace) -
     assert agreed(configs[1:])[0].searched == "resnet_small + x"
     (only,) = agreed([SearchConfig(target=none, dataset=DatasetConfig("digits"))])
     assert only.search_space == "mbconv_small"
-    assert space.find(only.search_space).is_file()
+    assert spaces.find(only.search_space).is_file()
 
 
 def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
-    from hwnas.config import SearchConfig, agreed
     from hwnas.training.data import DatasetConfig
+    from hwnas.workflows.config import SearchConfig, agreed
     from tests.conftest import target
 
     def searched(*names: str) -> str:
@@ -226,7 +227,7 @@ def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
 def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "target" / "own.yaml"
     file.parent.mkdir(parents=True)
-    text = (content.ROOT / "conf" / "target" / "npu.yaml").read_text()
+    text = (package.ROOT / "conf" / "target" / "npu.yaml").read_text()
     file.write_text(text.replace("spaces: [dense_packed]", "spaces: [tiny]"))
     options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
     earlier = ["train.dtype=float32", "train.batch_size=48", "train.lr=0.2"]  # were the defaults

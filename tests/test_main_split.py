@@ -14,10 +14,10 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.deployment.pools import deployed
-from hwnas.export.kept import prepared, read_kept
-from hwnas.export.recorded import read
-from hwnas.planning.plan import read_plan
+from hwnas.export.proof_file import read_proof
+from hwnas.export.reference_images import prepared, read_kept
+from hwnas.fleet.deployment.pools import deployed
+from hwnas.fleet.plan import read_plan
 from tests.conftest import SHARED_WEIGHTS
 
 _ON_CPU = ("cpu.target.dtype=int8", "cpu.target.runtime=onnxruntime", "timing.repeats=3",
@@ -62,7 +62,7 @@ def _cuts(split: Path) -> list[dict[str, Any]]:
 
 
 def test_parts_in_a_row_are_the_network_and_pass_bytes_on(exported: Path, split: Path) -> None:
-    recorded = read(exported)
+    recorded = read_proof(exported)
     said = recorded["dataset"]["normalisation"]
     images = prepared(read_kept(exported, recorded).pixels[:9], said["mean"], said["std"])
     name, providers = "model.int8.onnx", ["CPUExecutionProvider"]

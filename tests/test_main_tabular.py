@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.manifest import read_manifest
+from hwnas.core.manifest import read_manifest
 from tests.conftest import few_of
 
 OPS = ("conv1", "conv3", "none", "skip")

@@ -16,20 +16,21 @@ import pytest
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.answers import read_answers
-from hwnas.api import for_all
-from hwnas.api.arguments import for_targets
-from hwnas.api.finishing import Finish
-from hwnas.budget import Budget
-from hwnas.errors import ConfigError, RunError
-from hwnas.figure import Figure, Figures
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.member import Member
-from hwnas.searching.targets import Targets
-from hwnas.searching.verify import Verification
-from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.classification.task import Classes
-from hwnas.verified import FORMAT
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.targets import Targets
+from hwnas.nas.verification import Verification
+from hwnas.nas.verified_files import FORMAT
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.predictions import read_answers
+from hwnas.workflows.config.arguments import for_targets
+from hwnas.workflows.search import joint_front
+from hwnas.workflows.search.finishing import FinetuningOutcome
 from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
@@ -188,7 +189,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     names = ("accuracy", "a.latency_ms", "b.latency_ms")
     drawn = {c.id: c for c in map(tiny.sample, [random.Random(i) for i in range(9)])}
     first, second, third = (
-        Candidate(i, genotype, {name: Figure(0.5 + i, "modelled") for name in names})
+        Candidate(i, genotype, {name: Quantity(0.5 + i, "modelled") for name in names})
         for i, genotype in enumerate([*drawn.values()][:3])
     )
     asked = []
@@ -199,14 +200,14 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
         return Verification(members, {c.id: "no" for c in seen if (target, c.id) == ("a", bad)})
 
     bad, contexts = second.id, [_context(target, partial(verified, target)) for target in "ab"]
-    monkeypatch.setattr(for_all, "objectives", lambda contexts: names)
+    monkeypatch.setattr(joint_front, "objectives", lambda contexts: names)
     targets = Targets({target: Budget() for target in "ab"})
-    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: targets)
+    monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: targets)
     finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
     known: Any = SimpleNamespace(failed={third.id: "told already"}, guessing={})
     reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
     said: list[str] = []
-    joint = for_all.verified(
+    joint = joint_front.verified(
         contexts, RunFolder(tmp_path), [first, second, third], finish, [known], reporter
     )
     assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
@@ -215,39 +216,41 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     left_out, guessing = said
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
     assert f"100 validation images tell: {first.id} (accuracy 0.5)." in guessing
-    none = for_all.Joint([], joint.failed)
-    assert for_all.nothing(joint, contexts, [first]) == []
-    (line,) = for_all.nothing(none, contexts, [first])
+    none = joint_front.JointFront([], joint.failed)
+    assert joint_front.nothing(joint, contexts, [first]) == []
+    (line,) = joint_front.nothing(none, contexts, [first])
     assert line.endswith("could be verified on each.")
     nothing_fits = Targets({"a": Budget(), "b": Budget({"latency_ms": 0.0001})})
-    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: nothing_fits)
-    (line,) = for_all.nothing(none, contexts, [first])
+    monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: nothing_fits)
+    (line,) = joint_front.nothing(none, contexts, [first])
     assert line == "No candidate fits the budgets of all targets."
 
 
 def test_models_for_all_are_told_as_they_are_when_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read = Candidate(0, Genotype("s", ()), {"accuracy": Figure(0.5, "measured")})
-    other = Candidate(1, Genotype("s", (("a", 1),)), {"accuracy": Figure(0.6, "measured")})
+    read = Candidate(0, Genotype("s", ()), {"accuracy": Quantity(0.5, "measured")})
+    other = Candidate(1, Genotype("s", (("a", 1),)), {"accuracy": Quantity(0.6, "measured")})
     parts = SimpleNamespace(config=SimpleNamespace(metric="accuracy"))
     finish: Any = SimpleNamespace(
-        finished={read.id: Figure(0.7, "measured")}, finisher=SimpleNamespace(parts=parts)
+        finished={read.id: Quantity(0.7, "measured")}, finisher=SimpleNamespace(parts=parts)
     )
-    finish.as_finished = partial(Finish.as_finished, finish)
-    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: Targets({"a": Budget()}))
-    (told,) = for_all.fitting([], [read, other], finish)
+    finish.as_finished = partial(FinetuningOutcome.as_finished, finish)
+    monkeypatch.setattr(
+        "hwnas.workflows.search.context.targets", lambda contexts: Targets({"a": Budget()})
+    )
+    (told,) = joint_front.fitting([], [read, other], finish)
     assert (told.id, told.figures["accuracy"].value) == (read.id, 0.7)
     assert told.details == {"accuracy_read": 0.5, "accuracy_finished": 0.7}
 
 
 def _context(target: str, verified: Any) -> Any:
-    data = SimpleNamespace(task=Classes(("a", "b")), validation=range(100))
+    data = SimpleNamespace(task=ClassificationTask(("a", "b")), validation=range(100))
     parts, config = SimpleNamespace(data=data), SimpleNamespace(metric="accuracy")
     return SimpleNamespace(target=target, verified=verified, parts=parts, config=config)
 
 
-def _verified(candidate: Candidate) -> Figures:
+def _verified(candidate: Candidate) -> Quantities:
     figures = candidate.figures
     return {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
 

@@ -16,8 +16,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from hwnas.__main__ import run
-from hwnas.space import SearchSpace
-from hwnas.training.checkpoint import Checkpoint
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.checkpoints import Checkpoint
 from tests.conftest import SHARED_WEIGHTS, space_yaml
 from tests.training.fakes import same
 

@@ -48,7 +48,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
 
 
 def _manifest(root: Path) -> Row:
@@ -147,7 +147,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     other = [*OPTIONS, "trained.confidence=null", "n_trials=30", "sampler=random"]
     places = [f"run.dir={tmp_path / 'other'}", f"run.supernets={networks}"]
     assert run(["search", *other, *places]) == 0
-    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", None)
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", None)
     assert _exported(again, tmp_path / "out")
 
 

@@ -9,16 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.api.arguments import for_hydra
-from hwnas.api.explained import ReadRun
-from hwnas.api.why import _headline
-from hwnas.cost.in_float import RATIOS
-from hwnas.figure import Figure
-from hwnas.manifest import Manifest
-from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching.explanation import explain
-from hwnas.searching.recorded import Record
-from hwnas.space import Genotype
+from hwnas.core.manifest import Manifest
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.explanation import explain
+from hwnas.nas.reading import StudyRecord
+from hwnas.workflows.config.arguments import for_hydra
+from hwnas.workflows.why import _headline
+from hwnas.workflows.why_sources import RunContents
 from tests.conftest import SHARED_WEIGHTS
 
 Why = Callable[..., str]
@@ -159,7 +160,7 @@ def test_run_that_goes_on_is_read_and_not_touched(table: Path, tmp_path: Path, w
     folder.close()
 
 
-def _record(figures: dict[str, Figure]) -> Row:
+def _record(figures: dict[str, Quantity]) -> Row:
     known = {name: figure.to_json() for name, figure in figures.items()}
     return {"genotype": {}, "figures": known, "details": {}, "files": {}}
 
@@ -173,8 +174,8 @@ def test_verified_figures_stand_beside_those_of_the_search(
     rows = pq.read_table(folder.path / "candidates.parquet").to_pylist()
     (first, *_) = [row["id"] for row in rows if row["id"] in front]
     figures = {
-        "accuracy_int8": Figure(0.25, "measured", 0.2, 0.3),
-        "latency_ms": Figure(3.9, "measured", 3.8, 4.2),
+        "accuracy_int8": Quantity(0.25, "measured", 0.2, 0.3),
+        "latency_ms": Quantity(3.9, "measured", 3.8, 4.2),
     }
     record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
@@ -182,14 +183,14 @@ def test_verified_figures_stand_beside_those_of_the_search(
     assert "verified int8 0.25 0.2 to 0.3 measured" in text
     assert "Verified, budget.latency_ms 4: upper end 4.2 breaks it by 5 %." in text
     assert "By its own files it leaves the budget." in text
-    figures["latency_ms"] = Figure(3.0, "measured")
+    figures["latency_ms"] = Quantity(3.0, "measured")
     record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
     assert "is known when the run has finished" in why(folder.path, first)
     for stays, words in ((True, "it stays within the budget"), (False, "it left the front")):
         row = {"id": first, "verified_on_front": stays, "verified_fits_budget": True}
         row |= figures["latency_ms"].columns("verified_latency_ms")
-        row |= Figure(0.25, "measured").columns("accuracy")
+        row |= Quantity(0.25, "measured").columns("accuracy")
         row |= figures["latency_ms"].columns("latency_ms")
         row |= figures["accuracy_int8"].columns("verified_accuracy_int8")
         objectives = {"accuracy": "max", "latency_ms": "min"}
@@ -202,12 +203,12 @@ def test_verified_figures_stand_beside_those_of_the_search(
 
 
 def test_what_a_target_cannot_run_is_told_so(tmp_path: Path) -> None:
-    figures = {name: Figure(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
+    figures = {name: Quantity(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
     candidate = Candidate(0, Genotype("s", ()), figures)
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     manifest: Manifest = {"arguments": [], "config": {"n_trials": 1}, "status": "finished"}
-    record = Record(objectives, [candidate], {}, {})
-    found = ReadRun(RunFolder(tmp_path), manifest, record)
+    record = StudyRecord(objectives, [candidate], {}, {})
+    found = RunContents(RunFolder(tmp_path), manifest, record)
     explained = explain(record.candidates, candidate.id, objectives)
     told = f"{candidate.id}: on no front for all targets, as one of them cannot run it"
     assert _headline(explained, found, None).startswith(told)

@@ -15,8 +15,8 @@ from optuna.trial import TrialState
 from sqlalchemy import create_engine, text
 
 from hwnas.__main__ import run
-from hwnas.manifest import read_manifest
-from hwnas.results import Row
+from hwnas.core.manifest import read_manifest
+from hwnas.core.run_folder import Row
 from tests.postgresql import Server
 from tests.test_main_tabular import table  # noqa: F401, a fixture
 

@@ -4,18 +4,17 @@ import random
 
 import pytest
 
-from hwnas import families
-from hwnas.errors import ConfigError
-from hwnas.graph import INPUT, Graph, Node, fuse
-from hwnas.memory import (
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.memory import (
     activation_bytes,
     element_bytes,
     parameter_bytes,
     peak_activation_bytes,
     weight_bytes,
 )
-from hwnas.op import OpSpec, Signature
-from hwnas.space import SearchSpace
+from hwnas.models import families
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, fuse
+from hwnas.models.spaces import SearchSpace
 
 RESIDUAL = (
     Node("expand", OpSpec("conv2d+bn+relu6", (8, 4, 4), (32, 4, 4)), (INPUT,)),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas.errors import ConfigError, RunError
-from hwnas.metering import Integral, measure
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.hardware.meters.meter import PowerIntegral, measure
 
 IDLE_W, ACTIVE_W, INFERENCE_S = 3.0, 13.0, 0.01
 NET_MJ = (ACTIVE_W - IDLE_W) * INFERENCE_S * 1e3
@@ -178,8 +178,8 @@ def test_times_must_be_positive(idle_s: float, min_s: float) -> None:
         measure(device, device.run, idle_s, min_s, device.clock, device.sleep)
 
 
-def _integral(watts: Callable[[], float], clock: Callable[[], float]) -> Integral:
-    return Integral(watts, period_s=3600, clock=clock)  # only read() samples
+def _integral(watts: Callable[[], float], clock: Callable[[], float]) -> PowerIntegral:
+    return PowerIntegral(watts, period_s=3600, clock=clock)  # only read() samples
 
 
 def test_sampled_power_is_integrated_by_trapezoids() -> None:
@@ -227,7 +227,7 @@ def test_thread_samples_between_readings_and_stops() -> None:
         n += 1
         return 1.0
 
-    integral = Integral(watts, period_s=0.001)
+    integral = PowerIntegral(watts, period_s=0.001)
     _wait_for(lambda: n > 5)
     integral.close()
     stopped = n
@@ -245,7 +245,7 @@ def test_failure_in_the_thread_is_told_by_the_next_reading() -> None:
             raise ConfigError("the bus is gone")
         return 1.0
 
-    integral = Integral(watts, period_s=0.001)
+    integral = PowerIntegral(watts, period_s=0.001)
     _wait_for(lambda: n == 3)
     with pytest.raises(ConfigError, match="the bus is gone"):
         integral.read()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import ConfigError
-from hwnas.metering import measure
-from hwnas.meters import Hwmon, Nvml, Rapl, gpus, open_meter
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.meters.builtin import Hwmon, Nvml, Rapl, gpus, open_meter
+from hwnas.hardware.meters.meter import measure
 
 RANGE_UJ = 262_143_328_850
 

@@ -1,7 +1,16 @@
 import pytest
 
-from hwnas.graph import INPUT, Graph, Node, distinct, fuse, n_macs, n_params
-from hwnas.op import ACTIVATIONS, OpSpec
+from hwnas.models.graph import (
+    ACTIVATIONS,
+    INPUT,
+    Graph,
+    Node,
+    OpSpec,
+    distinct,
+    fuse,
+    n_macs,
+    n_params,
+)
 
 IMAGE = (16, 8, 8)
 CONV = OpSpec("conv2d+bn", IMAGE, IMAGE, 3)

@@ -2,7 +2,7 @@ import numpy as np
 import optuna
 import pytest
 
-from hwnas.pareto import ParetoFront, hypervolume, no_worse, non_dominated
+from hwnas.core.pareto import ParetoFront, hypervolume, no_worse, non_dominated
 
 DIRECTIONS = (True, False, False)
 

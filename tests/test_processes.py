@@ -8,7 +8,7 @@ _SCRIPT = """
 print("script")
 from concurrent.futures import ProcessPoolExecutor
 from operator import add
-from hwnas.processes import Context
+from hwnas.core.processes import Context
 process = Context().Process(target=print, args=("process",))
 process.start()
 process.join()

@@ -7,13 +7,25 @@ from typing import Any
 
 import pytest
 
-from hwnas import backends, machine
-from hwnas.errors import TableError
-from hwnas.latency_table import Entry, LatencyTable, load, setting
-from hwnas.op import OpSpec
-from hwnas.provenance import differences, facts, open_table, own_table, related
-from hwnas.target import Remote, Target
-from hwnas.timing import Timing
+from hwnas.core import machine
+from hwnas.core.errors import TableError
+from hwnas.hardware import backends
+from hwnas.hardware.latency_tables.latency_table import (
+    LatencyTable,
+    OperatorEntry,
+    load_table,
+    setting,
+)
+from hwnas.hardware.latency_tables.provenance import (
+    differences,
+    facts,
+    open_table,
+    own_table,
+    related,
+)
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import OpSpec
 from tests.conftest import target
 
 HERE = Remote()
@@ -43,7 +55,7 @@ def _recorded(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]) 
     """Save a table of one operator, measured here but for a change."""
     found = facts(cpu, HERE)
     change(found)
-    entries = {OP: Entry("plan", Timing(1.0, 0.9, 1.1, 5))}
+    entries = {OP: OperatorEntry("plan", Timing(1.0, 0.9, 1.1, 5))}
     table = LatencyTable(path / cpu.name / setting(cpu), entries, provenance=found)
     table.save()
     return table
@@ -232,7 +244,7 @@ def test_own_table_starts_from_the_shipped_one_of_this_machine(cpu: Target, tmp_
     table.entries[dataclasses.replace(OP, kernel=3)] = table.entries[OP]
     table.save()
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
-    assert len(load(own / "cpu" / setting(cpu)).entries) == 2
+    assert len(load_table(own / "cpu" / setting(cpu)).entries) == 2
     assert len(own_table(cpu, HERE, own, shipped).entries) == 2  # now its own
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import content
 from hwnas.__main__ import run
+from hwnas.core import package
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -86,7 +86,7 @@ def test_every_named_path_exists() -> None:
 
 def test_every_target_and_budget_is_named() -> None:
     for group in ("target", "budget"):
-        for name in content.entries(content.ROOT / "conf" / group):
+        for name in package.entries(package.ROOT / "conf" / group):
             assert f"`{name}`" in README
 
 

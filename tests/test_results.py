@@ -6,15 +6,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from hwnas.errors import RunError
-from hwnas.figure import Figure
-from hwnas.manifest import read_manifest
-from hwnas.results import Candidate, RunFolder, default_path
-from hwnas.space import SearchSpace
+from hwnas.core.errors import RunError
+from hwnas.core.manifest import read_manifest
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder, default_path
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.candidates import Candidate
 
 
 def _candidate(tiny: SearchSpace) -> Candidate:
-    figures = {"accuracy": Figure(0.5, "measured", 0.4, 0.6), "latency_ms": Figure(1.0, "modelled")}
+    figures = {
+        "accuracy": Quantity(0.5, "measured", 0.4, 0.6),
+        "latency_ms": Quantity(1.0, "modelled"),
+    }
     return Candidate(3, tiny.sample(random.Random(0)), figures, {"cycles": 7.0}, "")
 
 

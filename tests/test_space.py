@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hwnas import content, space
-from hwnas.errors import SpaceError
-from hwnas.space import SearchSpace
+from hwnas.core import package
+from hwnas.core.errors import SpaceError
+from hwnas.models import spaces
+from hwnas.models.spaces import SearchSpace
 from tests.conftest import space_yaml
 
 
@@ -100,34 +101,34 @@ def test_space_that_contradicts_itself_is_refused(
     file = tmp_path / "broken.yaml"
     file.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message):
-        space.load(file)
+        spaces.load_space(file)
 
 
 def test_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("choices: [1,\nfixed: {")
     with pytest.raises(SpaceError, match="cannot be read: not YAML") as error:
-        space.load(file)
+        spaces.load_space(file)
     assert "\n" not in str(error.value)
 
 
 def test_unknown_space_names_the_nearest() -> None:
     with pytest.raises(SpaceError, match="Did you mean 'mbconv_small'"):
-        space.find("mbconv_smal")
+        spaces.find("mbconv_smal")
 
 
 def test_digest_follows_the_meaning_and_not_the_comments(tiny: SearchSpace, tmp_path: Path) -> None:
     raw = space_yaml(tiny)
     file = tmp_path / "tiny.yaml"
     file.write_text("# another comment\n" + yaml.safe_dump(raw))
-    assert space.load(file).digest == tiny.digest
+    assert spaces.load_space(file).digest == tiny.digest
     raw["fixed"]["head.width"] = 32
     file.write_text(yaml.safe_dump(raw))
-    assert space.load(file).digest != tiny.digest
+    assert spaces.load_space(file).digest != tiny.digest
 
 
 def test_shipped_spaces_have_a_description() -> None:
-    entries = content.entries(content.ROOT / "search_spaces")
+    entries = package.entries(package.ROOT / "search_spaces")
     assert entries
     assert all(entries.values())
 
@@ -166,7 +167,7 @@ def _without(key: str) -> dict[str, Any]:
 def test_genotypes_of_a_space_with_conditions_are_counted_exactly(
     tmp_path: Path, raw: dict[str, Any]
 ) -> None:
-    found = space.load(_written(tmp_path, raw))
+    found = spaces.load_space(_written(tmp_path, raw))
     names, options = zip(*found.choices.items(), strict=True)
     every = [
         found.genotype(dict(zip(names, combination, strict=True)))
@@ -178,7 +179,7 @@ def test_genotypes_of_a_space_with_conditions_are_counted_exactly(
 
 
 def test_choice_is_active_where_what_is_closest_to_it_is_as_asked(tmp_path: Path) -> None:
-    found = space.load(_written(tmp_path, _without("kernel")))
+    found = spaces.load_space(_written(tmp_path, _without("kernel")))
     first = {name: options[0] for name, options in found.choices.items()}
     active = found.genotype({**first, "kind": "b", "stages.0.depth": 2}).to_dict()
     assert "size" not in active
@@ -192,10 +193,10 @@ def test_choice_is_active_where_what_is_closest_to_it_is_as_asked(tmp_path: Path
 def test_inactive_options_do_not_change_the_id_and_the_condition_changes_the_digest(
     tmp_path: Path,
 ) -> None:
-    found = space.load(_written(tmp_path, _without("kernel")))
+    found = spaces.load_space(_written(tmp_path, _without("kernel")))
     first = {**{name: options[0] for name, options in found.choices.items()}, "kind": "b"}
     assert found.genotype(first).id == found.genotype({**first, "size": 3}).id
-    without = space.load(_written(tmp_path, {**WHEN, "when": {}}))
+    without = spaces.load_space(_written(tmp_path, {**WHEN, "when": {}}))
     assert without.digest != found.digest
     assert {*without.optional()} == {"stages.0.blocks.1.size", "stages.0.blocks.1.kernel"}
 
@@ -218,7 +219,7 @@ def test_condition_that_cannot_be_is_refused_in_one_line(
     tmp_path: Path, when: Any, message: str
 ) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        space.load(_written(tmp_path, {**WHEN, "when": when}))
+        spaces.load_space(_written(tmp_path, {**WHEN, "when": when}))
     assert "\n" not in str(error.value)
 
 
@@ -226,13 +227,13 @@ def test_strides_descend(tiny: SearchSpace, tmp_path: Path) -> None:
     raw = space_yaml(tiny)
     del raw["fixed"]["stem.stride"]
     raw["choices"]["stem.stride"] = [2, 1]
-    assert space.load(_written(tmp_path, raw)).smallest().to_dict()["stem.stride"] == 2
+    assert spaces.load_space(_written(tmp_path, raw)).smallest().to_dict()["stem.stride"] == 2
     raw["choices"]["stem.stride"] = [1, 2]
     with pytest.raises(SpaceError, match="must descend"):
-        space.load(_written(tmp_path, raw))
+        spaces.load_space(_written(tmp_path, raw))
 
 
 def test_space_in_a_folder_is_found_by_its_path() -> None:
-    assert space.load(space.find("baselines/resnet8")).name == "resnet8"
-    folder = content.ROOT / "search_spaces" / "baselines"
-    assert all(content.entries(folder).values())
+    assert spaces.load_space(spaces.find("baselines/resnet8")).name == "resnet8"
+    folder = package.ROOT / "search_spaces" / "baselines"
+    assert all(package.entries(folder).values())

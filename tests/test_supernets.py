@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hwnas import families, tasks
-from hwnas.families import running
-from hwnas.finishing.teachers import FinishedNetwork
-from hwnas.progress import Silent
-from hwnas.space import SearchSpace
-from hwnas.supernets import TrainingSetup
-from hwnas.training.config import TrainingConfig
+from hwnas import tasks
+from hwnas.core.progress import NullProgress
+from hwnas.models import families
+from hwnas.models.families import annotations
+from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import DatasetConfig, ImageData
-from hwnas.training.loop import Trainee
+from hwnas.training.finetuning.stages import FinetunedTeacher
+from hwnas.training.loop import TrainingJobSpec
+from hwnas.training.options import TrainingConfig
+from hwnas.training.supernet import TrainingSetup
 
 PRECISE: dict[str, tuple[Any, ...]] = {"precision": ("float32", "int8"), "float_edges": (0, 1)}
 
@@ -25,18 +26,18 @@ PRECISE: dict[str, tuple[Any, ...]] = {"precision": ("float32", "int8"), "float_
 def setup(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> TrainingSetup:
     train = TrainingConfig(epochs=1)
     return TrainingSetup(
-        tiny, families.of(tiny), digits, DatasetConfig("digits"), train, 0, tmp_path
+        tiny, families.family_of(tiny), digits, DatasetConfig("digits"), train, 0, tmp_path
     )
 
 
 @pytest.fixture(params=["how they run", "in what they compute"])
 def several(request: pytest.FixtureRequest, setup: TrainingSetup) -> TrainingSetup:
     """Return the training of a space that says more, of which weights know nothing."""
-    space = running.chosen_of(setup.space, {"batch": [1, 8], "threads": [1, 2]})
+    space = annotations.chosen_of(setup.space, {"batch": [1, 8], "threads": [1, 2]})
     if request.param != "how they run":
         when = {"float_edges": {"precision": ("int8",)}}
         space = replace(setup.space, choices={**PRECISE, **setup.space.choices}, when=when)
-    return replace(setup, space=space, family=families.of(space))
+    return replace(setup, space=space, family=families.family_of(space))
 
 
 def test_weights_are_found_however_networks_run_and_compute(
@@ -47,7 +48,7 @@ def test_weights_are_found_however_networks_run_and_compute(
     alone, same = (s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, several))
     assert alone.path == same.path
     taught = [
-        FinishedNetwork(nn.Identity(), s.space.largest(), s, "scratch", Silent()).words
+        FinetunedTeacher(nn.Identity(), s.space.largest(), s, "scratch", NullProgress()).words
         for s in (setup, several)
     ]
     assert taught[0] == taught[1]
@@ -58,12 +59,12 @@ def test_supernet_draws_the_same_subnets_however_networks_run_and_compute(
 ) -> None:
     drawn_from = []
 
-    def train(trainee: Trainee, *_: object) -> None:
+    def train(trainee: TrainingJobSpec, *_: object) -> None:
         drawn_from.append(trainee.step.space)  # type: ignore[attr-defined]
 
     monkeypatch.setattr("hwnas.training.loop.train", train)
     for each in (setup, several):
-        each.trained(Silent())
+        each.trained(NullProgress())
     assert drawn_from == [setup.space, setup.space]
 
 

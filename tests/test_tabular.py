@@ -8,9 +8,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from hwnas.errors import CompileError, ConfigError, TableError
-from hwnas.tabular import Benchmark, load
-from hwnas.tabular_options import BenchmarkConfig
+from hwnas.core.errors import CompileError, ConfigError, TableError
+from hwnas.nas.benchmark_table import Benchmark, load_benchmark
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
 
 COSTS = {"latency_ms": "ms_board", "energy_mj": "mj"}
 
@@ -33,7 +33,7 @@ def _file(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def _load(path: Path, **changes: Any) -> Benchmark:
     known: dict[str, Any] = {"genotype": ["op", "k"], "accuracy": "acc", "costs": COSTS}
-    return load(BenchmarkConfig(path=str(path), **known | changes))
+    return load_benchmark(BenchmarkConfig(path=str(path), **known | changes))
 
 
 @pytest.mark.parametrize("name", ["cells.parquet", "cells.csv"])

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hwnas import families
-from hwnas.families.base import Recipe, Supernet
-from hwnas.graph import Graph, Node
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models import families
+from hwnas.models.families.base import Supernet, TrainingRecipe
+from hwnas.models.graph import Graph, Node, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 
 _MBCONV = families.get("mbconv")
@@ -27,7 +26,7 @@ class Wrong:
     wrong_supernet: bool = False
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> TrainingRecipe:
         return _MBCONV.recipe
 
     def check(self, space: SearchSpace) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from scipy import stats
 
-from hwnas.errors import ConfigError
-from hwnas.timing import (
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.timing import (
     Sentinel,
     Timing,
     TimingConfig,

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import hwnas
-from hwnas import machine
 from hwnas.__main__ import run
-from hwnas.results import Row
-from hwnas.space import Genotype
-from hwnas.tasks.score import Incumbent
+from hwnas.core import machine
+from hwnas.core.run_folder import Row
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.base import Incumbent
 from tests.conftest import SHARED_WEIGHTS
 
 FOUND = Path(__file__).with_name("unchanged.json")
@@ -55,7 +55,7 @@ class Alike:
     """Says that all networks are as accurate: none is trained to draw others, or to cost them."""
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> hwnas.Score:
-        return hwnas.Score(hwnas.Figure(0.5, "modelled"))
+        return hwnas.Score(hwnas.Quantity(0.5, "modelled"))
 
 
 def digest(rows: Sequence[Row], columns: tuple[str, ...]) -> str:

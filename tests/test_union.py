@@ -10,20 +10,22 @@ import numpy as np
 import pytest
 import yaml
 
-from hwnas import content, space, union
-from hwnas.budget import Budget
-from hwnas.candidates import read_candidates
-from hwnas.cost.base import Cost
-from hwnas.errors import SpaceError
-from hwnas.figure import Figure
-from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching import ladder, loop, recorded
-from hwnas.searching.front import pareto_front
-from hwnas.searching.options import SAMPLERS, SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import Genotype, SearchSpace, Space
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core import package
+from hwnas.core.errors import SpaceError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models import spaces
+from hwnas.models.spaces import Genotype, SearchSpace, Space, union
+from hwnas.nas import loop, reading
+from hwnas.nas import loop as ladder
+from hwnas.nas.candidates import Candidate, read_candidates
+from hwnas.nas.front import pareto_front
+from hwnas.nas.options import SAMPLERS, SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import space_yaml
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -127,11 +129,11 @@ def test_names_are_names_paths_lists_and_folders(
     (shipped / "empty").mkdir()
     for name in ("tiny", "baselines/b", "baselines/a"):
         (shipped / f"{name}.yaml").write_text(yaml.safe_dump(space_yaml(tiny)))
-    monkeypatch.setattr(content, "ROOT", tmp_path / "content")
+    monkeypatch.setattr(package, "ROOT", tmp_path / "content")
     assert union.named("tiny") == ["tiny"]
     assert union.named("baselines") == ["baselines/a", "baselines/b"]
     assert union.named(["tiny", "baselines/b"]) == ["tiny", "baselines/b"]
-    assert [space.load(space.find(n)).name for n in union.named("baselines")] == ["a", "b"]
+    assert [spaces.load_space(spaces.find(n)).name for n in union.named("baselines")] == ["a", "b"]
     own = [str(shipped / "baselines" / f"{name}.yaml") for name in "ab"]
     assert union.named(str(shipped / "baselines")) == own
     assert [union.stem(name) for name in own] == ["a", "b"]
@@ -157,11 +159,11 @@ class Small:
     def cost(self, genotype: Genotype) -> Cost:
         number = sum(o for o in genotype.to_dict().values() if not isinstance(o, str))
         cost = number + 1000 * (genotype.space == "other")
-        return Cost({"latency_ms": Figure(cost, "modelled")})
+        return Cost({"latency_ms": Quantity(cost, "modelled")})
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         number = sum(o for o in genotype.to_dict().values() if not isinstance(o, str))
-        return Score(Figure(0.5 + number / 500 + 0.2 * (genotype.space == "other"), "measured"))
+        return Score(Quantity(0.5 + number / 500 + 0.2 * (genotype.space == "other"), "measured"))
 
 
 def _candidates(
@@ -169,10 +171,10 @@ def _candidates(
 ) -> list[Candidate]:
     small = Small(both)
     small.n_affordable = n_affordable
-    opened = Study(path, both, OBJECTIVES)
-    problem = loop.Problem(both, Budget(), small, small)
+    opened = LocalStudy(path, both, OBJECTIVES)
+    problem = loop.SearchProblem(both, Budget(), small, small)
     config = SamplerConfig(sampler, n_startup_trials=8)
-    candidates = loop.search(problem, opened, config, 0, n, Silent())
+    candidates = loop.run_trials(problem, opened, config, 0, n, NullProgress())
     opened.close()
     return candidates
 
@@ -203,9 +205,9 @@ def test_pareto_finds_the_fronts_of_both(
 
 def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Path) -> None:
     small = Small(both)
-    opened = Study(tmp_path / "study.db", both, OBJECTIVES)
-    problem = loop.Problem(both, Budget({"latency_ms": 0.1}), small, small)
-    found = loop.search(problem, opened, SamplerConfig("pareto"), 0, 3, Silent())
+    opened = LocalStudy(tmp_path / "study.db", both, OBJECTIVES)
+    problem = loop.SearchProblem(both, Budget({"latency_ms": 0.1}), small, small)
+    found = loop.run_trials(problem, opened, SamplerConfig("pareto"), 0, 3, NullProgress())
     opened.close()
     assert [c.id for c in found[:2]] == [m.smallest().id for m in both.members]
 
@@ -221,9 +223,9 @@ def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> Non
 
 def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
     found = _candidates(both, tmp_path / "study.db", "random", 12)
-    record = recorded.read(tmp_path / "study.db")
+    record = reading.read_study(tmp_path / "study.db")
     assert [c.genotype for c in record.candidates] == [c.genotype for c in found]
-    assert recorded.in_file(tmp_path / "study.db").outline().space == both
+    assert reading.in_file(tmp_path / "study.db").outline().space == both
     folder = RunFolder(tmp_path)
     rows = [candidate.row(both, "accuracy") for candidate in found]
     assert [*rows[0]][4:6] == ["space", "tiny.resolution"]
@@ -244,9 +246,9 @@ def test_options_are_shown_apart(both: Space) -> None:
 
 
 def test_features_are_finite(both: Space) -> None:
-    from hwnas.searching.features import Features
+    from hwnas.nas.pareto.features import ChoiceFeatures
 
-    features = Features(both.choices, both.optional())
+    features = ChoiceFeatures(both.choices, both.optional())
     rows = features([both.assignment(member.largest()) for member in both.members])
     assert np.isfinite(rows).all()
     assert (rows[0] != rows[1]).any()

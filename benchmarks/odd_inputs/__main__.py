@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import odd_inputs
 from benchmarks.odd_inputs import runner
 from benchmarks.odd_inputs.case import Case, Chain
-from hwnas import content
+from hwnas.core import package
 
 
 def _all(kind: str) -> Iterator[Any]:
@@ -36,7 +36,7 @@ def _row(of: Case | Chain, verb: str, command: str, wrong: str, ran: runner.Ran)
         "exit": ran.code,
         "seconds": f"{ran.seconds:.1f}",
         "peak_mib": f"{ran.peak_mib:.0f}",
-        "said": said.replace(f"{content.ROOT}/", "./")[:300],
+        "said": said.replace(f"{package.ROOT}/", "./")[:300],
         "wrong": wrong,
     }
 

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from benchmarks.odd_inputs import runner
 from benchmarks.odd_inputs.case import Case
 from benchmarks.odd_inputs.front_door import PLANNED
-from hwnas.content import ROOT
+from hwnas.core.package import ROOT
 
 _SPACE = "family: mbconv\nchoices:\n  resolution: [8, 12]\n"
 

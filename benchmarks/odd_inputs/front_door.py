@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.odd_inputs.case import Case, Chain
-from hwnas.api.literal import listed
-from hwnas.api.options import declared
-from hwnas.bounds import is_numeric
-from hwnas.config import SCHEMAS
+from hwnas.core.options import declared, is_numeric
+from hwnas.workflows.config import SCHEMAS
+from hwnas.workflows.config.grammar import listed
 
 _QUICK = [
     "+target=npu", "search_space=tiny", "accuracy=supernet", "finish.epochs=0", "train.epochs=1",

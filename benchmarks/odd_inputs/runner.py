@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.odd_inputs.case import Case, Chain
-from hwnas import host
+from hwnas.core import processes
 
 LIMIT_S, LIMIT_MIB = 60.0, 3 * 1024
 #: Words of libraries' that say nothing to users.
@@ -25,8 +25,9 @@ GRAMMAR = (
 )  # fmt: skip
 
 _WARM = (
-    "compare", "comparing", "search", "training", "composition", "exporting", "why", "verifying",
-    "profiling", "planning",
+    "cli.compare", "workflows.compare", "workflows.search.run", "workflows.train",
+    "workflows.config.compose", "workflows.export", "workflows.why", "workflows.verify",
+    "workflows.profile", "workflows.plan",
 )  # fmt: skip
 
 
@@ -44,8 +45,8 @@ class Ran:
 def warm() -> None:
     """Load what commands load, so that forked ones have it."""
     for name in _WARM:
-        importlib.import_module(f"hwnas.api.{name}")
-    host.tune()
+        importlib.import_module(f"hwnas.{name}")
+    processes.tune()
 
 
 def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> Ran:

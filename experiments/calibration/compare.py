@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from hwnas import config, content, supernets
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.commands.console import Phases
-from hwnas.config import TrainConfig
-from hwnas.int8.network import Scale
-from hwnas.int8.quantise import Choose, calibrate, in_int8, least_error
-from hwnas.int8.tflite import write
+from hwnas.cli.console import Phases
+from hwnas.core import package
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models.int8.quantisation import Choose, calibrate, in_int8, least_error
+from hwnas.models.int8.quantised_network import QuantisationScale
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.training import supernet
+from hwnas.workflows import config
+from hwnas.workflows.config import TrainConfig
 
 _BINS = 2048
 
@@ -41,7 +43,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="of the configuration of train")
     arguments = parser.parse_args()
     config.register("train")
-    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
         found: Any = OmegaConf.to_object(compose("train", arguments.overrides))
     with Phases(Console()) as phases:
         rows = _read(found, arguments.n, phases)
@@ -52,16 +54,16 @@ def main() -> None:
     _print(rows)
 
 
-def _range(sample: NDArray[np.float32]) -> Scale:
-    return Scale.of_range(float(sample.min()), float(sample.max()))
+def _range(sample: NDArray[np.float32]) -> QuantisationScale:
+    return QuantisationScale.of_range(float(sample.min()), float(sample.max()))
 
 
-def _percentile(sample: NDArray[np.float32], tail: float) -> Scale:
+def _percentile(sample: NDArray[np.float32], tail: float) -> QuantisationScale:
     low, high = np.percentile(sample, [tail, 100 - tail])
-    return Scale.of_range(float(low), float(high))
+    return QuantisationScale.of_range(float(low), float(high))
 
 
-def _entropy(sample: NDArray[np.float32]) -> Scale:
+def _entropy(sample: NDArray[np.float32]) -> QuantisationScale:
     """Return the range, among fractions, that keeps most of what the values tell.
 
     Source: Migacz, "8-bit Inference with TensorRT", GTC 2017: the smallest divergence of the
@@ -71,7 +73,7 @@ def _entropy(sample: NDArray[np.float32]) -> Scale:
     counts, edges = np.histogram(sample, _BINS)
     centres = (edges[:-1] + edges[1:]) / 2
 
-    def divergence(scale: Scale) -> float:
+    def divergence(scale: QuantisationScale) -> float:
         level = np.round(centres / scale.scale) + scale.zero_point
         inside = (level >= -128) & (level <= 127)
         cut = (np.clip(level, -128, 127) + 128).astype(int)
@@ -84,7 +86,9 @@ def _entropy(sample: NDArray[np.float32]) -> Scale:
         p, q = wanted / wanted.sum(), np.maximum(kept / max(kept.sum(), 1), 1e-9)
         return float(np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-12) / q), 0)))
 
-    shrunk = [Scale.of_range(low * part, high * part) for part in np.linspace(0.5, 1.0, 26)]
+    shrunk = [
+        QuantisationScale.of_range(low * part, high * part) for part in np.linspace(0.5, 1.0, 26)
+    ]
     return min(shrunk, key=divergence)
 
 
@@ -98,9 +102,9 @@ METHODS: Mapping[str, Choose] = {
 
 
 def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
-    read = supernets.read([found.search_space], found.dataset, phases)
+    read = supernet.read_space_and_data([found.search_space], found.dataset, phases)
     kept = Path(found.run.supernets)
-    training = supernets.Training(found.dataset, found.train, found.seed, kept)
+    training = supernet.SupernetTraining(found.dataset, found.train, found.seed, kept)
     (setup,) = training.setups(*read).values()
     space, family, data = setup.space, setup.family, setup.data
     evaluator = setup.evaluator(setup.trained(phases)[0], found.scoring)
@@ -117,7 +121,7 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
                 real = np.concatenate([network(batch[0]).numpy() for batch in batches])
             for name, choose in METHODS.items():
                 scales = calibrate(network, lowered, images, choose)
-                session = LiteRTSession(write(in_int8(network, lowered, scales)))
+                session = LiteRTSession(write_tflite(in_int8(network, lowered, scales)))
                 int8 = np.concatenate([session.run(batch[0].numpy()) for batch in batches])
                 rows.append(
                     {

@@ -19,16 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hwnas.agreement import agreement
-from hwnas.api.composition import compose
-from hwnas.config import ProfileConfig
-from hwnas.cost.table import TableCostModel
-from hwnas.latency_table import load
-from hwnas.networks import Networks, read
-from hwnas.op import OpSpec
-from hwnas.progress import Silent
-from hwnas.runtimes.worker import Worker
-from hwnas.space import Genotype
+from hwnas.core.agreement import agreement
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.table_cost import TableCostModel
+from hwnas.hardware.latency_tables.latency_table import load_table
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.models.graph import OpSpec
+from hwnas.models.spaces import Genotype
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.networks import Networks, read_networks
 
 _SEARCH = ("search", "+target=cpu", "n_trials=120", "run.dir=run")
 
@@ -44,8 +44,8 @@ def main() -> None:
         _search(Path(name))
         (folder,) = Path(name, "latency_tables", "cpu").iterdir()
         config: ProfileConfig = compose("profile", ["+target=cpu"])
-        networks, _ = read(config, Silent())
-        table = load(folder)
+        networks, _ = read_networks(config, NullProgress())
+        table = load_table(folder)
         (space,) = config.spaces
         model = TableCostModel(table, config.target, networks.as_run, [space], "")
         rng = random.Random(2026)

@@ -16,15 +16,15 @@ from typing import Any
 
 import yaml
 
-from hwnas import content, families, space
-from hwnas.cost.calibration import features, fit
-from hwnas.cost.foretelling import Foretelling
-from hwnas.cost.host import as_run
-from hwnas.device import SHIPPED
-from hwnas.graph import Graph, distinct
-from hwnas.latency_table import LatencyTable, load
-from hwnas.op import Signature
-from hwnas.target import Target, from_facts
+from hwnas.core import package
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.operator_prediction import OperatorPredictions
+from hwnas.hardware.costs.table_cost import features, fit_calibration
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
+from hwnas.hardware.target import Target, from_facts
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, Signature, distinct
+from hwnas.workflows.device import SHIPPED
 
 _KNOWN, _DRAWS = (10, 16, 32), 5
 _SPACE = "mbconv_small"
@@ -32,13 +32,13 @@ _SPACE = "mbconv_small"
 
 def main() -> None:
     """Foretell networks of each table, write the errors, and print them."""
-    facts = yaml.safe_load((content.ROOT / "conf/target/cpu.yaml").read_text(encoding="utf-8"))
+    facts = yaml.safe_load((package.ROOT / "conf/target/cpu.yaml").read_text(encoding="utf-8"))
     rows = []
     for path in sorted((SHIPPED / "cpu").iterdir()):
         runtime, dtype = path.name.split("-")[:2]
         target = replace(from_facts(facts), runtime=runtime, dtype=dtype)
         for n in _KNOWN:
-            rows.append({"table": path.name, "networks": n, **_errors(load(path), target, n)})
+            rows.append({"table": path.name, "networks": n, **_errors(load_table(path), target, n)})
             print(rows[-1])
     with (Path(__file__).parent / "operators.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
@@ -56,11 +56,11 @@ def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
         known, others = networks[:n], networks[n:]
         own = {op: timed[op] for op in distinct(net for net, _ in known)}
         counts.append(len(own))
-        told = Foretelling.of(own).foretold(op for op in timed if op not in own)
+        told = OperatorPredictions.of(own).foretold(op for op in timed if op not in own)
         single += [abs(ms / timed[op] - 1) for op, (ms, _, _) in told.items()]
         latencies = own | {op: ms for op, (ms, _, _) in told.items()}
         for found, operators in ((errors, latencies), (whole, timed)):
-            calibration = fit([(features(net, operators), ms) for net, ms in known])
+            calibration = fit_calibration([(features(net, operators), ms) for net, ms in known])
             found += [
                 abs(calibration.predict(features(net, operators))[0] / ms - 1) for net, ms in others
             ]
@@ -74,8 +74,8 @@ def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
 
 
 def _networks(table: LatencyTable, target: Target) -> list[tuple[Graph, float]]:
-    searched = space.load(space.find(_SPACE))
-    family, found = families.of(searched), []
+    searched = spaces.load_space(spaces.find(_SPACE))
+    family, found = families.family_of(searched), []
     for row in table.networks:
         genotype = searched.genotype(json.loads(row["genotype"]))
         lowered = as_run(family.lower(searched, genotype, Signature(1, 10)), target)

@@ -1,7 +1,6 @@
 """Networks beside those of a search space: a ResNet, a vision transformer, a MobileNetV3."""
 
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec, Shape
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
 
 
 class Builder:

@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import yaml
 
-from hwnas import content, families, space
-from hwnas.agreement import agreement
-from hwnas.cost.roofline import operator_bound
-from hwnas.graph import Graph, fuse
-from hwnas.op import Signature
-from hwnas.target import Roofline
+from hwnas.core import package
+from hwnas.core.agreement import agreement
+from hwnas.hardware.costs.roofline_cost import operator_bound
+from hwnas.hardware.target import Roofline
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, Signature, fuse
 
 SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
 
 
 def main() -> None:
     """Print how well the roofline and the table agree with what was measured."""
-    raw = yaml.safe_load((content.ROOT / "conf" / "target" / "cpu.yaml").read_text())
+    raw = yaml.safe_load((package.ROOT / "conf" / "target" / "cpu.yaml").read_text())
     roofline = Roofline(**raw["roofline"])
     fit, held_out = (_networks(role) for role in ("fit", "held_out"))
     fitted = min(
@@ -50,8 +50,12 @@ def _predict(lowered: Graph, roofline: Roofline) -> float:
 
 
 def _networks(role: str) -> list[tuple[Graph, float, float]]:
-    found, family, task = space.load(space.find(SPACE)), families.get("mbconv"), Signature(1, 10)
-    path = content.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
+    found, family, task = (
+        spaces.load_space(spaces.find(SPACE)),
+        families.get("mbconv"),
+        Signature(1, 10),
+    )
+    path = package.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
     with path.open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["role"] == role and r["search_space"] == SPACE]
     return [

@@ -19,18 +19,17 @@ import numpy as np
 import torch
 from networks import mobilenet_v3, resnet, vit
 
-from hwnas import families, space
-from hwnas.backends.onnxruntime import session as ort
-from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.energy import PowerModel
-from hwnas.graph import Graph, fuse
-from hwnas.op import Signature
-from hwnas.runtimes.bench import Bench
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.stand_in import random_weights
-from hwnas.target import Target
-from hwnas.timing import TimingConfig, measure
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.onnxruntime import session as ort
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.runtimes.bench import DeviceBench
+from hwnas.hardware.target import Target
+from hwnas.hardware.timing import TimingConfig, measure
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, Signature, fuse
+from hwnas.models.onnx.writer import write_fp32
 
 N_SUBNETS, ROUNDS, N_PLANS = 20, 5, 10
 
@@ -40,13 +39,13 @@ def main() -> None:
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
-    section: dict[str, Any] = {"tvm": Tvm()}
+    section: dict[str, Any] = {"tvm": TvmSettings()}
     target = Target(
         "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", threads=threads, **section,
         power=PowerModel(1, 1, "not used"),
     )  # fmt: skip
     engine, config = TvmEngine(target, LocalDevice(threads)), TimingConfig()
-    bench = Bench(engine, config, "float32")
+    bench = DeviceBench(engine, config, "float32")
     plans: dict[object, str] = {}
     rows = []
     start = time.monotonic()
@@ -92,7 +91,7 @@ def main() -> None:
 
 def _networks() -> list[tuple[str, Graph, Callable[[int], float] | None]]:
     found, family, task = (
-        space.load(space.find("mbconv_small")),
+        spaces.load_space(spaces.find("mbconv_small")),
         families.get("mbconv"),
         Signature(3, 10),
     )

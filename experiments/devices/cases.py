@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from experiments.devices import spaces
-from hwnas.devices.features import Encoder, Features
-from hwnas.devices.work import Floats, Work
+from hwnas.hardware.device_models.features import FeatureEncoder, NetworkFeatures
+from hwnas.hardware.device_models.fitted_roofline import Floats, OperatorWork
 
 N_TEST = 1000
 _N_KNOWN = 2000  #: networks of a known device that its curve is drawn through
@@ -21,7 +21,7 @@ class Case:
     """A space and its devices; the first networks are those that predictions are judged on."""
 
     name: str
-    work: Work
+    work: OperatorWork
     choices: Floats  #: an indicator each, for baselines
     ms: Mapping[str, Floats]
     batch: Mapping[str, int]
@@ -42,10 +42,10 @@ class Case:
         own = spaces.hardware(device)
         return [name for name in self.ms if spaces.hardware(name) != own]
 
-    def features(self, device: str, panel: list[str]) -> Features:
+    def features(self, device: str, panel: list[str]) -> NetworkFeatures:
         """Return all networks as a device's batch size makes them."""
         curves = np.stack([self.curves[d] for d in panel], 1) if panel else None
-        return Encoder(self.work, self.batch[device], curves)(self.work, curves)
+        return FeatureEncoder(self.work, self.batch[device], curves)(self.work, curves)
 
 
 def prepare(folder: Path, name: str) -> Case:
@@ -54,13 +54,13 @@ def prepare(folder: Path, name: str) -> Case:
     rows = np.random.default_rng(0).permutation(len(found.work))[: N_TEST + _N_KNOWN]
     work, choices = found.work[rows], found.choices[rows]
     ms = {device: values[rows] for device, values in found.ms.items()}
-    features = Encoder(work, 1)(work)
+    features = FeatureEncoder(work, 1)(work)
     curves = _smooth(ms, np.arange(N_TEST, len(rows)), features)
     return Case(name, work, choices, ms, found.batch, curves)
 
 
 def _smooth(
-    ms: Mapping[str, Floats], known: NDArray[np.intp], features: Features
+    ms: Mapping[str, Floats], known: NDArray[np.intp], features: NetworkFeatures
 ) -> dict[str, Floats]:
     """Return curves over all networks from noisy latencies of the known ones: robust kernel ridge.
 

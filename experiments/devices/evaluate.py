@@ -22,11 +22,11 @@ from sklearn.neural_network import MLPRegressor
 
 from experiments.devices import spaces
 from experiments.devices.cases import Case, prepare
-from hwnas.agreement import agreement
-from hwnas.devices import predictor
-from hwnas.devices.design import most_telling
-from hwnas.devices.prior import Prior
-from hwnas.devices.work import Floats
+from hwnas.core.agreement import agreement
+from hwnas.hardware.device_models import predictor
+from hwnas.hardware.device_models.device_file import most_telling
+from hwnas.hardware.device_models.fitted_roofline import Floats
+from hwnas.hardware.device_models.predictor import DevicePrior
 
 SIZES, DRAWS, POOL = (3, 5, 10, 20, 50), 5, 400
 BASELINE_DRAWS = 2  #: these take longer
@@ -42,12 +42,14 @@ def scores(case: Case, n_baselines: int) -> Iterator[dict[str, Any]]:
         }
         for draw in range(DRAWS):
             pool = np.random.default_rng(draw).choice(case.known, POOL, replace=False)
-            chosen = pool[most_telling(panels["alone"][pool], max(SIZES), Prior())]
+            chosen = pool[most_telling(panels["alone"][pool], max(SIZES), DevicePrior())]
             for n in SIZES:
                 key = {"space": case.name, "device": device, "draw": draw, "n": n}
                 for method, features in panels.items():
                     begun = time.perf_counter()
-                    found = predictor.fit(features[chosen[:n]], ms[chosen[:n]], Prior())
+                    found = predictor.fit_device(
+                        features[chosen[:n]], ms[chosen[:n]], DevicePrior()
+                    )
                     seconds = time.perf_counter() - begun
                     value, std = found.predict(features[case.test])
                     off = np.abs(ms[case.test] - value) <= found.reach * std

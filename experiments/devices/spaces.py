@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from hwnas.devices.work import Floats, Work, work
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
+from hwnas.hardware.device_models.fitted_roofline import Floats, OperatorWork, work
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 
 Row = Mapping[str, Any]
 
@@ -23,7 +22,7 @@ class Space:
     """Networks that were measured on several devices."""
 
     name: str
-    work: Work
+    work: OperatorWork
     choices: Floats  #: an indicator each, for baselines
     ms: Mapping[str, Floats]  #: latency of a batch by ``<device>_<batch>``
     batch: Mapping[str, int]  #: by the same

@@ -22,10 +22,10 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
-from hwnas.searching.front import pareto_front
-from hwnas.space import Genotype
-from hwnas.tasks.classification.early_stopping import Bits, read
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.models.spaces import Genotype
+from hwnas.nas.front import pareto_front
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.early_stopping import Bits, read_accuracy
 
 
 @dataclass
@@ -121,7 +121,7 @@ def _calibrate(networks: Bits, n: int) -> None:
             packed = [np.packbits(networks[j]).tobytes() for j in (incumbent, *others)]
             match = Incumbent(packed[0], tuple(packed[1:]))
             right, order = networks[i], np.random.default_rng(seed)
-            score = read(right.__getitem__, len(right), match, confidence, order)
+            score = read_accuracy(right.__getitem__, len(right), match, confidence, order)
             stopped.append(score.stopped)
         print(f"  confidence {confidence}: {sum(stopped)} of {len(stopped)} stopped", flush=True)
 

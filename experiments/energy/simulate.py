@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from hwnas.errors import HwnasError
-from hwnas.metering import measure
-from hwnas.meters import open_meter
+from hwnas.core.errors import HwnasError
+from hwnas.hardware.meters.builtin import open_meter
+from hwnas.hardware.meters.meter import measure
 
-IDLE_S, BLOCK_S = 4.0, 1.0  # as hwnas.runtimes.bench
+IDLE_S, BLOCK_S = 4.0, 1.0  # as hwnas.hardware.runtimes.bench
 INFERENCE_S = 0.002
-_COUNTED = 6  # runs that hwnas.metering counts, the last of all
+_COUNTED = 6  # runs that hwnas.hardware.meters.meter counts, the last of all
 RAPL_RANGE_UJ = 262_143_328_850
 RAPL_STEP_UJ = 1e6 / 2**16  # of Intel's and AMD's counters
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from experiments.fleet import made
 from experiments.fleet.rules import late
-from hwnas.planning import planner
-from hwnas.planning.problem import read_problem
-from hwnas.planning.task import Task
-from hwnas.progress import Silent
+from hwnas.core.progress import NullProgress
+from hwnas.fleet import planner
+from hwnas.fleet.problem import read_problem
+from hwnas.fleet.task import PlanningTask
 
 HERE = Path(__file__).parent
 
@@ -27,12 +27,12 @@ def compared(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str,
     """Return a row on one fleet: what both plans cost, and how late they are."""
     made.write(folder, seed=seed, n_models=8, scale=scale, hours=6)
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    task = Task(problem, planner.choices_of(problem, Silent()), "cost")
+    task = PlanningTask(problem, planner.choices_of(problem, NullProgress()), "cost")
     o = task.choices.options
     alone = replace(task.choices, options=o.only((o.second < 0).nonzero()[0]))
     row: dict[str, Any] = {"fleet": seed, "scale": scale}
     for name, each in (("cascades", task), ("single", replace(task, choices=alone))):
-        found = planner.planned_of(each, limit_s, [0, 1, 2, 3], Silent()).plan
+        found = planner.planned_of(each, limit_s, [0, 1, 2, 3], NullProgress()).plan
         row |= {f"{name}_usd": found.value, f"{name}_late": late(problem, found),
                 f"{name}_gap": found.gap}  # fmt: skip
     return row | {"saved": 1 - row["cascades_usd"] / row["single_usd"]}

@@ -17,24 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.errors import HwnasError
-from hwnas.planning.arrivals import Arrivals
-from hwnas.planning.goodput import Goodputs
-from hwnas.planning.objective import OBJECTIVES
-from hwnas.planning.options import choices
-from hwnas.planning.plan import to_yaml
-from hwnas.planning.problem import Problem, read_problem
-from hwnas.planning.solving import solution
-from hwnas.planning.task import Task
-from hwnas.planning.writing import as_plan
-from hwnas.progress import Silent
+from hwnas.core.errors import HwnasError
+from hwnas.core.progress import NullProgress
+from hwnas.fleet.demand import Arrivals
+from hwnas.fleet.placements import Goodputs
+from hwnas.fleet.plan import to_yaml
+from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.problem import PlanningProblem, read_problem
+from hwnas.fleet.routes import choices
+from hwnas.fleet.service_file import OBJECTIVES
+from hwnas.fleet.solver import solution
+from hwnas.fleet.task import PlanningTask
 from tests.planning import brute_force, checker, made
 
 HERE = Path(__file__).parent
 POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all instances
 
 
-def _problem(folder: Path) -> Problem:
+def _problem(folder: Path) -> PlanningProblem:
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     return dataclasses.replace(problem, arrivals=(POISSON,))
 
@@ -43,8 +43,8 @@ def tiny(seed: int, folder: Path) -> dict[str, Any]:
     """Return what plan and brute force find for a tiny instance."""
     made.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
     problem = _problem(folder)
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
-    found = solution(task, 60, Silent())
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = solution(task, 60, NullProgress())
     value = found.value if found.serves else math.inf
     best = brute_force.least_cost(task)
     near = value == best or math.isclose(value, best, rel_tol=1e-6)
@@ -58,8 +58,8 @@ def drawn(seed: int, folder: Path) -> dict[str, Any]:
     made.write_answers(folder, rng)
     problem = _problem(folder)
     objective = OBJECTIVES[seed % 3]
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), objective)
-    found = solution(task, 3, Silent())
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), objective)
+    found = solution(task, 3, NullProgress())
     if not found.serves:
         return {"seed": seed, "outcome": "refused", "words": "a limit leaves demand unserved"}
     (folder / "plan.yaml").write_bytes(to_yaml(as_plan(found)))

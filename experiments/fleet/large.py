@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 from experiments.fleet import made
-from hwnas.planning import planner
-from hwnas.planning.problem import read_problem
-from hwnas.planning.solving import solution
-from hwnas.planning.task import Task
-from hwnas.progress import Silent
+from hwnas.core.progress import NullProgress
+from hwnas.fleet import planner
+from hwnas.fleet.problem import read_problem
+from hwnas.fleet.solver import solution
+from hwnas.fleet.task import PlanningTask
 
 
 def main(limit_s: float) -> None:
@@ -25,9 +25,9 @@ def main(limit_s: float) -> None:
         made.write(folder)
         began = time.perf_counter()
         problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-        choices = planner.choices_of(problem, Silent())
+        choices = planner.choices_of(problem, NullProgress())
         print(f"{len(choices.stations):,} stations, {len(choices.options):,} options an hour")
-        found = solution(Task(problem, choices, "cost"), limit_s, Silent())
+        found = solution(PlanningTask(problem, choices, "cost"), limit_s, NullProgress())
         took = time.perf_counter() - began
     print(
         f"{took:.0f} s: {found.value:.3f} $ a day, serves all: {found.serves}; bound of the kept "

@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.fleet import made
-from hwnas.planning import planner, simulation
-from hwnas.planning.goodput import service_times
-from hwnas.planning.plan import Plan
-from hwnas.planning.problem import Problem, read_problem
-from hwnas.planning.solving import solution
-from hwnas.planning.stations import Station, Variant
-from hwnas.planning.task import Task
-from hwnas.planning.writing import as_plan
-from hwnas.progress import Silent
+from hwnas.core.progress import NullProgress
+from hwnas.fleet import planner, simulation
+from hwnas.fleet.placements import Placement, ServingConfig, service_times
+from hwnas.fleet.plan import DeploymentPlan
+from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.problem import PlanningProblem, read_problem
+from hwnas.fleet.solver import solution
+from hwnas.fleet.task import PlanningTask
 
 HERE = Path(__file__).parent
 SEEDS = range(100, 105)
@@ -36,7 +35,7 @@ FACTORS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 LIMIT_S = 20.0
 
 
-def by_rule(problem: Problem, station: Station, rule: str, factor: float) -> Station:
+def by_rule(problem: PlanningProblem, station: Placement, rule: str, factor: float) -> Placement:
     """Return a station with the rate that a rule gives its replicas."""
     name = problem.devices[station.device][0]
     timed = problem.catalogue.on(problem.fleet, name, station.model)
@@ -48,14 +47,14 @@ def by_rule(problem: Problem, station: Station, rule: str, factor: float) -> Sta
         if worst < station.limit_ms:
             best = max(best, (batch / whole * 1e3 * factor, batch))
     rate, batch = best
-    variants = (Variant(batch, 0.0, 1, rate, rate),) if rate else station.variants[:1]
+    variants = (ServingConfig(batch, 0.0, 1, rate, rate),) if rate else station.variants[:1]
     return replace(station, variants=variants)
 
 
-def late(problem: Problem, plan: Plan) -> float:
+def late(problem: PlanningProblem, plan: DeploymentPlan) -> float:
     """Return the largest share of late requests of a class in an hour, over five seeds."""
-    scene = simulation.Scene(planner.arrivals(problem))
-    seen = simulation.simulate(plan, scene, [*SEEDS], Silent())
+    scene = simulation.SimulationSetup(planner.arrivals(problem))
+    seen = simulation.simulate(plan, scene, [*SEEDS], NullProgress())
     return max(c.late for each in seen for c in each.classes.values())
 
 
@@ -63,23 +62,23 @@ def _called(trace: str | None) -> str:
     return Path(trace).stem if trace else "Poisson"
 
 
-def ours(task: Task) -> Iterator[dict[str, Any]]:
+def ours(task: PlanningTask) -> Iterator[dict[str, Any]]:
     """Yield a row for our plan, and one for that of single models alone."""
     options = task.choices.options
     single = replace(task.choices, options=options.only((options.second < 0).nonzero()[0]))
     for rule, of in (("ours", task), ("ours, single models", replace(task, choices=single))):
-        plan = planner.planned_of(of, LIMIT_S, [0, 1, 2, 3], Silent()).plan
+        plan = planner.planned_of(of, LIMIT_S, [0, 1, 2, 3], NullProgress()).plan
         yield _row(rule, 1.0, plan, late(task.problem, plan))
 
 
-def theirs(task: Task) -> Iterator[dict[str, Any]]:
+def theirs(task: PlanningTask) -> Iterator[dict[str, Any]]:
     """Yield a row for each rule at each factor, down to the first that is not late."""
     problem, choices = task.problem, task.choices
     for rule in ("proteus", "ipa"):
         for factor in FACTORS:
             stations = tuple(by_rule(problem, s, rule, factor) for s in choices.stations)
-            of = Task(problem, replace(choices, stations=stations), "cost")
-            found = solution(of, LIMIT_S, Silent())
+            of = PlanningTask(problem, replace(choices, stations=stations), "cost")
+            found = solution(of, LIMIT_S, NullProgress())
             plan = as_plan(found)
             share = late(problem, plan) if found.serves else 1.0
             yield _row(rule, factor, plan, share)
@@ -87,17 +86,17 @@ def theirs(task: Task) -> Iterator[dict[str, Any]]:
                 break
 
 
-def _row(rule: str, factor: float, plan: Plan, share: float) -> dict[str, Any]:
+def _row(rule: str, factor: float, plan: DeploymentPlan, share: float) -> dict[str, Any]:
     return {"rule": rule, "factor": factor, "cost": plan.value, "late": share, "gap": plan.gap}
 
 
-def task_of(seed: int, trace: str | None) -> Task:
+def task_of(seed: int, trace: str | None) -> PlanningTask:
     """Return a made-up fleet with arrivals at random or as in a trace."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made.write(folder, seed=seed, n_models=8, scale=0.3, hours=3, trace=trace)
         problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    return Task(problem, planner.choices_of(problem, Silent()), "cost")
+    return PlanningTask(problem, planner.choices_of(problem, NullProgress()), "cost")
 
 
 def main(fleets: int, traces: list[str]) -> None:

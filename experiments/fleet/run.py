@@ -22,9 +22,9 @@ import yaml
 
 import hwnas
 from experiments.fleet import trace
-from hwnas.api.folders import PlanResult
-from hwnas.api.result import SearchResult
-from hwnas.planning.plan import read_plan
+from hwnas.fleet.plan import read_plan
+from hwnas.workflows.result_folders import PlanResult
+from hwnas.workflows.results import SearchResult
 
 HERE, RUNS = Path(__file__).parent, Path("runs/fleet")
 RESULTS = HERE / "results"

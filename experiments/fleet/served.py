@@ -17,17 +17,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hwnas import families, space
-from hwnas.commands.console import Phases
-from hwnas.deployment import checking, servers
-from hwnas.deployment.checking import Checker, Options, served
-from hwnas.deployment.pools import Deployed, Source
-from hwnas.graph import fuse
-from hwnas.op import Signature
-from hwnas.planning.plan import Kind
-from hwnas.runtimes import onnx_served
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.cli.console import Phases
+from hwnas.fleet.deployment import onnx_served, servers, validation
+from hwnas.fleet.deployment.pools import DeployedPool, PoolModelSource
+from hwnas.fleet.deployment.validation import ServeChecker, ServeCheckOptions, served
+from hwnas.fleet.plan import PoolType
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.models import families, spaces
+from hwnas.models.graph import Signature, fuse
+from hwnas.models.onnx.writer import write_fp32
 
 _HERE = Path(__file__).parent
 _LOADS = {"sleep": (0.3, 0.6, 0.8, 0.9), "network": (0.3, 0.6, 0.8)}
@@ -36,15 +34,17 @@ _SPACES = {"sleep": "tiny", "network": "mbconv_224"}
 _BATCH, _REPEATS = 8, 3
 
 
-def pool(name: str, wait_ms: float) -> Deployed:
+def pool(name: str, wait_ms: float) -> DeployedPool:
     """Return a pool of one replica of a space's middle network, with random weights."""
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     middle = {choice: options[len(options) // 2] for choice, options in found.choices.items()}
     lowered = families.get(found.family).lower(found, found.genotype(middle), Signature(1, 10))
     lowered = fuse(lowered, "float32")
     model = onnx_served.served(write_fp32(lowered, random_weights(lowered, 0)))
-    kind = Kind("cpu", name, _BATCH, wait_ms, 1e3, 1.0, 1, None, {}, 0.0, "")
-    return Deployed(name.replace("_", "-"), name, kind, Source(), model, (1,), (1.0,), 0, 0.0)
+    kind = PoolType("cpu", name, _BATCH, wait_ms, 1e3, 1.0, 1, None, {}, 0.0, "")
+    return DeployedPool(
+        name.replace("_", "-"), name, kind, PoolModelSource(), model, (1,), (1.0,), 0, 0.0
+    )
 
 
 def main() -> None:
@@ -60,16 +60,16 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "sleep":
         servers._MODEL = _HERE / "sleeping_model.py"
-        checking._work = lambda n: 1e-3 * n  # that machine is always as fast
-    options = Options(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
+        validation._work = lambda n: 1e-3 * n  # that machine is always as fast
+    options = ServeCheckOptions(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
     one, found = pool(_SPACES[asked.what], asked.wait), servers.probed(asked.python)
     if asked.what == "network":  # which onnxruntime runs there
-        servers.chosen("triton", asked.python, found)
+        servers.choose_server("triton", asked.python, found)
     with (
         Phases(Console()) as phases,
         servers.running("triton", asked.python, found, served([one])) as server,
     ):
-        profile, rows = Checker(options, phases).checked(one, server)
+        profile, rows = ServeChecker(options, phases).checked(one, server)
     name = f"served_{asked.what}" + f"_{asked.wait:g}ms" * (asked.wait > 0)
     with (_HERE / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.planning import events
+from hwnas.fleet import events
 
 HERE = Path(__file__).parent
 N, LOADS, SERVERS = 4_000_000, (0.3, 0.5, 0.7, 0.8, 0.9), (1, 2, 4, 16)
@@ -41,18 +41,18 @@ def speed() -> float:
     n_pools, n = 6, 3_000_000
     service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
     eight = np.full(n_pools, 8, np.int32)
-    pools = events.Pools(
+    pools = events.PoolArrays(
         service, eight, np.zeros(n_pools), eight, events.lognormal(0.1), np.zeros(n_pools)
     )
     klass = np.repeat(np.arange(4), 2).astype(np.int32)
-    routes = events.Routes(
+    routes = events.RouteArrays(
         klass, np.full(8, 0.5), np.ones(8), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
         np.array([4, -1, 5, -1, -1, -1, 5, 4], np.int32), np.full(8, 0.2), np.full(8, 0.002),
         np.full(8, 0.002),
     )  # fmt: skip
     rng = np.random.default_rng(3)
     arrivals, route = np.cumsum(rng.exponential(1 / 6000, n)), rng.integers(0, 8, n)
-    dead = events.Incidents(
+    dead = events.IncidentArrays(
         np.arange(6.0) + 20, np.arange(0, 48, 8).astype(np.int32), np.zeros(6, np.int32), np.ones(6)
     )
     events.simulate(arrivals[:1000], route[:1000].astype(np.int32), pools, routes)  # compiles

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 
-from hwnas.pareto import non_dominated
+from hwnas.core.pareto import non_dominated
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from experiments.landscape.landscape import read
 from experiments.landscape.searches import opened
-from hwnas.gaussian_process import Surrogate, fit
-from hwnas.searching.anatomy import summary
-from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
-from hwnas.searching.features import Features
+from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
+from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
+from hwnas.nas.pareto.features import ChoiceFeatures
+from hwnas.nas.pareto.network_summary import summary
 
 _N_IMAGES = 6_000
 
@@ -43,7 +43,7 @@ def main() -> None:
         orders = [rng.permutation(len(y)) for _ in range(asked.draws)]
         missed = {}
         for name, summed in sums.items():
-            features = Features(choices, optional, summed)
+            features = ChoiceFeatures(choices, optional, summed)
             x = features(assignments)
             found = []
             for order in orders:
@@ -71,7 +71,7 @@ def _missed(
     rest: NDArray[np.intp],
     n_summary: int,
 ) -> tuple[float, float]:
-    fitted = fit(x[known], y[known], stds[known], n_summary)
+    fitted = fit_hyperparameters(x[known], y[known], stds[known], n_summary)
     model = Surrogate(x[known], y[known], fitted, stds[known])
     mean, std = model.predict(x[rest])
     std = np.sqrt(std**2 + model.noise**2 + stds[rest] ** 2)

@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 
-from hwnas.graph import n_macs, n_params
-from hwnas.networks import Networks
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models.graph import n_macs, n_params
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.workflows.networks import Networks
 
 Array = NDArray[np.float64]
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-from hwnas import build
-from hwnas.api.composition import compose
-from hwnas.cost.base import Cost
-from hwnas.graph import n_macs
-from hwnas.progress import Silent
-from hwnas.space import Genotype, Space
-from hwnas.weights import accuracies
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.graph import n_macs
+from hwnas.models.spaces import Genotype, Space
+from hwnas.workflows import components
+from hwnas.workflows.components import accuracies
+from hwnas.workflows.config.compose import compose
 
 LATENCIES_MS = 0.006, 0.2
 MOST_MACS = 9e6  # larger ones take minutes
@@ -46,8 +46,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as kept, asked.out.open("a", newline="") as file:
         words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={asked.data}"]
         words += [f"run.supernets={kept}", "trained.confidence=null"]
-        parts = build.parts(compose("search", words), Silent())
-        cost_model, evaluator = build.cost_model(parts, None), accuracies(parts, Silent())
+        parts = components.parts(compose("search", words), NullProgress())
+        cost_model, evaluator = (
+            components.cost_model(parts, None),
+            accuracies(parts, NullProgress()),
+        )
         names = [*parts.space.choices]
         writer = csv.writer(file)
         if file.tell() == 0:

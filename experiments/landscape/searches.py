@@ -26,18 +26,17 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from experiments.landscape.landscape import READ, SEARCHED, Landscape
-from hwnas import build
-from hwnas.api.composition import compose
-from hwnas.cost.base import CostModel
-from hwnas.networks import Networks
-from hwnas.pareto import non_dominated
-from hwnas.progress import Silent
-from hwnas.searching.anatomy import summary, work
-from hwnas.searching.choices import Bred, Choices
-from hwnas.searching.features import Features
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import STD
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.pareto import non_dominated
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.pareto.features import ChoiceFeatures, Offspring, ProposalSpace
+from hwnas.nas.pareto.network_summary import summary, work
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.trial_attributes import STD
+from hwnas.workflows import components
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.networks import Networks
 
 Array = NDArray[np.float64]
 Point = tuple[float, float]  # latency in ms, error
@@ -75,10 +74,12 @@ def opened(data: str) -> World:
     """Return the world of ``search +target=npu`` on Fashion-MNIST, its costs modelled."""
     with tempfile.TemporaryDirectory() as kept:
         words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "cost=roofline"]
-        parts = build.parts(compose("search", [*words, f"run.supernets={kept}"]), Silent())
+        parts = components.parts(
+            compose("search", [*words, f"run.supernets={kept}"]), NullProgress()
+        )
     (space,) = parts.space.members
     limits = parts.config.allowed
-    cost_model = build.cost_model(parts, None)
+    cost_model = components.cost_model(parts, None)
     return World(parts.networks, space, cost_model, lambda found: not limits.exceeded(found))
 
 
@@ -179,7 +180,7 @@ def _best(world: World, land: Landscape) -> list[Point]:
     """Return the landscape's own front, as far as evolution finds it."""
     space, rng, pool = world.space, random.Random(7), dict[str, tuple[Point, Any]]()
     options = {name: list(values) for name, values in space.choices.items()}
-    choices = Choices(options, dict, Features(options), "", space.scope)
+    choices = ProposalSpace(options, dict, ChoiceFeatures(options), "", space.scope)
 
     def add(assignment: Mapping[str, Any]) -> None:
         genotype = space.genotype(assignment)
@@ -192,7 +193,7 @@ def _best(world: World, land: Landscape) -> list[Point]:
     for _ in range(_GENERATIONS):
         points = np.array([[math.log(point[0]), point[1]] for point, _ in pool.values()])
         front = non_dominated(points, [False, False])
-        parents = [Bred(a) for (_, a), on in zip(pool.values(), front, strict=True) if on]
+        parents = [Offspring(a) for (_, a), on in zip(pool.values(), front, strict=True) if on]
         for _ in range(_CHILDREN):
             add(choices.child(parents, rng).assignment)
     return [point for point, _ in pool.values()]

@@ -21,12 +21,11 @@ from scipy.special import ndtr
 
 from experiments.landscape.landscape import Landscape
 from experiments.landscape.searches import World, _behind, _best, opened
-from hwnas.accuracy import fidelity
-from hwnas.accuracy.fidelity import Outlook
-from hwnas.pareto import non_dominated
-from hwnas.searching.choices import Assignment, Bred, Choices
-from hwnas.searching.features import Features
-from hwnas.tasks.proportion import proportion
+from hwnas.core.pareto import non_dominated
+from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, Offspring, ProposalSpace
+from hwnas.tasks.intervals import proportion
+from hwnas.training.evaluation import fidelity
+from hwnas.training.evaluation.fidelity import FidelityForecast
 
 Array = NDArray[np.float64]
 
@@ -86,7 +85,7 @@ def main() -> None:
 def _stream(world: World, land: Landscape, seed: int, n_images: int) -> list[One]:
     space, rng, noise = world.space, random.Random(seed), np.random.default_rng(seed)
     options = {name: list(values) for name, values in space.choices.items()}
-    choices = Choices(options, dict, Features(options), "", space.scope)
+    choices = ProposalSpace(options, dict, ChoiceFeatures(options), "", space.scope)
     found: dict[str, tuple[One, Assignment]] = {}
     while len(found) < _N:
         if len(found) < 12 or rng.random() < _DRAWN:
@@ -94,7 +93,7 @@ def _stream(world: World, land: Landscape, seed: int, n_images: int) -> list[One
         else:
             points = np.array([[one.costs[0], 1 - one.last] for one, _ in found.values()])
             front = non_dominated(points, [False, False])
-            parents = [Bred(a) for (_, a), on in zip(found.values(), front, strict=True) if on]
+            parents = [Offspring(a) for (_, a), on in zip(found.values(), front, strict=True) if on]
             assignment = choices.child(parents, rng).assignment
         genotype = space.genotype(assignment)
         costs = np.array(world.costs(genotype))
@@ -138,7 +137,7 @@ def _reaches(
 ) -> float:
     """Return the probability that a candidate becomes as good as the best that costs no more."""
     pairs = [(other.first, other.last) for other in latest]
-    told: Outlook = fidelity.outlook(_METRIC, one.first, pairs)
+    told: FidelityForecast = fidelity.outlook(_METRIC, one.first, pairs)
     if by_reading:
         return told.reaches(max(other.last for other in cheaper))
     few = sorted(cheaper, key=lambda other: -other.last)[:_BEST]

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from experiments.worth_it.sides import network
-from hwnas import families
-from hwnas.progress import Silent
-from hwnas.supernets import TrainingSetup
-from hwnas.training.config import TrainingConfig
-from hwnas.training.data import DatasetConfig, load
+from hwnas.core.progress import NullProgress
+from hwnas.models import families
+from hwnas.training.data import DatasetConfig, load_data
 from hwnas.training.inference import per_sample
-from hwnas.training_job import TrainingJob
+from hwnas.training.jobs import TrainingJob
+from hwnas.training.options import TrainingConfig
+from hwnas.training.supernet import TrainingSetup
 
 DATA = {"name": "fashion_mnist", "validation": 0.1, "flip": True, "shift": 0.036}
 RECIPES = {  # the default of each
@@ -51,8 +51,8 @@ def main() -> None:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     for row in (rows[name] for name in asked.ids):
         space, genotype = network(row)
-        family = families.of(space)
-        data = load(dataset, family.resolution(space, genotype), Silent())
+        family = families.family_of(space)
+        data = load_data(dataset, family.resolution(space, genotype), NullProgress())
         for seed in asked.seeds:
             for name in asked.optimisers:
                 train = TrainingConfig(
@@ -64,7 +64,7 @@ def main() -> None:
                 )
                 with tempfile.TemporaryDirectory() as folder:
                     setup = TrainingSetup(space, family, data, dataset, train, seed, Path(folder))
-                    trained, summary = TrainingJob(setup, genotype).trained(Silent())
+                    trained, summary = TrainingJob(setup, genotype).trained(NullProgress())
                 found = []
                 for split in (data.validation, data.test):
                     batches = data.batches(split, setup.resolution(genotype))

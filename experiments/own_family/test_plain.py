@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hwnas import families, space
-from hwnas.errors import SpaceError
-from hwnas.families.base import Family
-from hwnas.space import SearchSpace
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.families.base import Family
+from hwnas.models.spaces import SearchSpace
 from hwnas.testing import FamilyContract
 
 SPACE = Path(__file__).with_name("plain.yaml")
@@ -28,7 +28,7 @@ class TestPlain(FamilyContract):
     @pytest.fixture
     def family_space(self) -> SearchSpace:
         """Return a space of the family."""
-        return space.load(SPACE)
+        return spaces.load_space(SPACE)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_space_that_is_not_of_the_family_is_refused(
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message):
-        families.get("plain").check(space.load(path))
+        families.get("plain").check(spaces.load_space(path))

@@ -18,15 +18,15 @@ from typing import Any
 
 import yaml
 
-from hwnas import content, families, space
-from hwnas.cost.host import as_run
-from hwnas.families.precision import edges
-from hwnas.graph import Graph, n_macs, n_params
-from hwnas.op import Signature
-from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.space import Genotype
-from hwnas.target import Remote, Target, from_facts
-from hwnas.timing import TimingConfig
+from hwnas.core import package
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
+from hwnas.hardware.target import Remote, Target, from_facts
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models import families, spaces
+from hwnas.models.families.annotations import edges
+from hwnas.models.graph import Graph, Signature, n_macs, n_params
+from hwnas.models.spaces import Genotype
 
 _DATA = Signature(3, 10)
 _RESULT = Path(__file__).with_suffix(".csv")
@@ -38,13 +38,13 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=12)
     parser.add_argument("--larger", type=int, default=4)
     asked = parser.parse_args()
-    facts = content.ROOT / "conf" / "target" / "cpu.yaml"
+    facts = package.ROOT / "conf" / "target" / "cpu.yaml"
     found = from_facts(yaml.safe_load(facts.read_text(encoding="utf-8")))
     target = replace(found, runtime="onnxruntime")
     rows = []
-    with Pool(target, TimingConfig(), Remote(), 300) as pool:
+    with DevicePool(target, TimingConfig(), Remote(), 300) as pool:
         for name, genotype in _networks(asked.networks, asked.larger):
-            rows.append(_compared(name, genotype, target, Retrying(pool)))
+            rows.append(_compared(name, genotype, target, RetryingPool(pool)))
             print(rows[-1])
     with _RESULT.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _networks(n_small: int, n_larger: int) -> Iterator[tuple[str, Genotype]]:
-    small, larger = (space.load(space.find(name)) for name in ("cpu_small", "mbconv_224"))
+    small, larger = (spaces.load_space(spaces.find(name)) for name in ("cpu_small", "mbconv_224"))
     rng = random.Random(0)
     for genotype in (small.smallest(), small.largest()):
         yield "cpu_small", genotype
@@ -65,9 +65,11 @@ def _networks(n_small: int, n_larger: int) -> Iterator[tuple[str, Genotype]]:
         yield "mbconv_224", larger.sample(rng)
 
 
-def _compared(name: str, genotype: Genotype, target: Target, worker: Retrying) -> dict[str, Any]:
-    searched = space.load(space.find(name))
-    lowered = families.of(searched).lower(searched, genotype, _DATA)
+def _compared(
+    name: str, genotype: Genotype, target: Target, worker: RetryingPool
+) -> dict[str, Any]:
+    searched = spaces.load_space(spaces.find(name))
+    lowered = families.family_of(searched).lower(searched, genotype, _DATA)
     kept = edges(lowered)
     whole = replace(lowered, dtype="int8")
     mixed = tuple(replace(node, in_float=node.name in kept) for node in lowered)
@@ -81,7 +83,7 @@ def _compared(name: str, genotype: Genotype, target: Target, worker: Retrying) -
     return row
 
 
-def _ratio(kind: str, graph: Graph, real: Graph, worker: Retrying) -> dict[str, Any]:
+def _ratio(kind: str, graph: Graph, real: Graph, worker: RetryingPool) -> dict[str, Any]:
     found = worker.networks_in_turns(graph, real)
     ratio = found.ratio
     return {

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hwnas import families, space
-from hwnas.agreement import agreement
-from hwnas.cost.host import as_run
-from hwnas.cost.roofline import RooflineCostModel
-from hwnas.graph import Graph, n_macs
-from hwnas.op import Signature
-from hwnas.space import Genotype
+from hwnas.core.agreement import agreement
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.roofline_cost import RooflineCostModel
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, Signature, n_macs
+from hwnas.models.spaces import Genotype
 from tests.conftest import target
 
 HERE = Path(__file__).parent
@@ -27,7 +26,7 @@ IMAGES = Signature(in_channels=1, n_outputs=10)
 def networks(batch: int) -> Iterator[dict[str, float]]:
     """Give what each network took, what the data sheet allows, and how large it is."""
     device = replace(target("nvidia_h100"), batch=batch)
-    searched = space.load(space.find("mbconv_small"))
+    searched = spaces.load_space(spaces.find("mbconv_small"))
 
     def lower(genotype: Genotype) -> Graph:
         return as_run(families.get(searched.family).lower(searched, genotype, IMAGES), device)

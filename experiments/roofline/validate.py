@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas import families, space
-from hwnas.agreement import agreement
-from hwnas.backends.vela.compiler import VelaCostModel
-from hwnas.cost.base import Cost
-from hwnas.cost.roofline import RooflineCostModel
-from hwnas.graph import Graph
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Target
+from hwnas.core.agreement import agreement
+from hwnas.hardware.backends.vela.compiler import VelaCostModel
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.roofline_cost import RooflineCostModel
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.conftest import target
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
@@ -162,7 +161,7 @@ def look_beyond(device: Target, found: SearchSpace) -> None:
 
 def main() -> None:
     """Fit, validate, print and write."""
-    found = space.load(space.find(SPACE))
+    found = spaces.load_space(spaces.find(SPACE))
     validation, fit = draw(found)
     devices = [target(name) for name in TARGETS]
     launch = fitted_launch_us(devices, found, fit)

@@ -22,15 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas import tabular
-from hwnas.budget import Budget
-from hwnas.progress import Silent
-from hwnas.searching import loop
-from hwnas.searching.explanation import kept_within
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.recorded import read
-from hwnas.searching.study import Study
-from hwnas.tabular_options import BenchmarkConfig
+from hwnas.core.progress import NullProgress
+from hwnas.nas import benchmark_table, loop
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.explanation import kept_within
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.reading import read_study
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler
 
@@ -68,17 +67,19 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
         arguments.table, arguments.genotype, arguments.accuracy, {"latency_ms": device},
         reference=reference,
     )  # fmt: skip
-    benchmark = tabular.load(config)
-    problem = loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
+    benchmark = benchmark_table.load_benchmark(config)
+    problem = loop.SearchProblem(benchmark.space, Budget(), benchmark, benchmark)
     sampler = SamplerConfig(name, n_startup_trials=arguments.startup or _STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "study.db")
-        study = Study(path, benchmark.space, benchmark.names)
+        study = LocalStudy(path, benchmark.space, benchmark.names)
         start = time.perf_counter()
-        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        candidates = loop.run_trials(
+            problem, study, sampler, seed, arguments.trials, NullProgress()
+        )
         took = time.perf_counter() - start
         study.close()
-        kept, n_intervals = kept_within(candidates, read(path).proposals)
+        kept, n_intervals = kept_within(candidates, read_study(path).proposals)
     genotypes = [candidate.genotype for candidate in candidates]
     row = {"sampler": name, "device": device, "seed": str(seed)}
     row |= {"kept": str(kept), "intervals": str(n_intervals)}

@@ -3,7 +3,7 @@
     python experiments/sampler/foretold.py RUN [RUN ...]
 
 Of run folders of ``search``: each network after the first ten is foretold from those before it, by
-one Gaussian process over all features, and by the sum of two (``hwnas/gaussian_process.py``).
+one Gaussian process over all features, and by the sum of two (``hwnas/core/gaussian_process.py``).
 Prints root mean square errors and likelihoods of the logarithm of the error as it was read, what
 part of 95 % intervals held, and root mean square errors of costs where choices alone are known.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.gaussian_process import Surrogate, fit
-from hwnas.metrics import paid
-from hwnas.searching import recorded
-from hwnas.searching.belief import scored
-from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
-from hwnas.searching.features import Features
+from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
+from hwnas.nas import reading
+from hwnas.nas.front_probability import scored
+from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
+from hwnas.nas.pareto.features import ChoiceFeatures
+from hwnas.tasks.metrics import paid
 
 Array = NDArray[np.float64]
 
@@ -42,11 +42,11 @@ def main() -> None:
 
 def _run(run: Path) -> tuple[Array, Array]:
     """Return misses and standard deviations by both models, ``(2, n, 2)``; misses of costs."""
-    source = recorded.in_file(run / "study.db")
+    source = reading.in_file(run / "study.db")
     record, space = source.read(), source.outline().space
     candidates = scored(record.candidates, record.objectives)
     assignments = [space.assignment(candidate.genotype) for candidate in candidates]
-    features = Features(space.choices, space.optional())
+    features = ChoiceFeatures(space.choices, space.optional())
     figures = [candidate.figures for candidate in candidates]
     costs = np.array([[f[name].value for name in paid(record.objectives)] for f in figures])
     stds = np.array([f["accuracy"].std for f in figures])
@@ -73,7 +73,9 @@ def _foretold(x: Array, y: Array, stds: Array, n_summary: int) -> Array:
     """Return how far each was missed, and the standard deviation that was said, ``(n, 2)``."""
     found: list[Array] = []
     for n in range(_FIRST, len(y), _AT_ONCE):
-        model = Surrogate(x[:n], y[:n], fit(x[:n], y[:n], stds[:n], n_summary), stds[:n])
+        model = Surrogate(
+            x[:n], y[:n], fit_hyperparameters(x[:n], y[:n], stds[:n], n_summary), stds[:n]
+        )
         next_ = slice(n, n + _AT_ONCE)
         mean, std = model.predict(x[next_])
         std = np.sqrt(std**2 + model.noise**2 + stds[next_] ** 2)

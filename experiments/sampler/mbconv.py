@@ -24,11 +24,11 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
-from hwnas.cost.base import Cost
-from hwnas.metrics import column
-from hwnas.pareto import non_dominated
-from hwnas.space import Genotype
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core.pareto import non_dominated
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics import column
 
 _MARKS = (50, 100, 150)
 _BASE = "pareto"  # what the others are compared with

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import optuna
 
-from hwnas.pareto import hypervolume
-from hwnas.searching.pareto_sampler import ParetoSampler
+from hwnas.core.pareto import hypervolume
+from hwnas.nas.pareto.sampler import ParetoSampler
 
 Assignment = Mapping[str, Any]
 

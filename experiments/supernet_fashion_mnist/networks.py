@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hwnas.accuracy.supernet import right
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from hwnas import config, content, supernets
-from hwnas.accuracy.supernet import right
-from hwnas.commands.console import Phases
-from hwnas.config import TrainConfig
-from hwnas.figure import Figure
-from hwnas.space import Genotype
-from hwnas.tasks.proportion import proportion
+from hwnas.cli.console import Phases
+from hwnas.core import package
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.intervals import proportion
+from hwnas.training import supernet
+from hwnas.workflows import config
+from hwnas.workflows.config import TrainConfig
 
 _DRAWS = 10_000  # of networks, for the interval of their median
 
@@ -42,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config.register("train")
     words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
-    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(package.ROOT / "conf"), version_base="1.3"):
         found: Any = OmegaConf.to_object(compose("train", [*words, *arguments.overrides]))
     with Phases(Console()) as phases:
         rows = _read(found, Path(arguments.supernets), arguments.n, phases)
@@ -54,13 +56,13 @@ def main() -> None:
 
 
 def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[str, Any]]:
-    read = supernets.read([found.search_space], found.dataset, phases)
-    training = supernets.Training(found.dataset, found.train, found.seed, kept)
+    read = supernet.read_space_and_data([found.search_space], found.dataset, phases)
+    training = supernet.SupernetTraining(found.dataset, found.train, found.seed, kept)
     (setup,) = training.setups(*read).values()
     space, data = setup.space, setup.data
     evaluator = setup.evaluator(setup.trained(phases)[0], found.scoring)
 
-    def accuracy(genotype: Genotype) -> Figure:
+    def accuracy(genotype: Genotype) -> Quantity:
         network = evaluator.network(genotype)
         batches = data.batches(data.test, setup.resolution(genotype))
         answers = np.concatenate([right(network, *batch) for batch in batches])

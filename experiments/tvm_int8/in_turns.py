@@ -19,17 +19,17 @@ from typing import Any
 
 import yaml
 
-from hwnas import content, families, space
-from hwnas.backends.onnxruntime.engine import OrtEngine
-from hwnas.backends.onnxruntime.engine import open_engine as open_onnxruntime
-from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.cost.host import as_run
-from hwnas.graph import Graph, n_macs
-from hwnas.int8.network import stand_in
-from hwnas.op import OpSpec, Signature
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Remote, Target, from_facts
-from hwnas.timing import Timer, TimingConfig, in_turns, measure
+from hwnas.core import package
+from hwnas.hardware.backends.onnxruntime.engine import OrtEngine
+from hwnas.hardware.backends.onnxruntime.engine import open_engine as open_onnxruntime
+from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.target import Remote, Target, from_facts
+from hwnas.hardware.timing import Timer, TimingConfig, in_turns, measure
+from hwnas.models import families, spaces
+from hwnas.models.graph import Graph, OpSpec, Signature, n_macs
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.spaces import Genotype, SearchSpace
 
 _HERE = Path(__file__).parent
 _SPACES = ("resnet_small", "mbconv_small", "cpu_small")
@@ -51,7 +51,7 @@ def main() -> None:
     print(f"{len(wide)} convolutions of 64 channels and more: int8 over float32, {_span(wide)}")
     rows = []
     for name in _SPACES:
-        searched, rng = space.load(space.find(name)), random.Random(0)
+        searched, rng = spaces.load_space(spaces.find(name)), random.Random(0)
         genotypes = [searched.largest(), *(searched.sample(rng) for _ in range(asked.networks - 1))]
         rows += [lab.network(name, searched, genotype) for genotype in genotypes]
         print(rows[-1])
@@ -66,7 +66,7 @@ class Lab:
     """Runtimes on this machine, and the plans that were found."""
 
     def __init__(self) -> None:
-        facts = content.ROOT / "conf" / "target" / "cpu.yaml"
+        facts = package.ROOT / "conf" / "target" / "cpu.yaml"
         self._target = from_facts(yaml.safe_load(facts.read_text(encoding="utf-8")))
         device = LocalDevice(1)
         self._tvm = {d: TvmEngine(self._of("tvm", d), device) for d in ("float32", "int8")}
@@ -87,7 +87,7 @@ class Lab:
 
     def network(self, name: str, searched: SearchSpace, genotype: Genotype) -> dict[str, Any]:
         """Return how long a network takes, by each runtime in turns with int8 by TVM."""
-        lowered = families.of(searched).lower(searched, genotype, Signature(3, 10))
+        lowered = families.family_of(searched).lower(searched, genotype, Signature(3, 10))
         row: dict[str, Any] = {
             "space": name, "id": genotype.id, "resolution": lowered[0].op.in_shape[1],
             "macs_m": round(n_macs(lowered) / 1e6, 3),

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from hwnas import content, families, space
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.families import annotations
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
-from hwnas.target import Target, from_facts
+from hwnas.core import package
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.target import Target, from_facts
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
 
 _TARGETS, _BITS, _KINDS = ("npu", "ethos_u85_256"), (8, 4, 3), ("dense", "2:4")
 _FIGURES = ("latency_ms", "flash_kib")
@@ -33,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=12)
     asked = parser.parse_args()
-    searched = space.load(space.find("dense_packed"))
+    searched = spaces.load_space(spaces.find("dense_packed"))
     choices = {**searched.choices, "weight_sparsity": _KINDS}
     networks = [searched.sample(random.Random(i)) for i in range(asked.networks)]
     both = replace(searched, choices=choices)
@@ -58,15 +59,15 @@ def main() -> None:
 
 
 def _figures(
-    searched: space.SearchSpace, genotype: space.Genotype, target: Target
+    searched: spaces.SearchSpace, genotype: spaces.Genotype, target: Target
 ) -> dict[str, float]:
-    lowered = annotations.lower(families.of(searched), searched, genotype, Signature(1, 10))
-    figures = compile_tflite(write(stand_in(lowered)), lowered, target).cost.figures
+    lowered = annotations.lower(families.family_of(searched), searched, genotype, Signature(1, 10))
+    figures = compile_tflite(write_tflite(stand_in(lowered)), lowered, target).cost.figures
     return {name: round(figures[name].value, 5) for name in _FIGURES}
 
 
 def _target(name: str) -> Target:
-    path = content.ROOT / "conf" / "target" / f"{name}.yaml"
+    path = package.ROOT / "conf" / "target" / f"{name}.yaml"
     return from_facts(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 

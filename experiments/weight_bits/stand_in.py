@@ -19,19 +19,20 @@ import numpy as np
 import torch
 import yaml
 
-from hwnas import content, families, space
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import Figure
-from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.int8.quantise import quantise
-from hwnas.int8.tflite import write
-from hwnas.progress import Silent
-from hwnas.supernets import TrainingSetup
-from hwnas.target import from_facts
-from hwnas.training.config import TrainingConfig
-from hwnas.training.data import DatasetConfig, load
-from hwnas.training_job import TrainingJob
+from hwnas.core import package
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.target import from_facts
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.training.data import DatasetConfig, load_data
+from hwnas.training.jobs import TrainingJob
+from hwnas.training.options import TrainingConfig
+from hwnas.training.supernet import TrainingSetup
 
 _FIGURES = ("latency_ms", "flash_kib")
 _WITHIN = 0.03
@@ -45,25 +46,31 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=50)
     parser.add_argument("--epochs", type=int, default=3)
     asked = parser.parse_args()
-    target_file = content.ROOT / "conf" / "target" / "npu.yaml"
+    target_file = package.ROOT / "conf" / "target" / "npu.yaml"
     target = from_facts(yaml.safe_load(target_file.read_text(encoding="utf-8")))
-    searched = space.load(space.find("dense_packed"))
+    searched = spaces.load_space(spaces.find("dense_packed"))
     data = DatasetConfig("digits")
     train = TrainingConfig(epochs=asked.epochs, batch_size=64)
     rng, rows = random.Random(0), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as kept:
         setup = TrainingSetup(
-            searched, families.of(searched), load(data, 28, Silent()), data, train, 0, Path(kept)
+            searched,
+            families.family_of(searched),
+            load_data(data, 28, NullProgress()),
+            data,
+            train,
+            0,
+            Path(kept),
         )
         for _ in range(asked.networks):
             genotype = searched.sample(rng)
             lowered = setup.lowered(genotype)
 
-            def costs(network: QuantisedNetwork, lowered: Any = lowered) -> Mapping[str, Figure]:
-                return compile_tflite(write(network), lowered, target).cost.figures
+            def costs(network: QuantisedNetwork, lowered: Any = lowered) -> Mapping[str, Quantity]:
+                return compile_tflite(write_tflite(network), lowered, target).cost.figures
 
             foretold = costs(stand_in(lowered))
-            network, _ = TrainingJob(setup, genotype).trained(Silent())
+            network, _ = TrainingJob(setup, genotype).trained(NullProgress())
             images = setup.data.train.take(torch.arange(_CALIBRATION)).images
             prepared = setup.data.prepare(images, setup.resolution(genotype))
             found = costs(quantise(fold_batch_norm(network), lowered, prepared))

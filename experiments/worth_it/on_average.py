@@ -10,9 +10,9 @@ import csv
 import sys
 from pathlib import Path
 
-from hwnas.api import on_average
-from hwnas.comparison import folder
-from hwnas.comparison.fronts import Objective, Point
+from hwnas.analysis import run_fronts
+from hwnas.analysis.fronts import FrontPoint, Objective
+from hwnas.workflows.search import baseline
 
 _ACCURACY = Objective("accuracy", maximise=True)
 
@@ -26,7 +26,7 @@ def main() -> None:
         own, cascades = _read(path)
         theirs, their_cascades = _read(base[1])
         for beside, more in (("networks", []), ("networks and cascades", their_cascades)):
-            found = on_average.compared(own, cascades, theirs, more, _ACCURACY)
+            found = baseline.compared(own, cascades, theirs, more, _ACCURACY)
             if found is None or found.range is None:
                 raise SystemExit(f"{path}: no cascades, or no accuracy of the baseline is reached.")
             ends = found.range.lowest, found.range.highest, found.range.mean
@@ -40,10 +40,10 @@ def main() -> None:
         writer.writerows(rows)
 
 
-def _read(path: str) -> tuple[list[Point], list[Point]]:
+def _read(path: str) -> tuple[list[FrontPoint], list[FrontPoint]]:
     """Return the verified networks of a run, and its cascades."""
-    run = folder.read(Path(path))
-    return list(run.verified or []), on_average.of_run(Path(path), _ACCURACY.name)
+    run = run_fronts.read_run_folder(Path(path))
+    return list(run.verified or []), baseline.of_run(Path(path), _ACCURACY.name)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Any
 
 from experiments.tvm_int8.in_turns import Lab
 from experiments.worth_it.sides import network, told, verified
-from hwnas import families
-from hwnas.op import Signature
-from hwnas.timing import Timer, TimingConfig, measure
+from hwnas.hardware.timing import Timer, TimingConfig, measure
+from hwnas.models import families
+from hwnas.models.graph import Signature
 
 _HERE = Path(__file__).parent
 _PASSES, _TIMING = 5, TimingConfig()
@@ -44,7 +44,7 @@ def main() -> None:
     for side, file in (("front", front), ("baseline", baselines)):
         for row in verified(_HERE / f"{file}.csv", accuracy):
             searched, genotype = network(row)
-            lowered = families.of(searched).lower(searched, genotype, Signature(1, 10))
+            lowered = families.family_of(searched).lower(searched, genotype, Signature(1, 10))
             timers.append(lab.timer("tvm", dtype, lowered))
             rows.append({
                 "side": side, "id": row["id"], "space": searched.name,

@@ -14,13 +14,14 @@ from typing import Any
 import yaml
 
 from experiments.worth_it.sides import network, told, verified
-from hwnas import content, families
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.families import annotations
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
-from hwnas.target import from_facts
+from hwnas.core import package
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.target import from_facts
+from hwnas.models import families
+from hwnas.models.families import annotations
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
 
 _HERE = Path(__file__).parent
 
@@ -32,15 +33,15 @@ def main() -> None:
     parser.add_argument("--front", default="front_long.csv")
     parser.add_argument("--out", default="u85.csv")
     asked = parser.parse_args()
-    file = content.ROOT / "conf" / "target" / f"{asked.target}.yaml"
+    file = package.ROOT / "conf" / "target" / f"{asked.target}.yaml"
     target = from_facts(yaml.safe_load(file.read_text(encoding="utf-8")))
     rows = list[dict[str, Any]]()
     for side, name in (("front", asked.front), ("baseline", "baselines_3.csv")):
         for row in verified(_HERE / name):
             searched, genotype = network(row)
             signature = Signature(1, 10)
-            lowered = annotations.lower(families.of(searched), searched, genotype, signature)
-            cost = compile_tflite(write(stand_in(lowered)), lowered, target).cost
+            lowered = annotations.lower(families.family_of(searched), searched, genotype, signature)
+            cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target).cost
             rows.append({
                 "side": side, "id": row["id"], "space": searched.name,
                 "accuracy": float(row["verified_accuracy_int8"]),

@@ -5,8 +5,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from hwnas import space
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models import spaces
+from hwnas.models.spaces import Genotype, SearchSpace
 
 
 def told(rows: list[dict[str, Any]]) -> None:
@@ -46,7 +46,7 @@ def network(row: dict[str, str]) -> tuple[SearchSpace, Genotype]:
     one = row.get("space", "")
     own = "dense_packed" if "weight_bits" in row else "dense_small"
     own = "cpu_small" if "head.width" in row else own
-    searched = space.load(space.find(f"baselines/{one}" if one else own))
+    searched = spaces.load_space(spaces.find(f"baselines/{one}" if one else own))
     prefix = f"{one}." if one else ""
     said = {
         name: option

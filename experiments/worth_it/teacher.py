@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import torch
 
 from experiments.worth_it.sides import network
-from hwnas import build
-from hwnas.api.composition import with_networks
-from hwnas.finishing.finisher import Finisher
-from hwnas.progress import Silent
-from hwnas.weights import accuracies, as_left
+from hwnas.core.progress import NullProgress
+from hwnas.workflows import components
+from hwnas.workflows.components import accuracies, as_left
+from hwnas.workflows.config.compose import with_networks
+from hwnas.workflows.search.finisher import Finetuner
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
 
-    parts = build.parts(with_networks(str(asked.run))[0], Silent())
+    parts = components.parts(with_networks(str(asked.run))[0], NullProgress())
     rows = {
         row["id"]: row
         for row in pq.read_table(asked.run / "candidates.parquet").to_pylist()
@@ -40,7 +40,7 @@ def main() -> None:
         name: trained.n_read(metric, [n for n, value in row.items() if value is not None])
         for name, row in rows.items()
     }
-    finisher = Finisher(parts, as_left(accuracies(parts, Silent()), left))
+    finisher = Finetuner(parts, as_left(accuracies(parts, NullProgress()), left))
     for row in (rows[name] for name in asked.ids):
         _, genotype = network({name: str(value) for name, value in row.items()})
         alone = finisher.tuned(genotype).value

@@ -21,11 +21,11 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched
-from hwnas import space
-from hwnas.accuracy.zero_cost import NAMES, ZeroCost
-from hwnas.gaussian_process import Surrogate, fit
-from hwnas.searching.features import Features
-from hwnas.space import SearchSpace
+from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
+from hwnas.models import spaces
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.pareto.features import ChoiceFeatures
+from hwnas.training.evaluation.zero_cost import NAMES, ZeroCost
 
 Array = NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -85,14 +85,14 @@ def choices(rows: Sequence[Row]) -> Array:
     return features()([row["options"] for row in rows])
 
 
-def features() -> Features:
+def features() -> ChoiceFeatures:
     """Return what maps choices to what the sampler's model reads."""
     small = _space()
-    return Features(small.choices, small.optional())
+    return ChoiceFeatures(small.choices, small.optional())
 
 
 def _space() -> SearchSpace:
-    return space.load(space.find("mbconv_small"))
+    return spaces.load_space(spaces.find("mbconv_small"))
 
 
 def _networks(arguments: argparse.Namespace) -> list[Row]:
@@ -154,7 +154,9 @@ def _learn(chosen: Array, columns: Mapping[str, Array]) -> None:
             extra = (extra - extra[told].min(axis=0)) / np.ptp(extra[told], axis=0)
             x = np.hstack([chosen, extra])
             n_summary = features().n_shares + len(known)
-            model = Surrogate(x[told], errors[told], fit(x[told], errors[told], None, n_summary))
+            model = Surrogate(
+                x[told], errors[told], fit_hyperparameters(x[told], errors[told], None, n_summary)
+            )
             rank = stats.spearmanr(model.predict(x[others])[0], errors[others]).statistic
             ranks[names].append(float(rank))
         for names in SETS:

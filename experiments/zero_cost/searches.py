@@ -26,10 +26,10 @@ from scipy import stats
 from experiments import evaluations
 from experiments.evaluations import searched, volume
 from experiments.zero_cost.networks import SETS, choices, columns_of, features, pool, read
-from hwnas.accuracy.zero_cost import NAMES, ZeroCost
-from hwnas.searching.choices import Assignment
-from hwnas.searching.expectation import CostedCandidates, History, Learner
-from hwnas.space import Genotype
+from hwnas.models.spaces import Genotype
+from hwnas.nas.pareto.expectation import CostedCandidates, History, Learner
+from hwnas.nas.pareto.features import Assignment
+from hwnas.training.evaluation.zero_cost import NAMES, ZeroCost
 
 _MARKS = (50, 100, 150)
 _STARTUP, _SHORTLIST = 16, 40  # as sampler=pareto has them

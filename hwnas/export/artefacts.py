@@ -1,6 +1,7 @@
 """The files of an export: what a finished network is written as for a target."""
 
 import json
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,18 +10,81 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas import backends
-from hwnas.backends import portable
-from hwnas.backends.base import Artefacts, Trained
-from hwnas.backends.exits import file_names
 from hwnas.export import standalone
-from hwnas.export.runners import runners
-from hwnas.families.blocks import weights_of
-from hwnas.graph import Graph, fuse
-from hwnas.int8.finished import Finished
-from hwnas.runtimes.onnx_writer import write_fp32, write_int8
-from hwnas.target import Target
+from hwnas.hardware import backends
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.artefact_wrappers import file_names
+from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
+from hwnas.hardware.backends.description import BackendDescription, BackendSettings
+from hwnas.hardware.target import Target
+from hwnas.models.families.layers import weights_of
+from hwnas.models.graph import Graph, fuse
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.onnx.writer import write_fp32, write_int8
+from hwnas.tasks.base import Task
 from hwnas.training.data import ImageData
+
+# The runners of an export: ten lines each, which need one runtime and numpy.
+
+_HEAD = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
+
+    python {name} images.npy{more}
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+{imports}
+
+here = Path(__file__).parent
+said = json.loads((here / "preprocessing.json").read_text())
+images = np.load(sys.argv[1])
+if images.dtype != np.uint8 or list(images.shape[1:]) != said["shape"]:
+    sys.exit(f"Expected uint8 (N, *{{said['shape']}}), got {{images.dtype}} {{images.shape}}.")
+mean, std = (np.array(said[key], np.float32) * 255 for key in ("mean", "std"))
+x = (images.astype(np.float32) - mean) / std  # N, H, W, C
+'''
+
+
+def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
+    """Return the text of each runner by its file name.
+
+    Args:
+        names: The artefacts that there are.
+        task: What the networks are for.
+        target: On which they run: its sections say how.
+    """
+    found, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
+    for backend, runner in every:
+        there = [name for name in runner.artefacts if name in names]
+        if there:
+            chooses = "DEFAULT" in runner.code
+            head = _HEAD.format(
+                name=runner.name,
+                answer=task.words.answer,
+                needs=runner.distribution,
+                imports=runner.imports,
+                more=f" [{there[-1]}]" if chooses else "",
+            )
+            default = own if own in there and backend.name == target.runtime else there[0]
+            words = {**_words(backend, target), "DEFAULT": default}
+            found[runner.name] = head + _filled(runner.code, words) + task.printing()
+    return found
+
+
+def _words(backend: BackendDescription, target: Target) -> Mapping[str, str]:
+    """Return what the section of a backend says in runners."""
+    section = getattr(target, backend.name, None)
+    return section.words if isinstance(section, BackendSettings) else {}
+
+
+def _filled(code: str, words: Mapping[str, str]) -> str:
+    """Return a runner's code with texts for words; what a text says itself stays."""
+    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], code)
+
 
 _DECODED = (
     "files by Pillow to {side} x {side}, grey or RGB as said: the largest square in the middle, "
@@ -33,7 +97,7 @@ _RESIZED = (
 
 
 def build(
-    finished: Finished, target: Target, data: ImageData, title: str, artefacts: Artefacts
+    finished: DeployableNetwork, target: Target, data: ImageData, title: str, artefacts: Artefacts
 ) -> dict[str, bytes]:
     """Return all files of an export but its images, proof and card.
 
@@ -51,13 +115,13 @@ def build(
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
         "preprocessing.json": _json(preprocessing(data, lowered)),
         **data.task.files(),
-        portable.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
+        onnx_files.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
     }
     if whole.int8 is not None:
-        files[portable.INT8] = write_int8(whole.int8, any_batch=True)
+        files[onnx_files.INT8] = write_int8(whole.int8, any_batch=True)
     names = backends.file_names(target.runtime, target.dtype)
     names = file_names(names, len(finished.lowered.outputs))
-    own = artefacts.delivered(Trained(finished.lowered, weights, finished.int8))
+    own = artefacts.delivered(TrainedNetwork(finished.lowered, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in own.items()}
     texts = runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}

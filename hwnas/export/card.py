@@ -9,14 +9,15 @@ from typing import Any
 
 import yaml
 
-from hwnas import backends, tasks
-from hwnas.export import exit_card
-from hwnas.export.proof import TRAINED
-from hwnas.export.running import kinds
-from hwnas.figure import Figure
-from hwnas.metrics import column, shown
-from hwnas.searching.member import own
+from hwnas import tasks
+from hwnas.core.quantity import Quantity
+from hwnas.export import early_exits
+from hwnas.export.checks import TRAINED
+from hwnas.export.runtimes import kinds
+from hwnas.hardware import backends
+from hwnas.nas.member import own
 from hwnas.tasks.base import Task
+from hwnas.tasks.metrics import column, shown
 
 Row = dict[str, Any]
 
@@ -46,7 +47,7 @@ def card(proof: Row) -> str:
         f"## Training\n\n{_training(proof)}",
         f"## Evaluation\n\n{_evaluation(proof)}",
         f"## Costs on {proof['target']['name']}\n\n{_costs(proof)}",
-        *([f"## Early exits\n\n{exit_card.section(proof['exits'])}"] if "exits" in proof else []),
+        *([f"## Early exits\n\n{early_exits.section(proof['exits'])}"] if "exits" in proof else []),
         f"## Checks\n\n{_checks(proof)}",
         f"## Files\n\n{_files(proof)}",
         f"## Provenance\n\n{_provenance(proof)}",
@@ -271,7 +272,7 @@ def _costs(proof: Row) -> str:
     limits = proof["budget"]
     rows = []
     for name, values in proof["figures"].items():
-        figure = Figure(*values)
+        figure = Quantity(*values)
         interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
         margin = ""
         if name in limits:
@@ -286,7 +287,7 @@ def _costs(proof: Row) -> str:
         f"Figures are of `{proof['own_artefact']}`; {target['caveat']}; "
         f"target.batch={target['batch']}, target.threads={target['threads']}."
     ]
-    if Figure(*proof["figures"]["latency_ms"]).source == "measured":
+    if Quantity(*proof["figures"]["latency_ms"]).source == "measured":
         words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
     if proof["details"].get("drifted"):
         words.append("The machine grew slower or faster while it was measured: intervals are wide.")
@@ -297,7 +298,7 @@ def _costs(proof: Row) -> str:
 
 def _files(proof: Row) -> str:
     about = {**_about(), **_task(proof).words.files}
-    about |= exit_card.about(proof["exits"]) if "exits" in proof else {}
+    about |= early_exits.about(proof["exits"]) if "exits" in proof else {}
     rows = [
         [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
         for name, digest in proof["files"].items()
@@ -330,7 +331,7 @@ def _supernet(source: Row) -> str:
 
 
 def _found(metric: str, values: Sequence[Any]) -> str:
-    figure = Figure(*values)
+    figure = Quantity(*values)
     value = shown(metric, figure.value)
     if figure.low is None or figure.high is None:
         return value

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from hwnas.bounds import check, limits, within
-from hwnas.errors import ConfigError
-from hwnas.target import Remote, Target
-from hwnas.timing import TimingConfig
+from hwnas.core.errors import ConfigError
+from hwnas.core.options import check_bounds, limits, within
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
 
 
 @dataclass
@@ -24,7 +24,7 @@ class VerifyConfig:
     def __post_init__(self) -> None:
         if not self.export:
             raise ConfigError("verify needs the folder of an export: python -m hwnas verify DIR")
-        check(self)
+        check_bounds(self)
 
 
 @dataclass
@@ -45,6 +45,6 @@ class SplitConfig:
     def __post_init__(self) -> None:
         if not self.export:
             raise ConfigError("split needs the folder of an export: python -m hwnas split DIR")
-        check(self)
+        check_bounds(self)
         if not self.batches:
             raise ConfigError("batches=[] leaves nothing to be timed: say batches=[1].")

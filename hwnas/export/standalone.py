@@ -9,9 +9,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.runtimes.base import Weights
+from hwnas.core.errors import CompileError
+from hwnas.models.graph import INPUT, Graph, Node
+from hwnas.models.parameters import Weights
 from hwnas.tasks.base import Task
 
 _ACTIVATIONS = {

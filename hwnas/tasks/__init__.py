@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hwnas.errors import ConfigError, unknown
-from hwnas.records.schema import Bound, Unfit, fitted
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.schema import NumberBounds, SchemaError, fitted
 
 if TYPE_CHECKING:  # help and explanations start without numpy and scipy
-    from hwnas.tasks.base import Kind, Task
+    from hwnas.tasks.base import Task, TaskType
 
-_N_CLASSES = Annotated[int, Bound(1, 1 << 20)]
+_N_CLASSES = Annotated[int, NumberBounds(1, 1 << 20)]
 GROUP = "hwnas.tasks"  #: of entry points
 _BUILT_IN = {
     "classification": EntryPoint(
@@ -27,14 +27,14 @@ _BUILT_IN = {
 }
 
 
-def get(name: str) -> Kind:
+def get(name: str) -> TaskType:
     """Return a kind of task by name: one that comes with hwnas, or one of an installed package.
 
     Raises:
         ConfigError: there is none of that name, or what a package brings under it is none.
     """
     if name in _BUILT_IN:
-        built_in: Kind = _BUILT_IN[name].load()()
+        built_in: TaskType = _BUILT_IN[name].load()()
         return built_in
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
@@ -50,9 +50,9 @@ def get(name: str) -> Kind:
     if missing := [part for part in _parts() if getattr(kind, part, None) is None]:
         raise ConfigError(
             f"task={name} ({points[name].value}) is no task: it lacks {', '.join(missing)}; see "
-            "hwnas.tasks.base.Kind."
+            "hwnas.tasks.base.TaskType."
         )
-    found: Kind = kind
+    found: TaskType = kind
     return found
 
 
@@ -69,9 +69,9 @@ def brought(name: str) -> tuple[str, ...]:
 
 
 def _parts() -> list[str]:
-    from hwnas.tasks.base import Kind
+    from hwnas.tasks.base import TaskType
 
-    return [name for name in vars(Kind) if not name.startswith("_")]
+    return [name for name in vars(TaskType) if not name.startswith("_")]
 
 
 def from_json(raw: Mapping[str, Any]) -> Task:
@@ -82,7 +82,7 @@ def from_json(raw: Mapping[str, Any]) -> Task:
     """
     try:
         return get(raw["name"]).from_json(raw)
-    except Unfit as problem:
+    except SchemaError as problem:
         raise ConfigError(f"A task is recorded that is none: {problem}.") from None
 
 

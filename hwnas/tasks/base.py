@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import Figure
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core.quantity import Quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# What is known of how well a network answers, and what it is held against.
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """The network that a candidate must not be worse than, and what is known of others.
+
+    Bytes say what was found of each validation image, packed by the task.
+    """
+
+    per_image: bytes  #: of the network to be beaten, which costs no more than the candidate
+    earlier: tuple[bytes, ...]  #: of networks that were read whole, two at least
+    value: float = math.nan  #: of the metric, of the network to be beaten
+    details: tuple[Mapping[str, float], ...] = ()  #: what else is known of earlier networks
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is known of how well a genotype's network answers, and from how many images."""
+
+    figure: Quantity  #: of the task's metric
+    n_images: int | None = None  #: ``None`` where no images were read
+    per_image: bytes = b""  #: what was found of each, packed by the task, where all were read
+    stopped: bool = False  #: the figure is predicted: it is worse than the incumbent's
+    details: Mapping[str, float] = field(default_factory=dict)  #: what else was found, by column
+
+
 Targets = NDArray[Any]  #: what a data set says of each image, ``(N,)`` or ``(N, n)``
-Found = NDArray[Any]  #: what was found of each image, ``(N,)``: its mean is the metric
+PerImageResults = NDArray[Any]  #: what was found of each image, ``(N,)``: its mean is the metric
 Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Words:
+class TaskDescription:
     """What people are told of a task."""
 
     kind: str  #: as Hugging Face calls it
@@ -36,7 +63,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Loss:
+class MetricLoss:
     """How much worse one network answers than another on the same images, in points.
 
     A point is a hundredth of what lies between no error and the error of guessing, or between all
@@ -74,7 +101,7 @@ class Task(Protocol):
         ...
 
     @property
-    def words(self) -> Words:
+    def words(self) -> TaskDescription:
         """What people are told of it."""
         ...
 
@@ -108,23 +135,23 @@ class Task(Protocol):
         """Return the goals of networks that learn what another one answers."""
         ...
 
-    def per_sample(self, outputs: Found, targets: Targets) -> Found:
+    def per_sample(self, outputs: PerImageResults, targets: Targets) -> PerImageResults:
         """Return what is found of each image, ``(N,)``, given outputs ``(N, n_outputs)``."""
         ...
 
-    def score(self, found: Found) -> Figure:
+    def score(self, found: PerImageResults) -> Quantity:
         """Return the metric with its 95 % interval, from what was found of all images."""
         ...
 
     @property
-    def confidence(self) -> Callable[[Found], Found] | None:
+    def confidence(self) -> Callable[[PerImageResults], PerImageResults] | None:
         """Return what says how sure outputs ``(N, n_outputs)`` are, ``(N,)``, where they say it.
 
         A cascade passes on the images whose answers are the least sure.
         """
         ...
 
-    def of_mean(self, mean: float, n: int) -> Figure:
+    def of_mean(self, mean: float, n: int) -> Quantity:
         """Return the metric of ``n`` images of which its value alone is known."""
         ...
 
@@ -141,13 +168,13 @@ class Task(Protocol):
         """Return in words that a network with this mean is no better than guessing."""
         ...
 
-    def whole(self, found: Found) -> Score:
+    def whole(self, found: PerImageResults) -> Score:
         """Return what reading all images said; others can be read against it."""
         ...
 
     def read(
         self,
-        per_sample: Callable[[Index], Found],
+        per_sample: Callable[[Index], PerImageResults],
         n: int,
         incumbent: Incumbent,
         confidence: float,
@@ -169,11 +196,11 @@ class Task(Protocol):
         """Return how many points the second value of the metric is worse than the first."""
         ...
 
-    def loss_of(self, found: Found, reference: Found) -> Loss:
+    def loss_of(self, found: PerImageResults, reference: PerImageResults) -> MetricLoss:
         """Return how much worse one network is than another, from what was found of each image."""
         ...
 
-    def same(self, outputs: Found, expected: Found) -> Found:
+    def same(self, outputs: PerImageResults, expected: PerImageResults) -> PerImageResults:
         """Return for each image whether two networks' outputs are the same answer."""
         ...
 
@@ -194,7 +221,7 @@ class Task(Protocol):
         ...
 
 
-class Kind(Protocol):
+class TaskType(Protocol):
     """A kind of task, whatever the data: what an entry point of ``hwnas.tasks`` leads to."""
 
     @property

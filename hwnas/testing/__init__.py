@@ -16,8 +16,7 @@ too, have ``conftest.py`` say ``pytest.register_assert_rewrite("hwnas.testing")`
 ``experiments/own_family`` is an example of a family with its test.
 """
 
-from hwnas.testing.backends import BackendContract
-from hwnas.testing.costs import CostModelContract, SessionContract
+from hwnas.testing.backends import BackendContract, CostModelContract, SessionContract
 from hwnas.testing.families import FamilyContract
 
 __all__ = ["BackendContract", "CostModelContract", "FamilyContract", "SessionContract"]

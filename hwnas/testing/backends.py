@@ -1,9 +1,10 @@
 """What searches, exports and latency tables rely on in a backend."""
 
 import dataclasses
+import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -11,20 +12,26 @@ from typing import final
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from hwnas import backends, families, metrics, space
-from hwnas.backends import base, portable
-from hwnas.backends.base import Artefacts, Bench, Floats, Trained
-from hwnas.backends.description import Description
-from hwnas.errors import CompileError, ConfigError
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.int8.quantise import quantise
-from hwnas.latency_table import LatencyTable, setting
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.target import Remote, Target
-from hwnas.timing import TimingConfig
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.quantity import SOURCES
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base, onnx_files
+from hwnas.hardware.backends.base import Artefacts, Floats, TimingBench, TrainedNetwork
+from hwnas.hardware.backends.description import BackendDescription
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, setting
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks import metrics
 
 #: Largest error of outputs, as a fraction of the largest output of torch.
 _TOLERANCES = {"float32": 1e-4, "int8": 0.1}
@@ -36,7 +43,7 @@ _HALVES = 0.02  #: of float16 and bfloat16
 class _Tuned:
     """A device whose operators are compiled by the first plan."""
 
-    worker: Retrying
+    worker: RetryingPool
     table: LatencyTable
 
     def plan(self, op: OpSpec) -> str:
@@ -50,50 +57,54 @@ class BackendContract:
     """
 
     @pytest.fixture
-    def description(self, backend_target: Target) -> Description:
+    def description(self, backend_target: Target) -> BackendDescription:
         return backends.get(backend_target.runtime)
 
     @pytest.fixture
-    def bench(self, backend_target: Target, description: Description) -> Iterator[Bench | None]:
+    def bench(
+        self, backend_target: Target, description: BackendDescription
+    ) -> Iterator[TimingBench | None]:
         if not description.measured:
             yield None
             return
         timing = TimingConfig(repeats=3, min_repeat_ms=0.1)
-        with Pool(backend_target, timing, Remote(), 120) as pool:
-            yield _Tuned(Retrying(pool), LatencyTable(Path(setting(backend_target))))
+        with DevicePool(backend_target, timing, Remote(), 120) as pool:
+            yield _Tuned(RetryingPool(pool), LatencyTable(Path(setting(backend_target))))
 
     @pytest.fixture
-    def artefacts(self, backend_target: Target, bench: Bench | None) -> Artefacts:
-        return base.of(backend_target).artefacts(bench)
+    def artefacts(self, backend_target: Target, bench: TimingBench | None) -> Artefacts:
+        return base.backend_of(backend_target).artefacts(bench)
 
     @pytest.fixture
-    def network(self) -> tuple[Trained, Floats, Floats]:
+    def network(self) -> tuple[TrainedNetwork, Floats, Floats]:
         """Return a network with images and what torch answers."""
         torch.manual_seed(0)
-        where, signature = space.load(space.find("tiny")), Signature(1, 10)
+        where, signature = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
         family, genotype = families.get(where.family), where.largest()
         side = family.resolution(where, genotype)
         module = family.build(where, genotype, signature)
         images = torch.randn(20, 1, side, side)
         module.train()(images)  # statistics that are not those of a fresh batch norm
         folded, lowered = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
-        trained = Trained(lowered, weights_of(folded, lowered), quantise(folded, lowered, images))
+        trained = TrainedNetwork(
+            lowered, weights_of(folded, lowered), quantise(folded, lowered, images)
+        )
         with torch.inference_mode():
             return trained, images.numpy(), folded(images).numpy()
 
-    def test_description_is_read_without_the_backend(self, description: Description) -> None:
+    def test_description_is_read_without_the_backend(self, description: BackendDescription) -> None:
         """What is not installed is described, too: nothing of it is imported before its use."""
         code = (
-            "import sys, hwnas.target, hwnas.backends as b; b.known(); "
+            "import sys, hwnas.hardware.target, hwnas.hardware.backends as b; b.known(); "
             f"print({{*{list(description.needs)!r}, 'torch'}} & {{*sys.modules}})"
         )
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert ran.stdout.strip() == "set()", ran.stderr
 
     def test_description_says_what_the_backend_has(
-        self, backend_target: Target, description: Description
+        self, backend_target: Target, description: BackendDescription
     ) -> None:
-        assert list(base.of(backend_target).cost_models) == list(description.costs)
+        assert list(base.backend_of(backend_target).cost_models) == list(description.costs)
         assert {*description.precisions} <= {*description.dtypes}
         held = backends.artefacts()
         assert {*description.dtypes.values()} <= {*held}, "dtypes name artefacts of no backend"
@@ -105,7 +116,7 @@ class BackendContract:
             assert dataclasses.is_dataclass(description.settings)
 
     def test_target_that_lacks_what_the_backend_requires_is_refused(
-        self, backend_target: Target, description: Description
+        self, backend_target: Target, description: BackendDescription
     ) -> None:
         for name in description.required:
             bare = {**vars(backend_target), name: None}
@@ -117,7 +128,7 @@ class BackendContract:
     ) -> None:
         shape = (8, 4, 4)
         odd = (Node("odd", OpSpec("layernorm", shape, shape), (INPUT,)),)
-        backend = base.of(backend_target)
+        backend = base.backend_of(backend_target)
         if backend_target.dtype == "int8":
             with pytest.raises(CompileError, match="odd"):
                 backend.check(Graph.of(odd))
@@ -128,7 +139,7 @@ class BackendContract:
         self,
         backend_target: Target,
         artefacts: Artefacts,
-        network: tuple[Trained, Floats, Floats],
+        network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
         """What ``judge`` reads are the files alone, in batches of any size."""
@@ -142,9 +153,9 @@ class BackendContract:
 
     def test_files_are_timed_in_turns_where_latencies_are_measured(
         self,
-        description: Description,
+        description: BackendDescription,
         artefacts: Artefacts,
-        network: tuple[Trained, Floats, Floats],
+        network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
         files = _built(artefacts, network[0], tmp_path)
@@ -158,16 +169,16 @@ class BackendContract:
     def test_delivered_files_are_those_of_its_artefacts_and_run(
         self,
         backend_target: Target,
-        description: Description,
+        description: BackendDescription,
         artefacts: Artefacts,
-        bench: Bench | None,
-        network: tuple[Trained, Floats, Floats],
+        bench: TimingBench | None,
+        network: tuple[TrainedNetwork, Floats, Floats],
     ) -> None:
         """An export holds the artefact that the figures of the target are of."""
         trained, images, expected = network
         files = artefacts.delivered(trained)
         own = backends.artefacts()[description.dtypes[backend_target.dtype]]
-        if own.name not in (portable.FLOAT32, portable.INT8):
+        if own.name not in (onnx_files.FLOAT32, onnx_files.INT8):
             assert {*own.files} <= {*files}, "the artefact of the dtype is not delivered"
         names = {suffix for artefact in description.artefacts for suffix in artefact.files}
         assert {*files} <= names, "files that no artefact names"
@@ -175,20 +186,20 @@ class BackendContract:
             ours = artefact.dtype == backend_target.dtype and {*artefact.files} <= {*files}
             if artefact.opens and ours:
                 contents = {suffix: files[suffix] for suffix in artefact.files}
-                session = base.opened(artefact.name, contents)
+                session = base.open_artefact(artefact.name, contents)
                 _assert_near(session.run(images), expected, artefact.dtype)
 
     def test_network_in_int8_runs_here(
-        self, backend_target: Target, network: tuple[Trained, Floats, Floats]
+        self, backend_target: Target, network: tuple[TrainedNetwork, Floats, Floats]
     ) -> None:
         """Whatever the target computes in: every export holds an int8 file."""
         trained, images, expected = network
         assert trained.int8 is not None
-        session = base.of(backend_target).int8_session(trained.int8)
+        session = base.backend_of(backend_target).int8_session(trained.int8)
         _assert_near(session.run(images), expected, "int8")
 
 
-def _built(artefacts: Artefacts, trained: Trained, folder: Path) -> dict[str, Path]:
+def _built(artefacts: Artefacts, trained: TrainedNetwork, folder: Path) -> dict[str, Path]:
     """Return the files of a network by suffix."""
     files = {}
     for suffix, content in artefacts.build(trained).items():
@@ -202,3 +213,50 @@ def _assert_near(outputs: Floats, expected: Floats, dtype: str) -> None:
     assert outputs.shape == expected.shape
     apart = float(np.abs(outputs - expected).max() / np.abs(expected).max())
     assert apart <= _TOLERANCES.get(dtype, _HALVES), f"{dtype}: outputs differ by {apart:.3g}"
+
+
+# What searches rely on in cost models, and verification in sessions.
+
+
+class CostModelContract:
+    """A subclass gives the fixtures ``cost_model`` and ``cost_space``."""
+
+    def test_same_genotype_costs_the_same(
+        self, cost_model: CostModel, cost_space: SearchSpace
+    ) -> None:
+        genotype = cost_space.sample(random.Random(3))
+        assert cost_model.cost(genotype) == cost_model.cost(genotype)
+
+    def test_every_figure_is_positive_and_has_a_source(
+        self, cost_model: CostModel, cost_space: SearchSpace
+    ) -> None:
+        cost = cost_model.cost(cost_space.sample(random.Random(4)))
+        assert set(cost.figures) == set(metrics.GIVEN)
+        for figure in cost.figures.values():
+            assert figure.value > 0
+            assert figure.source in SOURCES
+            if figure.low is not None and figure.high is not None:
+                assert figure.low <= figure.value <= figure.high
+
+    def test_largest_costs_more_than_smallest(
+        self, cost_model: CostModel, cost_space: SearchSpace
+    ) -> None:
+        small = cost_model.cost(cost_space.smallest()).figures
+        large = cost_model.cost(cost_space.largest()).figures
+        assert all(large[name].value > small[name].value for name in metrics.GIVEN)
+
+
+class SessionContract:
+    """A subclass gives the fixture ``session``: a loaded network, its lowering and its oracle."""
+
+    def test_output_is_within_tolerance_of_the_oracle(
+        self,
+        session: tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]],
+        tolerance: float,
+    ) -> None:
+        loaded, lowered, oracle = session
+        rng = np.random.default_rng(0)
+        images = rng.normal(size=(20, *lowered[0].op.in_shape)).astype(np.float32)
+        outputs = loaded.run(images)
+        assert outputs.shape == (20, lowered.output.op.out_shape[0])
+        assert np.abs(outputs - oracle(images)).max() <= tolerance

@@ -10,13 +10,12 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hwnas.backends import portable
-from hwnas.families.base import Family
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.graph import INPUT, Node, n_macs
-from hwnas.op import Signature
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.space import Genotype, SearchSpace
+from hwnas.hardware.backends import onnx_files
+from hwnas.models.families.base import Family
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import INPUT, Node, Signature, n_macs
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.models.spaces import Genotype, SearchSpace
 
 
 class FamilyContract:
@@ -163,7 +162,7 @@ class FamilyContract:
         for genotype in genotypes[:6]:
             network = fold_batch_norm(supernet.extract(genotype))
             lowered = family.lower(family_space, genotype, signature)
-            session = portable.session(write_fp32(lowered, weights_of(network, lowered)))
+            session = onnx_files.session(write_fp32(lowered, weights_of(network, lowered)))
             images = _images(family, family_space, genotype, signature)
             with torch.no_grad():
                 expected = network(images).numpy()

@@ -1,1 +1,1 @@
-"""Data, and how supernets are trained."""
+"""The folder ``training``: say here what it is for."""

@@ -7,13 +7,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hwnas.training.config import TrainingConfig
-from hwnas.training.data import Changes, DatasetConfig, ImageData, draw_changes
-from hwnas.training.parallel import Processes
+from hwnas.training.data import AugmentationParameters, DatasetConfig, ImageData, draw_changes
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ProcessGroup
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """What is trained on."""
 
     data: ImageData
@@ -48,7 +48,7 @@ class StepContext:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Augmented images of one step with what is to be learned about them."""
 
     images: Tensor  #: ``(N, H, W, C)``, uint8, or float32 in [0, 255] where they are mixed
@@ -59,9 +59,9 @@ class Batch:
     places: Tensor | None = None
     _prepared: dict[int, Tensor] = field(default_factory=dict)
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "TrainingBatch":
         """Return the batch in the memory of a device."""
-        return Batch(
+        return TrainingBatch(
             self.images.to(device),
             self.targets.to(device),
             self.goals.to(device),
@@ -91,8 +91,11 @@ def steps_per_epoch(batch_size: int, n_images: int) -> int:
 
 
 def draw(
-    material: Material, config: TrainingConfig, step_context: StepContext, processes: Processes
-) -> Batch:
+    material: TrainingData,
+    config: TrainingConfig,
+    step_context: StepContext,
+    processes: ProcessGroup,
+) -> TrainingBatch:
     """Return this process's share of a step's batch; an epoch sees each image at most once.
 
     The last ``config.unaugmented`` of the steps see images as they are: what was learned from
@@ -106,7 +109,7 @@ def draw(
     as_they_are = step_context.progress >= 1 - config.unaugmented
     # Drawn for the whole batch, so that each process draws alike.
     changes = (
-        Changes()
+        AugmentationParameters()
         if as_they_are
         else draw_changes(n, train.side, material.dataset, step_context.generator("augment"))
     )
@@ -115,13 +118,13 @@ def draw(
     if as_they_are or not config.mixup:
         places = index[own] if changes.none else None
         goals = material.data.task.goals(part.targets)
-        return Batch(part.images, part.targets, goals, material.data, places)
+        return TrainingBatch(part.images, part.targets, goals, material.data, places)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
     share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     mixed = share * part.images.float() + (1 - share) * partner.images.float()
     targets, goals = material.data.task.mixed(part.targets, partner.targets, share)
-    return Batch(mixed, targets, goals, material.data)
+    return TrainingBatch(mixed, targets, goals, material.data)
 
 
 @lru_cache(1)

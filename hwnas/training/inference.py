@@ -1,14 +1,17 @@
 """Images read by a plain network: for its batch norm, and for what it answers."""
 
 import math
+from collections.abc import Mapping
 from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.tasks.base import Found, Task
-from hwnas.training.thread_pool import ThreadPool
+from hwnas.tasks.base import PerImageResults, Task
+from hwnas.tasks.metrics import column
+from hwnas.training.data import ImageData
+from hwnas.training.parallel import ThreadPool
 
 _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
 
@@ -31,10 +34,10 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
     network.eval()
 
 
-def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> Found:
+def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> PerImageResults:
     """Return what the task finds of each of ``images`` ``(N, C, R, R)``, ``(N,)``."""
 
-    def of_batch(x: Tensor, y: Tensor) -> Found:
+    def of_batch(x: Tensor, y: Tensor) -> PerImageResults:
         with torch.inference_mode():
             return task.per_sample(network(x).numpy(), y.numpy())
 
@@ -46,3 +49,35 @@ def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) 
 @cache
 def _thread_pool() -> ThreadPool:
     return ThreadPool(torch.get_num_threads())
+
+
+# Networks whose answers, once they are trained, cannot be told from guesses.
+#
+# ``watch`` stops a training that learns nothing, but none of fewer steps than its window has.
+
+
+def guessing(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
+    """Return which networks do not surely answer better than guesses do.
+
+    Args:
+        task: What they are for.
+        found: The metric on ``n`` images, by what a network is called.
+        n: How many.
+    """
+    return {name: value for name, value in found.items() if not task.has_learned(value * n, n)}
+
+
+def told(data: ImageData, found: Mapping[str, float], cure: str) -> list[str]:
+    """Return in a sentence which networks may be guessing on validation; none where none is.
+
+    Args:
+        data: That networks were trained on.
+        found: The metric on the validation split, by what a network is called.
+        cure: Options that train longer.
+    """
+    n, label = len(data.validation), column(data.task.metric).label
+    each = [f"{name} ({label} {v:.4g})" for name, v in guessing(data.task, found, n).items()]
+    return [
+        f"No better than by guessing, as far as {n:,} validation images tell: {', '.join(each)}. "
+        f"Train longer: {cure}."
+    ] * bool(each)

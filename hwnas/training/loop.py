@@ -11,18 +11,60 @@ from typing import Protocol, final
 import torch
 from torch import nn
 
-from hwnas.errors import CollapseError, ConfigError, TrainingError
-from hwnas.families.base import Recipe
-from hwnas.progress import Progress
+from hwnas.core.errors import CollapseError, ConfigError, TrainingError
+from hwnas.core.progress import Progress
+from hwnas.models.families.base import TrainingRecipe
 from hwnas.training import batches, parallel
-from hwnas.training.batches import Batch, Material, StepContext
-from hwnas.training.checkpoint import Checkpoint, State
-from hwnas.training.config import TrainingConfig
+from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
+from hwnas.training.checkpoints import (
+    WINDOW,
+    Checkpoint,
+    CollapseDetector,
+    ParameterAverages,
+    TrainingState,
+    averaged,
+)
 from hwnas.training.data import ahead
-from hwnas.training.ema import Averages, averaged
-from hwnas.training.optimiser import optimiser, schedule
-from hwnas.training.shortage import is_shortage, largest_fitting
-from hwnas.training.watch import WINDOW, Watch
+from hwnas.training.optimisers import optimiser, schedule
+from hwnas.training.options import TrainingConfig
+
+# What happens where memory is too small for a batch.
+
+_WORDS = (
+    "not enough memory",
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "could not create a memory",  # of oneDNN, as is the next
+    "could not create a primitive",
+)
+
+
+def is_shortage(error: Exception) -> bool:
+    """Return whether an error means that memory is too small; torch has many words for it."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
+
+
+def largest_fitting(batch_size: int, attempt: Callable[[int], object]) -> int | None:
+    """Return the largest half, quarter, eighth... of a batch that fits; ``None`` if none does."""
+    while batch_size >= 4:
+        batch_size //= 2
+        if _fits(batch_size, attempt):
+            return batch_size
+    return None
+
+
+def _fits(batch_size: int, attempt: Callable[[int], object]) -> bool:
+    try:
+        attempt(batch_size)
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        return False
+    return True
+
 
 _MAX_GRADIENT_NORM = 5.0
 _RESERVE_BYTES = 256 << 20
@@ -30,11 +72,11 @@ _ROWS = 1000  # of a log: a longer training logs means over several steps
 _TIMED, _TIMED_S = 3, 1.0  # steps that say how long others take, and seconds of them, at least
 _MOMENT = "torch"  # what layers with randomness of their own draw from
 
-Row = Mapping[str, float]
+LogRow = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What one step found."""
 
     losses: Mapping[str, float]  #: by name
@@ -42,31 +84,31 @@ class Outcome:
     n_networks: int  #: that were trained
 
 
-class Step(Protocol):
+class GradientStep(Protocol):
     """Adds gradients to what is trained: all that differs between a supernet and one network."""
 
-    def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
+    def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         """Compute losses of the batch and add up their gradients."""
         ...
 
 
 @dataclass(frozen=True)
-class Trainee:
+class TrainingJobSpec:
     """What is trained, and how."""
 
     module: nn.Module
-    step: Step
-    recipe: Recipe  #: where options leave it open
+    step: GradientStep
+    recipe: TrainingRecipe  #: where options leave it open
     phase: str = "Train supernet"  #: what progress calls it
     #: for the log: gives figures by name, with the weights that the module holds just then
-    measure: Callable[[], Row] | None = None
+    measure: Callable[[], LogRow] | None = None
     first_epoch: int = 0  #: its number, which its batches are drawn by: those before were seen
 
 
-class Log(Protocol):
+class TrainingLog(Protocol):
     """Gets rows with ``step``, ``lr``, losses..."""
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: LogRow) -> None:
         """Take in a row."""
         ...
 
@@ -76,15 +118,15 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True)
-class Saving:
+class CheckpointPolicy:
     """Where and how often training state is kept, and who reads along."""
 
     checkpoint: Checkpoint
     every_s: float = 15.0  #: with a step and the time of writing, a kill loses at most 20 s
     clock: Callable[[], float] = time.monotonic
-    log: Log | None = None
+    log: TrainingLog | None = None
 
-    def save(self, state: State, n_steps: int) -> None:
+    def save(self, state: TrainingState, n_steps: int) -> None:
         """Keep the state, and before it the rows of its steps, which no later call writes again."""
         if self.log is not None:
             self.log.keep()
@@ -92,7 +134,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Summary:
+class TrainingSummary:
     """What a call of ``train`` did; nothing where the training was finished before."""
 
     n_steps: int
@@ -105,7 +147,7 @@ def n_steps(config: TrainingConfig, n_images: int) -> int:
     return config.epochs * batches.steps_per_epoch(config.batch_size, n_images)
 
 
-def check(config: TrainingConfig, n_images: int) -> None:
+def check_training(config: TrainingConfig, n_images: int) -> None:
     """Refuse what cannot be trained so, before anything is made for it.
 
     Raises:
@@ -138,13 +180,13 @@ def device(config: TrainingConfig) -> torch.device:
 
 
 def train(
-    trainee: Trainee,
-    material: Material,
+    trainee: TrainingJobSpec,
+    material: TrainingData,
     config: TrainingConfig,
     seed: int,
-    saving: Saving,
+    saving: CheckpointPolicy,
     progress: Progress,
-) -> Summary:
+) -> TrainingSummary:
     """Train to the end, continuing from the checkpoint if there is one.
 
     Batches, augmentation and subnets of step ``s`` are drawn from ``(seed, s)``, so that a training
@@ -159,7 +201,7 @@ def train(
         TrainingError: the training collapsed, or a batch does not fit into memory.
     """
     n_images = len(material.data.train)
-    check(config, n_images)
+    check_training(config, n_images)
     training = _Training(trainee, material, config, seed, saving)
     total, done = training.total, saving.checkpoint.load(training.state)
     start = saving.clock()
@@ -178,15 +220,19 @@ def train(
     if training.state.averages is not None:
         training.state.averages.use()
     trainee.module.cpu()
-    return Summary(total - done, saving.clock() - start, training.n_images)
+    return TrainingSummary(total - done, saving.clock() - start, training.n_images)
 
 
-def step_s(trainee: Trainee, material: Material, config: TrainingConfig, seed: int) -> float:
+def step_s(
+    trainee: TrainingJobSpec, material: TrainingData, config: TrainingConfig, seed: int
+) -> float:
     """Return the seconds that a step of a training takes just now, but for the first, slower one.
 
     The module learns from some steps; nothing is kept. They are too few to be judged a collapse.
     """
-    training = _Training(trainee, material, config, seed, Saving(Checkpoint(Path("unkept"))))
+    training = _Training(
+        trainee, material, config, seed, CheckpointPolicy(Checkpoint(Path("unkept")))
+    )
     steps, ends = range(min(training.total, WINDOW - 1)), [time.perf_counter()]
     with torch.random.fork_rng():
         for step, batch in zip(steps, training.batches(steps), strict=True):
@@ -204,11 +250,11 @@ class _Training:
 
     def __init__(
         self,
-        trainee: Trainee,
-        material: Material,
+        trainee: TrainingJobSpec,
+        material: TrainingData,
         config: TrainingConfig,
         seed: int,
-        saving: Saving,
+        saving: CheckpointPolicy,
     ):
         self._trainee, self._material, self._config = trainee, material, config
         self._seed, self._saving = seed, saving
@@ -220,23 +266,23 @@ class _Training:
         self._per_epoch = batches.steps_per_epoch(config.batch_size, n_images)
         module = trainee.module.to(self._device).train()
         self._parameters = [*module.parameters()]
-        self.state = State(
+        self.state = TrainingState(
             module,
             optimiser(module, self._recipe, config.momentum, self.total),
-            Averages(module, config.ema) if config.ema else None,
-            Watch(material.data.task, self.total),
+            ParameterAverages(module, config.ema) if config.ema else None,
+            CollapseDetector(material.data.task, self.total),
         )
         # Addresses, not memory: what a smaller batch needs to be tried after a shortage of them.
         self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         self.n_images = 0
         self._log = _Log(max(1, self.total // _ROWS), self._per_epoch)
 
-    def batches(self, steps: range) -> Iterator[Batch]:
+    def batches(self, steps: range) -> Iterator[TrainingBatch]:
         """Yield the batches of steps, read ahead of time where images stream."""
         train = self._material.data.train
         return ahead(train, lambda step: self._batch(self._config, self._step_context(step)), steps)
 
-    def step(self, step: int, batch: Batch) -> None:
+    def step(self, step: int, batch: TrainingBatch) -> None:
         """Take one step."""
         lr = self._recipe.lr * schedule(step / self.total, self._config.warmup)
         for group in self.state.optimiser.param_groups:
@@ -262,7 +308,7 @@ class _Training:
         first = self._trainee.first_epoch * self._per_epoch
         return StepContext(self._seed, first + step, step / self.total)
 
-    def _gradients(self, batch: Batch, step_context: StepContext) -> tuple[Row, float]:
+    def _gradients(self, batch: TrainingBatch, step_context: StepContext) -> tuple[LogRow, float]:
         """Compute the gradients of one step; return the losses and what was found of the images."""
         self.state.optimiser.zero_grad()
         try:
@@ -282,7 +328,7 @@ class _Training:
         *losses, mean = found.tolist()
         return dict(zip(outcome.losses, losses, strict=True)), mean * self.processes.n
 
-    def _batch(self, config: TrainingConfig, step_context: StepContext) -> Batch:
+    def _batch(self, config: TrainingConfig, step_context: StepContext) -> TrainingBatch:
         return batches.draw(self._material, config, step_context, self.processes)
 
     def _clipped(self) -> float:
@@ -317,7 +363,7 @@ class _Training:
             )
         return TrainingError(f"{words}; this does: train.batch_size={fits}")
 
-    def _report(self, step: int, row: Row) -> None:
+    def _report(self, step: int, row: LogRow) -> None:
         log, measure = self._saving.log, self._trainee.measure
         if log is None or not self.processes.leads:
             return
@@ -335,9 +381,9 @@ class _Log:
 
     def __init__(self, every: int, per_epoch: int):
         self._every, self._per_epoch = every, per_epoch
-        self._rows: list[Row] = []
+        self._rows: list[LogRow] = []
 
-    def add(self, done: int, row: Row) -> Row:
+    def add(self, done: int, row: LogRow) -> LogRow:
         """Take in a step; return means where a row is due, the last learning rate, else nothing."""
         self._rows.append(row)
         if done % self._every and done % self._per_epoch:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hwnas import machine
-from hwnas.graph import Graph
+from hwnas.core import machine
+from hwnas.models.graph import Graph
 
 AUTO, FLOAT32, BFLOAT16 = "auto", "float32", "bfloat16"
 
@@ -18,7 +18,7 @@ _ABLE = {"avx512_bf16", "amx_bf16"}  # features of CPUs that multiply bfloat16
 DENSE = 50
 
 
-def chosen(asked: str, lowered: Graph, device: str) -> str:
+def choose_precision(asked: str, lowered: Graph, device: str) -> str:
     """Return the format that a network is trained in: as asked, or which is the faster one.
 
     Args:

@@ -4,24 +4,69 @@ Source: Yu et al., "BigNAS", ECCV 2020, https://arxiv.org/abs/2003.11142; Yu & H
 Slimmable Networks and Improved Training Techniques", ICCV 2019, https://arxiv.org/abs/1903.05134.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from hwnas.families.base import Supernet
-from hwnas.families.rounding import Rounding, rounded_by
-from hwnas.space import Genotype, SearchSpace
-from hwnas.training import parallel, progressive
-from hwnas.training.batches import Batch, StepContext
-from hwnas.training.config import TrainingConfig
-from hwnas.training.loop import Outcome
+from hwnas.models.families.base import Supernet
+from hwnas.models.families.elastic_layers import Rounding, rounded_by
+from hwnas.models.spaces import Genotype, Option, SearchSpace
+from hwnas.training import parallel
+from hwnas.training.batches import StepContext, TrainingBatch
+from hwnas.training.loop import StepOutcome
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ThreadPool
 from hwnas.training.precision import FLOAT32, forward
-from hwnas.training.thread_pool import ThreadPool
+
+# Progressive widening: a training begins with the largest network and admits smaller ones.
+#
+# Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3:
+# first
+# the largest alone, then elastic kernels, then depths, then widths. Here the time of widening has
+# four equal parts: the largest alone; smaller kernels; smaller depths; and everything else (widths,
+# expansions, heads). Within a part the options of its choices are admitted from the largest down,
+# in
+# equal times. Resolutions are free from the start, as they are there.
+
+_PARTS = 4
+
+
+def admitted(space: SearchSpace, progress: float, widening: float) -> SearchSpace:
+    """Return the space of the options that are admitted so far.
+
+    Args:
+        space: The whole.
+        progress: Of the training, in [0, 1).
+        widening: Fraction of the training after which all options are admitted; 0: from the start.
+    """
+    if progress >= widening:
+        return space
+    part = _PARTS * progress / widening
+    choices = {
+        name: _largest(options, part - _part(name)) for name, options in space.choices.items()
+    }
+    return replace(space, choices=choices)
+
+
+def _part(name: str) -> int:
+    """Return the part of the widening in which smaller options of a choice are admitted."""
+    kind = name.rpartition(".")[2]
+    return {"resolution": -1, "kernel": 1, "depth": 2}.get(kind, 3)
+
+
+def _largest(options: tuple[Option, ...], fraction: float) -> tuple[Option, ...]:
+    """Return the options that are admitted after a fraction of their part, in [-3, 5]."""
+    if fraction < 0:
+        return options[-1:]
+    smaller = min(len(options) - 1, math.floor(fraction * (len(options) - 1)) + 1)
+    return options[len(options) - 1 - smaller :]
+
 
 Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
 
@@ -48,9 +93,9 @@ class Sandwich:
     dtype: str = FLOAT32
     _thread_pool: ThreadPool | None = field(default=None, init=False)
 
-    def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
+    def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
-        space = progressive.admitted(self.space, step_context.progress, self.config.progressive)
+        space = admitted(self.space, step_context.progress, self.config.progressive)
         genotypes = draw(space, self.config.n_random, step_context.rng("subnets"))
         losses, total = self.learn(genotypes, batch)
         middle = losses[1:-1] or losses[-1:]
@@ -59,9 +104,9 @@ class Sandwich:
             "loss_random": sum(middle) / len(middle),
             "loss_smallest": losses[-1],
         }
-        return Outcome(named, total, len(genotypes))
+        return StepOutcome(named, total, len(genotypes))
 
-    def learn(self, genotypes: list[Genotype], batch: Batch) -> tuple[list[float], float]:
+    def learn(self, genotypes: list[Genotype], batch: TrainingBatch) -> tuple[list[float], float]:
         """Add up the gradients of all genotypes.
 
         The first learns from the targets; by in-place distillation it teaches the others, else
@@ -108,13 +153,13 @@ class Sandwich:
                 so_far = parameter.grad
                 parameter.grad = gradient if so_far is None else so_far + gradient
 
-    def _manned(self, batch: Batch) -> ThreadPool:
+    def _manned(self, batch: TrainingBatch) -> ThreadPool:
         """Return who computes the subnets: one after another where they would interfere."""
         alone = batch.images.device.type != "cpu" or parallel.current().n > 1
         n_tasks = self.config.n_random + 2
         return ThreadPool(1 if alone or not self._apart(batch) else n_tasks)
 
-    def _apart(self, batch: Batch) -> bool:
+    def _apart(self, batch: TrainingBatch) -> bool:
         """Return whether a subnet leaves alone what others read, and draws no random numbers."""
         module, largest = self.supernet.module, self.space.largest()
         kept = [buffer.clone() for buffer in module.buffers()]
@@ -128,7 +173,7 @@ class Sandwich:
         return apart
 
     def _outputs(
-        self, genotype: Genotype, batch: Batch, roundings: Mapping[Genotype, Rounding]
+        self, genotype: Genotype, batch: TrainingBatch, roundings: Mapping[Genotype, Rounding]
     ) -> Tensor:
         images = batch.at(self.resolution(genotype))
         with rounded_by(roundings[genotype]):

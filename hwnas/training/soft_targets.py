@@ -22,14 +22,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hwnas import files
-from hwnas.progress import Progress
+from hwnas.core import files
+from hwnas.core.progress import Progress
 from hwnas.training import batches
-from hwnas.training.batches import Batch, Material, StepContext
-from hwnas.training.config import TrainingConfig
-from hwnas.training.parallel import Processes
+from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ProcessGroup, ThreadPool
 from hwnas.training.precision import FLOAT32, forward
-from hwnas.training.thread_pool import ThreadPool
 
 _LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
 _AS_THEY_ARE = "as_they_are"
@@ -52,7 +51,7 @@ class SoftTargets:
     n_steps: int
     _loaded: dict[str, Tensor] = field(default_factory=dict)
 
-    def of(self, batch: Batch, step_context: StepContext) -> Tensor:
+    def of(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
         """Return what is learned from the answers to the images of a step's batch."""
         if batch.places is not None:
             outputs = self._file(_AS_THEY_ARE)[batch.places]
@@ -70,10 +69,10 @@ class SoftTargets:
 
 @final
 @dataclass(frozen=True)
-class Views:
+class AugmentedViews:
     """The images that a training shows, as a teacher reads them: ``(N, C, R, R)``."""
 
-    material: Material
+    material: TrainingData
     config: TrainingConfig
     seed: int
     resolution: int
@@ -122,14 +121,18 @@ class Views:
             part = data.train.take(torch.arange(start, min(n, start + _BATCH)))
             yield data.prepare(part.images, self.resolution)
 
-    def _batch(self, step: int) -> Batch:
+    def _batch(self, step: int) -> TrainingBatch:
         first, total = self.first_epoch * self.n_steps, self.config.epochs * self.n_steps
         step_context = StepContext(self.seed, first + step, step / total)
-        return batches.draw(self.material, self.config, step_context, Processes())
+        return batches.draw(self.material, self.config, step_context, ProcessGroup())
 
 
 def record(
-    network: nn.Module, folder: Path, views: Views, progress: Progress, dtype: str = FLOAT32
+    network: nn.Module,
+    folder: Path,
+    views: AugmentedViews,
+    progress: Progress,
+    dtype: str = FLOAT32,
 ) -> SoftTargets | None:
     """Return the answers of a teacher to all batches of a training; compute those not kept yet.
 
@@ -169,7 +172,7 @@ def record(
                 path = folder / f"{name}.safetensors"
                 if not path.is_file() and (found := answered(shown(), advance)):
                     _keep(path, together(found))
-        files.write(whole, b"")
+        files.write_file(whole, b"")
     return SoftTargets(folder, views.n_steps)
 
 

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hwnas.accuracy.audit import (
-    Finding,
-    Subject,
+from hwnas.core.quantity import Quantity
+from hwnas.models.families.annotations import bare
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.evaluation.rank_audit import (
+    AuditedNetwork,
+    AuditFinding,
     choose,
     judge,
     rank_correlation,
@@ -16,15 +19,12 @@ from hwnas.accuracy.audit import (
     seed_deviation,
     two_seeds,
 )
-from hwnas.families.annotations import bare
-from hwnas.figure import Figure
-from hwnas.space import SearchSpace
 
 
-def _finding(small: SearchSpace, seed: int, supernet: float, *alone: float) -> Finding:
-    subject = Subject("space", small.sample(random.Random(seed)))
-    figures = tuple(Figure(value, "measured") for value in alone)
-    return Finding(subject, Figure(supernet, "measured"), figures)
+def _finding(small: SearchSpace, seed: int, supernet: float, *alone: float) -> AuditFinding:
+    subject = AuditedNetwork("space", small.sample(random.Random(seed)))
+    figures = tuple(Quantity(value, "measured") for value in alone)
+    return AuditFinding(subject, Quantity(supernet, "measured"), figures)
 
 
 def test_choice_is_spread_over_the_front_and_over_the_sizes_of_the_space(
@@ -123,12 +123,12 @@ def test_agreement_of_two_trainings_is_what_it_is_and_its_interval_holds_it(
     truth = spread * stats.norm.ppf((np.arange(n) + 0.5) / n)
     pairs = truth + rng.standard_normal((200, 2, n))
     true = float(np.mean([stats.kendalltau(first, second).statistic for first, second in pairs]))
-    subject, reading = _finding(small, 0, 0.0, 0.0).subject, Figure(0.0, "measured")
+    subject, reading = _finding(small, 0, 0.0, 0.0).subject, Quantity(0.0, "measured")
     found = []
     for readings in truth[:, None] + rng.standard_normal((120, n, 2)):
         alone = [readings[i, : 1 + (i % 4 == 2)] for i in range(n)]
-        each = [tuple(Figure(float(value), "measured") for value in own) for own in alone]
-        found.append(two_seeds([Finding(subject, reading, own) for own in each]))
+        each = [tuple(Quantity(float(value), "measured") for value in own) for own in alone]
+        found.append(two_seeds([AuditFinding(subject, reading, own) for own in each]))
     assert float(np.median([f.value for f in found if f])) == pytest.approx(true, abs=0.06)
     assert sum(f.low - 0.03 <= true <= f.high for f in found if f) >= 0.91 * len(found)
     assert np.mean([f.high - f.low for f in found if f]) < 0.8

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from hwnas.accuracy.fidelity import log_error, log_std, outlook
-from hwnas.tasks.proportion import proportion
+from hwnas.tasks.intervals import proportion
+from hwnas.training.evaluation.fidelity import log_error, log_std, outlook
 
 
 def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[float, float]]:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import families
-from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.families import annotations
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.int8.simulated import as_run
-from hwnas.space import SearchSpace
-from hwnas.tasks.score import Incumbent
+from hwnas.models import families
+from hwnas.models.families import annotations
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.int8.simulation import as_run
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks.base import Incumbent
 from hwnas.training.data import ImageData
+from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.inference import per_sample, recalibrate
 from tests.conftest import images_of
 from tests.families.test_precision import with_precision
@@ -76,7 +76,7 @@ def test_images_that_are_not_kept_are_read_alike(
 ) -> None:
     genotype = tiny.sample(random.Random(0))
     kept = _evaluator(tiny, digits).score(genotype)
-    monkeypatch.setattr("hwnas.accuracy.supernet._KEPT", 0)
+    monkeypatch.setattr("hwnas.training.evaluation.shared_weights._KEPT", 0)
     evaluator = _evaluator(tiny, digits)
     assert evaluator.score(genotype) == kept
     assert {name for name, _ in evaluator._prepared} == {"calibration"}
@@ -108,9 +108,9 @@ def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: Im
     plain = _evaluator(tiny, digits).score(tiny.largest())
     assert evaluator.score(reals).figure == plain.figure
     network = evaluator.network(whole)
-    lowered = annotations.lower(families.of(space), space, whole, digits.signature)
+    lowered = annotations.lower(families.family_of(space), space, whole, digits.signature)
     simulated = as_run(network, lowered, lambda: evaluator.calibration_images(whole))
-    resolution = families.of(space).resolution(space, whole)
+    resolution = families.family_of(space).resolution(space, whole)
     batches = digits.batches(digits.validation, resolution)
     found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
     assert evaluator.score(whole).figure == digits.task.score(found)

@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 import torch
 
-from hwnas import supernets
-from hwnas.accuracy.options import TrainedConfig
-from hwnas.accuracy.trained import TrainedEvaluator
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.errors import ConfigError
-from hwnas.finishing import finish
-from hwnas.finishing.finisher import Finisher
-from hwnas.finishing.lesson import Origin
-from hwnas.finishing.options import FinishConfig, FinishingConfig
-from hwnas.int8.quantise import quantise
-from hwnas.progress import Silent
-from hwnas.runtimes.onnx_writer import write_int8
-from hwnas.supernets import TrainingSetup
-from hwnas.tasks.score import Incumbent
-from hwnas.training.alone import _Alone
-from hwnas.training.batches import Batch, StepContext
-from hwnas.training.config import TrainingConfig
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.onnx.writer import write_int8
+from hwnas.tasks.base import Incumbent
+from hwnas.training import supernet
+from hwnas.training.batches import StepContext, TrainingBatch
 from hwnas.training.data import DatasetConfig
-from hwnas.training.loop import Outcome
+from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning import pipeline
+from hwnas.training.finetuning.finetuning_options import FinishConfig, FinishingConfig
+from hwnas.training.finetuning.stages import NetworkSource
+from hwnas.training.loop import StepOutcome
+from hwnas.training.options import TrainingConfig
+from hwnas.training.single_network import _SingleNetworkStep
+from hwnas.training.supernet import TrainingSetup
+from hwnas.workflows.search.finisher import Finetuner
 from tests.families.test_precision import BOTH, WHEN, with_precision
 from tests.training.fakes import same
 
@@ -34,7 +34,7 @@ CONFIG = TrainedConfig(fidelities=[1, 3])
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
-    space, families, data = supernets.read(["tiny"], DIGITS, Silent())
+    space, families, data = supernet.read_space_and_data(["tiny"], DIGITS, NullProgress())
     train = TrainingConfig(epochs=20, batch_size=64)
     folder = tmp_path_factory.mktemp("networks")
     (space,) = space.members
@@ -69,7 +69,7 @@ def test_what_was_trained_is_not_trained_again(
     def step(*_: object) -> None:
         raise AssertionError("trained twice")
 
-    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     again = _evaluator(setup)
     assert again.score(genotype) == first
     assert same(again.extracted(genotype).state_dict(), network.state_dict())
@@ -81,9 +81,11 @@ def test_trainings_in_a_row_see_what_one_training_sees(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown, genotype = list[bytes](), setup.space.smallest()
-    learned = _Alone.__call__
+    learned = _SingleNetworkStep.__call__
 
-    def step(self: _Alone, batch: Batch, step_context: StepContext) -> Outcome:
+    def step(
+        self: _SingleNetworkStep, batch: TrainingBatch, step_context: StepContext
+    ) -> StepOutcome:
         shown.append(batch.images.numpy().tobytes())
         return learned(self, batch, step_context)
 
@@ -95,11 +97,11 @@ def test_trainings_in_a_row_see_what_one_training_sees(
         else:  # of finishing alone
             weights.as_left({genotype.id: left}).extracted(genotype)
             shown.clear()
-            origin = Origin(setup, weights.as_left({genotype.id: left}), genotype)
-            finish.tuned(origin, FinishingConfig(epochs=2), Silent())
+            origin = NetworkSource(setup, weights.as_left({genotype.id: left}), genotype)
+            pipeline.tuned(origin, FinishingConfig(epochs=2), NullProgress())
         return [*shown]
 
-    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     one, several = (replace(setup, supernets=tmp_path / name) for name in ("one", "several"))
     whole, n = seen(one, [5]), len(setup.data.train) // 64
     assert len(set(whole)) == 5 * n, "each step sees images of its own"
@@ -165,7 +167,7 @@ def test_the_time_to_finish_a_network_counts_what_was_not_trained_yet(
         setup_of=lambda _: setup,
     )
     weights = _evaluator(setup)
-    finisher = Finisher(parts, weights)
+    finisher = Finetuner(parts, weights)
     n = len(setup.data.train) // 64
     assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (n, 3 * n)
     weights.extracted(genotype)
@@ -196,7 +198,7 @@ def test_a_network_in_int8_is_scored_so_and_shares_its_training(
     def step(*_: object) -> None:
         raise AssertionError("trained twice")
 
-    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     for genotype in (whole, edges):
         found = evaluator.score(genotype).figure
         lowered, network = setup.lowered(genotype), evaluator.network(genotype)

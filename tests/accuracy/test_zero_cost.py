@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas import families
-from hwnas.accuracy import zero_cost
-from hwnas.accuracy.zero_cost import NAMES, ZeroCost, naswot, synflow
-from hwnas.graph import n_macs, n_params
-from hwnas.space import SearchSpace
+from hwnas.models import families
+from hwnas.models.graph import n_macs, n_params
+from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import ImageData
+from hwnas.training.evaluation import zero_cost
+from hwnas.training.evaluation.zero_cost import NAMES, ZeroCost, naswot, synflow
 
 
 def _known(names: Sequence[str], space: SearchSpace, data: ImageData) -> ZeroCost:

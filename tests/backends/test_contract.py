@@ -4,7 +4,7 @@ import onnxruntime
 import openvino
 import pytest
 
-from hwnas.target import Target
+from hwnas.hardware.target import Target
 from hwnas.testing import BackendContract
 from tests.conftest import target
 

@@ -5,14 +5,13 @@ import numpy as np
 import openvino
 import pytest
 
-from hwnas.backends import base, portable
-from hwnas.backends.openvino import session
-from hwnas.backends.openvino.engine import OpenVinoEngine
-from hwnas.errors import CompileError, ConfigError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
-from hwnas.target import Remote
-from hwnas.timing import TimingConfig
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends import base, onnx_files
+from hwnas.hardware.backends.openvino import session
+from hwnas.hardware.backends.openvino.engine import OpenVinoEngine
+from hwnas.hardware.target import Remote
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 from tests.conftest import target
 
 CPU = replace(target("cpu"), runtime="openvino")
@@ -41,7 +40,9 @@ def test_every_operator_is_timed(op: OpSpec, dtype: str) -> None:
 
 def _contents(dtype: str) -> dict[str, bytes]:
     op = replace(CONV, dtype="int8" if dtype == "int8" else "float32")
-    return session.written(portable.random_model(Graph.of((Node("conv", op, (INPUT,)),))), dtype)
+    return session.openvino_ir(
+        onnx_files.random_model(Graph.of((Node("conv", op, (INPUT,)),))), dtype
+    )
 
 
 def test_files_say_in_which_precision_they_run() -> None:
@@ -62,13 +63,13 @@ def test_precision_that_this_cpu_lacks_is_refused_by_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(openvino, "Core", Old)
     message = r"target.dtype=float16: this CPU has no FP16.* Allowed here: float32, int8\."
     with pytest.raises(ConfigError, match=message):
-        base.of(replace(CPU, dtype="float16"))
+        base.backend_of(replace(CPU, dtype="float16"))
     with pytest.raises(ConfigError, match=message):
         OpenVinoEngine(replace(CPU, dtype="float16"), Remote())
 
 
 def test_file_that_is_none_and_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="OpenVINO refuses the network"):
-        session.opened({".xml": b"no network", ".bin": b""})
+        session.open_ir({".xml": b"no network", ".bin": b""})
     with pytest.raises(CompileError, match=r"reads images \[3, 8, 8\], not \[3, 9, 9\]"):
-        session.opened(_contents("float32")).run(np.zeros((2, 3, 9, 9), np.float32))
+        session.open_ir(_contents("float32")).run(np.zeros((2, 3, 9, 9), np.float32))

@@ -11,29 +11,29 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from hwnas import backends
-from hwnas.backends import base
-from hwnas.backends.alone import alone, less, nothing, with_and_without
-from hwnas.backends.onnxruntime import provider
-from hwnas.backends.onnxruntime.engine import OrtEngine, open_engine
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.backends.onnxruntime.settings import OnnxRuntime
-from hwnas.backends.portable import random_model
-from hwnas.errors import CompileError, ConfigError, TableError
-from hwnas.export.runners import runners
-from hwnas.graph import Graph
-from hwnas.latency_table import Entry, LatencyTable, setting
-from hwnas.op import OpSpec
-from hwnas.provenance import differences, open_table
-from hwnas.provenance import facts as provenance
-from hwnas.target import Remote, Target, facts, from_facts
-from hwnas.tasks.classification.task import Classes
-from hwnas.timing import Timing, TimingConfig
+from hwnas.core.errors import CompileError, ConfigError, TableError
+from hwnas.export.artefacts import runners
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base
+from hwnas.hardware.backends.measured_backend import alone, less, nothing, with_and_without
+from hwnas.hardware.backends.onnx_files import random_model
+from hwnas.hardware.backends.onnxruntime import OnnxRuntimeSettings, provider
+from hwnas.hardware.backends.onnxruntime.engine import OrtEngine, open_engine
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, setting
+from hwnas.hardware.latency_tables.provenance import differences, open_table
+from hwnas.hardware.latency_tables.provenance import facts as provenance
+from hwnas.hardware.target import Remote, Target, facts, from_facts
+from hwnas.hardware.timing import Timing, TimingConfig
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.tasks.classification import ClassificationTask
 from tests.backends.test_openvino import OPS
 from tests.conftest import target, with_settings
 
 CPU = replace(target("cpu"), runtime="onnxruntime")
-AZURE = with_settings(CPU, OnnxRuntime("azure"))  # calls services: it takes no operator of ours
+AZURE = with_settings(
+    CPU, OnnxRuntimeSettings("azure")
+)  # calls services: it takes no operator of ours
 LISTED = onnxruntime.get_available_providers()
 QUICK = TimingConfig(repeats=3, min_repeat_ms=0.1)
 CONV = Graph.of(alone(OPS[0]))
@@ -45,7 +45,7 @@ needs_azure = pytest.mark.skipif(
 
 def _needs(name: str) -> Any:
     """Return a provider's settings, skipped where the installed onnxruntime does not have it."""
-    chosen = OnnxRuntime(name)
+    chosen = OnnxRuntimeSettings(name)
     reason = f"not run: the installed onnxruntime lists no {chosen.name}"
     return pytest.param(chosen, marks=pytest.mark.skipif(chosen.name not in LISTED, reason=reason))
 
@@ -62,25 +62,25 @@ def _needs(name: str) -> Any:
 def test_providers_are_named_in_short_or_as_onnxruntime_does(
     given: str, short: str, name: str
 ) -> None:
-    assert (OnnxRuntime(given).provider, OnnxRuntime(given).name) == (short, name)
+    assert (OnnxRuntimeSettings(given).provider, OnnxRuntimeSettings(given).name) == (short, name)
 
 
 @pytest.mark.parametrize("given", ["", "a/b", "../x", "c" * 100])
 def test_what_cannot_name_a_provider_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=r"target.onnxruntime.provider must be the name"):
-        OnnxRuntime(given)
+        OnnxRuntimeSettings(given)
 
 
 def test_options_of_the_cpu_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"the provider cpu has none; it was given arena"):
-        OnnxRuntime(options={"arena": "1"})
+        OnnxRuntimeSettings(options={"arena": "1"})
 
 
 def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
     assert setting(CPU) == "onnxruntime-float32-1t-b1"
     assert "onnxruntime" not in facts(CPU)
     names = {
-        setting(with_settings(CPU, OnnxRuntime("cuda", options)))
+        setting(with_settings(CPU, OnnxRuntimeSettings("cuda", options)))
         for options in ({}, {"device_id": "0"}, {"device_id": "1"})
     }
     assert len(names) == 3
@@ -89,16 +89,16 @@ def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
 
 
 def test_provider_that_is_not_installed_is_refused_with_its_package() -> None:
-    other = next(n for n in ("migraphx", "qnn") if OnnxRuntime(n).name not in LISTED)
+    other = next(n for n in ("migraphx", "qnn") if OnnxRuntimeSettings(n).name not in LISTED)
     wheel = f"onnxruntime-{other}"
     cure = rf"pip uninstall -y onnxruntime {wheel} && pip install {wheel}$"
     with pytest.raises(ConfigError, match=rf"provider={other}: .* {cure}"):
-        base.of(with_settings(CPU, OnnxRuntime(other)))
+        base.backend_of(with_settings(CPU, OnnxRuntimeSettings(other)))
 
 
 def test_provider_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"Unknown provider 'cudda'.* cpu"):
-        base.of(with_settings(CPU, OnnxRuntime("cudda")))
+        base.backend_of(with_settings(CPU, OnnxRuntimeSettings("cudda")))
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_meter_of_another_gpu_than_that_of_networks_is_refused(
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    cuda = with_settings(replace(CPU, meter="nvml"), OnnxRuntime("cuda", options))
+    cuda = with_settings(replace(CPU, meter="nvml"), OnnxRuntimeSettings("cuda", options))
     if words:
         with pytest.raises(ConfigError, match=f"reads GPU 0 .* {words}: .*meter_channel=INDEX"):
-            base.of(cuda)
+            base.backend_of(cuda)
     else:
-        base.of(cuda)
-    base.of(replace(cuda, meter_channel="1"))
-    base.of(replace(cuda, meter="none"))
+        base.backend_of(cuda)
+    base.backend_of(replace(cuda, meter_channel="1"))
+    base.backend_of(replace(cuda, meter="none"))
 
 
 @needs_azure
 def test_provider_that_leaves_operators_to_the_cpu_is_refused_by_name() -> None:
     message = r"provider=azure leaves 2 of 2 operators to the CPU \(Conv .*: the figures would be"
     with pytest.raises(CompileError, match=message):
-        OrtSession(random_model(CONV), 1, OnnxRuntime("azure"))
+        OrtSession(random_model(CONV), 1, OnnxRuntimeSettings("azure"))
     with pytest.raises(ConfigError, match="provider=azure leaves"):
         open_engine(AZURE, Remote())
 
@@ -141,7 +141,9 @@ def test_provider_that_onnxruntime_replaces_by_the_cpu_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where CUDA's libraries are missing: it is listed, and a session is of the CPU."""
-    missing = OnnxRuntime(next(n for n in ("cuda", "qnn") if OnnxRuntime(n).name not in LISTED))
+    missing = OnnxRuntimeSettings(
+        next(n for n in ("cuda", "qnn") if OnnxRuntimeSettings(n).name not in LISTED)
+    )
     listed = [missing.name, "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: listed)
     with pytest.raises(
@@ -181,10 +183,13 @@ def test_what_native_code_prints_is_kept_from_the_terminal(
 
 def test_table_of_one_provider_is_never_that_of_another(tmp_path: Path) -> None:
     found = provenance(AZURE, Remote())
-    entries = {OPS[0]: Entry("", Timing(1.0, 0.9, 1.1, 5))}
+    entries = {OPS[0]: OperatorEntry("", Timing(1.0, 0.9, 1.1, 5))}
     LatencyTable(tmp_path / "cpu" / setting(AZURE), entries, provenance=found).save()
     assert open_table(AZURE, Remote(), [tmp_path], False, "profile").entries
-    for other in (CPU, with_settings(CPU, OnnxRuntime("azure", {"endpoint_type": "openai"}))):
+    for other in (
+        CPU,
+        with_settings(CPU, OnnxRuntimeSettings("azure", {"endpoint_type": "openai"})),
+    ):
         with pytest.raises(TableError, match="no latency table for onnxruntime-"):
             open_table(other, Remote(), [tmp_path], False, "profile")
         assert "another target.onnxruntime" in differences(found, provenance(other, Remote()))
@@ -214,7 +219,9 @@ def test_versions_name_every_package_that_brings_the_module(
 
 
 def _runner(of: Target) -> str:
-    return runners({"model.fp32.onnx", "model.int8.onnx"}, Classes(("a", "b")), of)["run_onnx.py"]
+    return runners({"model.fp32.onnx", "model.int8.onnx"}, ClassificationTask(("a", "b")), of)[
+        "run_onnx.py"
+    ]
 
 
 def test_runner_of_the_cpu_is_as_short_as_before() -> None:
@@ -224,7 +231,7 @@ def test_runner_of_the_cpu_is_as_short_as_before() -> None:
 
 
 def test_runner_of_exits_adds_up_int8_as_the_other_does() -> None:
-    text = runners({"segment0.int8.onnx"}, Classes(("a", "b")), CPU)["run_exits.py"]
+    text = runners({"segment0.int8.onnx"}, ClassificationTask(("a", "b")), CPU)["run_exits.py"]
     (begin,) = (line for line in _runner(CPU).splitlines() if "x64quantprecision" in line)
     assert text.index(begin) < text.index("InferenceSession(here / name, options)")
     compile(text, "run_exits.py", "exec")
@@ -240,7 +247,7 @@ def test_runner_runs_the_targets_own_file_by_its_provider() -> None:
 
 def test_options_of_a_provider_stand_in_the_runner_as_they_were_said() -> None:
     said = {"arena_extend_strategy": "DEFAULT", "of": "SESSION"}
-    text = _runner(with_settings(CPU, OnnxRuntime("cuda", said)))
+    text = _runner(with_settings(CPU, OnnxRuntimeSettings("cuda", said)))
     assert '{"arena_extend_strategy": "DEFAULT", "of": "SESSION"}' in text
     assert text.count("DEFAULT") == 1
 
@@ -286,7 +293,9 @@ def test_difference_of_timings_holds_both_intervals_and_is_positive() -> None:
 
 
 @pytest.mark.parametrize("chosen", [*map(_needs, ("cuda", "tensorrt", "openvino"))])
-def test_other_provider_times_operators_and_computes_what_the_cpu_does(chosen: OnnxRuntime) -> None:
+def test_other_provider_times_operators_and_computes_what_the_cpu_does(
+    chosen: OnnxRuntimeSettings,
+) -> None:
     """Where it is at hand; here, with the onnxruntime of the constraints, none of them is."""
     engine = open_engine(with_settings(CPU, chosen), Remote())
     assert isinstance(engine, OrtEngine)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.api.arguments import named, of_target
-from hwnas.errors import ConfigError
+from hwnas.core.errors import ConfigError
+from hwnas.workflows.config.arguments import named, of_target
 
 
 def test_folder_needs_no_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console, RenderableType
 
-from hwnas.commands.console import Phases
+from hwnas.cli.console import Phases
 
 
 @dataclass

@@ -2,14 +2,14 @@ import functools
 
 import pytest
 
-from hwnas.api.composition import compose
-from hwnas.commands import defaults
+from hwnas.cli import help
+from hwnas.workflows.config.compose import compose
 
 
 @pytest.mark.parametrize("verb", ["search", "train"])
 def test_values_are_those_that_a_verb_starts_from(verb: str) -> None:
     composed = compose(verb, ["+target=npu"] if verb == "search" else [])
-    found = defaults.values(verb)
+    found = help.values(verb)
     assert found["dataset.name"] == "digits"
     for name, value in found.items():
         group, *path = name.split(".")
@@ -20,5 +20,5 @@ def test_values_are_those_that_a_verb_starts_from(verb: str) -> None:
 
 
 def test_what_is_taken_by_default_is_a_file() -> None:
-    assert defaults.chosen("search")["budget"] == "edge"
-    assert not defaults.chosen("compare")
+    assert help.default_groups("search")["budget"] == "edge"
+    assert not help.default_groups("compare")

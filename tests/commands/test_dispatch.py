@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.commands import dispatch
+from hwnas.cli import dispatch
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_interrupted_sweep_says_where_its_searches_are(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    monkeypatch.setattr("hwnas.commands.verbs.dispatch", search)
+    monkeypatch.setattr("hwnas.cli.dispatch.dispatch", search)
     table = ["accuracy=table", "table.path=t.parquet", "table.genotype=[e]", "table.accuracy=a"]
     assert run(["search", "-m", *table, "table.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
     (line,) = capsys.readouterr().err.splitlines()

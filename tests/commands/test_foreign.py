@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
+from hwnas.models.onnx.writer import write_fp32
 
 NETWORK: Graph = Graph.of(
     (

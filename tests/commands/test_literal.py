@@ -9,10 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from hwnas.__main__ import run
-from hwnas.api import literal
-from hwnas.api.arguments import for_hydra
-from hwnas.api.composition import compose
-from hwnas.errors import ConfigError
+from hwnas.core.errors import ConfigError
+from hwnas.workflows.config import grammar
+from hwnas.workflows.config.arguments import for_hydra
+from hwnas.workflows.config.compose import compose
 from tests.conftest import few_of
 
 SIGNS = "aü{}#='\"[](),~$\\ \n?*%:&!;|<>`^@漢.x"
@@ -31,9 +31,9 @@ def _dir(value: str) -> Any:
 def test_paths_are_taken_as_they_are_written(text: str) -> None:
     read = "./???" if text == "???" else text
     assert _dir(text) == read
-    assert _dir(literal.said(text)) == read  # as messages say it
-    quoted = f"run.dir={literal.in_quotes(text)}"  # for Hydra
-    both = compose("compare", [f"runs={literal.listed([text, 'b'])}", quoted])
+    assert _dir(grammar.said(text)) == read  # as messages say it
+    quoted = f"run.dir={grammar.in_quotes(text)}"  # for Hydra
+    both = compose("compare", [f"runs={grammar.listed([text, 'b'])}", quoted])
     assert (both.run.dir, both.paths) == (read, [read, "b"])
 
 
@@ -46,7 +46,7 @@ def test_any_text_is_taken_as_it_is_written() -> None:
             continue
         parsed = parser.parse_override(for_hydra(f"run.dir={text}")).value()
         assert OmegaConf.create({"dir": parsed}).dir == text
-        assert literal.text_of(literal.said(text)) == text
+        assert grammar.text_of(grammar.said(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from hwnas.budget import Budget
-from hwnas.commands.watch import Watch
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching.targets import Targets
-from hwnas.searching.view import View
-from hwnas.space import SearchSpace
+from hwnas.cli.console import LiveView
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import SearchView
+from hwnas.nas.targets import Targets
+from hwnas.tasks.metrics.budget import Budget
 
 
 @dataclass
@@ -20,13 +20,15 @@ class Kept:
 
 def _candidate(space: SearchSpace, trial: int, reason: str = "", **figures: float) -> Candidate:
     genotype = (space.smallest(), space.largest())[trial % 2]
-    known = {name.replace("__", "."): Figure(v, "modelled") for name, v in figures.items()}
+    known = {name.replace("__", "."): Quantity(v, "modelled") for name, v in figures.items()}
     return Candidate(trial, genotype, known, {}, reason)
 
 
 def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
     kept = Kept()
-    watch = Watch(kept, [View("", ("accuracy", "latency_ms", "flash_kib"), {"latency_ms": 2.0})])
+    watch = LiveView(
+        kept, [SearchView("", ("accuracy", "latency_ms", "flash_kib"), {"latency_ms": 2.0})]
+    )
     assert not watch.look()
     kept.candidates = [
         _candidate(tiny, 1, accuracy=0.9, latency_ms=1.0, flash_kib=8.0),
@@ -51,8 +53,8 @@ def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
 
 
 def test_errors_in_small_units_have_digits(tiny: SearchSpace) -> None:
-    watch = Watch(Kept([_candidate(tiny, 0, mae=2.5e-12, latency_ms=0.5)]), [
-        View("", ("mae", "latency_ms"), {"latency_ms": 1.0})
+    watch = LiveView(Kept([_candidate(tiny, 0, mae=2.5e-12, latency_ms=0.5)]), [
+        SearchView("", ("mae", "latency_ms"), {"latency_ms": 1.0})
     ])  # fmt: skip
     watch.look()
     assert watch.line().endswith("lowest mean absolute error 2.5e-12 at 0.5 ms")
@@ -63,7 +65,7 @@ def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
     targets = Targets({"npu": budget, "cpu": budget})
     views = [targets.view(t, objectives) for t in targets.budgets]
     both = [_candidate(tiny, 0, accuracy=0.9, npu__latency_ms=0.5, cpu__latency_ms=1.5)]
-    watch = Watch(Kept(both), views)
+    watch = LiveView(Kept(both), views)
     watch.look()
     assert watch.line() == (
         "npu: feasible 100%, front 1, newest trial 0, hypervolume 0.0000, "

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Array, Objective, Point, Run
-from hwnas.figure import Figure
+from hwnas.analysis.fronts import Array, ComparedRun, FrontPoint, Objective, ReferenceFrame
+from hwnas.core.quantity import Quantity
 
 ACCURACY = Objective("accuracy", maximise=True)
 LATENCY = Objective("latency_ms", maximise=False)
@@ -21,22 +20,22 @@ def run_of(
     block: str | None = None,
     half: Sequence[float] = (0.0, 0.0),
     names: Sequence[str] = ("accuracy", "latency_ms"),
-) -> Run:
+) -> ComparedRun:
     """Return a run of points; ``half`` is half the width of the interval in each objective."""
     points = []
     for i, row in enumerate(values):
         figures = {
-            n: Figure(x, "measured", x - h if h else None, x + h if h else None)
+            n: Quantity(x, "measured", x - h if h else None, x + h if h else None)
             for n, x, h in zip(names, row, half, strict=True)
         }
-        points.append(Point(f"line {i}", figures))
-    return Run(name, {}, points, group=group or name, block=block)
+        points.append(FrontPoint(f"line {i}", figures))
+    return ComparedRun(name, {}, points, group=group or name, block=block)
 
 
-def unit_frame(n: int, reference: float = 1.0) -> Frame:
+def unit_frame(n: int, reference: float = 1.0) -> ReferenceFrame:
     """Return a frame that leaves objectives, to be minimised, as they are up to the reference."""
     objectives = tuple(Objective(f"f{i}", maximise=False) for i in range(n))
-    return Frame(objectives, np.zeros(n), np.full(n, reference), "as they are")
+    return ReferenceFrame(objectives, np.zeros(n), np.full(n, reference), "as they are")
 
 
 def random_front(seed: int, n: int = 30, m: int = 2) -> Array:

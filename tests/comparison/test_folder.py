@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hwnas.comparison import folder
-from hwnas.cost.in_float import RATIOS
-from hwnas.figure import Figure
-from hwnas.results import Row, RunFolder
-from hwnas.space import Genotype
+from hwnas.analysis import run_fronts
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype
 
 FAST, OUTRUN = (Genotype("s", (("size", size),)) for size in (1, 2))
 CONFIG = {
@@ -18,7 +18,7 @@ CONFIG = {
 
 def _columns(*names: str) -> Row:
     """Return the columns of figures that are all one half."""
-    return {n: v for name in names for n, v in Figure(0.5, "measured").columns(name).items()}
+    return {n: v for name in names for n, v in Quantity(0.5, "measured").columns(name).items()}
 
 
 def _ratios(genotype: Genotype) -> dict[str, float]:
@@ -49,7 +49,7 @@ def test_what_float32_outruns_is_no_verified_point(tmp_path: Path) -> None:
         for genotype in (FAST, OUTRUN)
     }
     _write(tmp_path, ["accuracy", "latency_ms"], more)
-    run = folder.read(tmp_path)
+    run = run_fronts.read_run_folder(tmp_path)
     assert len(run.members) == len(run.scored) == 2
     assert [point.id for point in run.verified or ()] == [FAST.id]
 
@@ -64,6 +64,6 @@ def test_what_float32_outruns_on_a_target_is_for_none(tmp_path: Path) -> None:
         content = {**made, "details": _ratios(genotype)}
         (tmp_path / "b" / "models").mkdir(parents=True, exist_ok=True)
         RunFolder(tmp_path / "b").write_json(f"models/{genotype.id}.json", content)
-    run = folder.read(tmp_path)
+    run = run_fronts.read_run_folder(tmp_path)
     assert len(run.scored) == 2
     assert [point.id for point in run.verified or ()] == [FAST.id]

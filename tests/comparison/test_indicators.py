@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 from optuna._hypervolume import compute_hypervolume
 
-from hwnas import pareto
-from hwnas.comparison.fronts import Array
-from hwnas.comparison.indicators import (
-    INDICATORS,
-    Yardstick,
-    coverage,
-    r2,
-    r2_by_weights,
-    weights,
-)
+from hwnas.analysis.fronts import Array
+from hwnas.analysis.indicators import INDICATORS, Yardstick, coverage, r2, r2_by_weights, weights
+from hwnas.core import pareto
 from tests.comparison.made import random_front, unit_frame
 
 DAT = np.array([[3.5, 5.5], [3.6, 4.1], [4.1, 3.2], [5.5, 1.5]])

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.comparison import foreign, reading
-from hwnas.comparison.fronts import Point, Run, front, objectives
-from hwnas.comparison.summary import chosen_kind
-from hwnas.errors import ConfigError, HwnasError, RunError
-from hwnas.figure import Figure
+from hwnas.analysis import reading
+from hwnas.analysis import reading as foreign
+from hwnas.analysis.fronts import ComparedRun, FrontPoint, front, objectives
+from hwnas.analysis.summary import chosen_kind
+from hwnas.core.errors import ConfigError, HwnasError, RunError
+from hwnas.core.quantity import Quantity
 from tests.comparison.made import PAIR, run_of
 
 DIRECTIONS = {"accuracy": "max", "latency_ms": "min"}
@@ -29,17 +30,17 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
         "y,0,ours,0.8,,,1,red\n"
         "z,1,theirs,0.7,0.6,0.8,1.5,blue\n",
     )
-    first, second = foreign.read(path, PAIR)
+    first, second = foreign.read_foreign_csv(path, PAIR)
     assert (first.name, first.group, first.block) == ("a/ours/0", "ours", "0")
     assert (second.name, second.group, second.block) == ("a/theirs/1", "theirs", "1")
-    assert first.scored[0].figures["accuracy"] == Figure(0.9, "measured", 0.88, 0.91)
-    assert first.scored[1].figures["accuracy"] == Figure(0.8, "measured", None, None)
+    assert first.scored[0].figures["accuracy"] == Quantity(0.9, "measured", 0.88, 0.91)
+    assert first.scored[1].figures["accuracy"] == Quantity(0.8, "measured", None, None)
     assert [point.id for point in first.scored] == ["x", "y"]
 
 
 def test_one_id_may_be_in_several_runs_and_repeat_what_it_said(tmp_path: Path) -> None:
     text = "id,run,accuracy,latency_ms\nx,0,0.9,1\nx,1,0.9,8\nx,1,0.9,8\n"
-    runs = foreign.read(written(tmp_path, text), PAIR)
+    runs = foreign.read_foreign_csv(written(tmp_path, text), PAIR)
     assert [[p.figures["latency_ms"].value for p in run.scored] for run in runs] == [[1.0], [8.0]]
 
 
@@ -88,7 +89,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
 )
 def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RunError) as error:
-        foreign.read(written(tmp_path, text), PAIR)
+        foreign.read_foreign_csv(written(tmp_path, text), PAIR)
     assert message in str(error.value)
     assert str(tmp_path / "a.csv") in str(error.value)
 
@@ -119,7 +120,7 @@ def test_what_cannot_be_read_is_one_line(
     written(tmp_path, "accuracy,latency_ms\n0.9,1\n")
     (tmp_path / "folder").mkdir()
     with pytest.raises(HwnasError) as error:
-        reading.read(names, directions, group_by)
+        reading.read_runs(names, directions, group_by)
     assert message in str(error.value)
 
 
@@ -129,7 +130,7 @@ def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (tmp_path / folder).mkdir()
         written(tmp_path / folder, "accuracy,latency_ms\n0.9,1\n")
     written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "[odd].csv")
-    runs, found = reading.read(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
+    runs, found = reading.read_runs(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
     assert [run.name for run in runs] == ["x/a", "y/a", "[odd]"]
     assert [run.group for run in runs] == ["x/a", "y/a", "[odd]"]
     assert found == PAIR
@@ -137,7 +138,7 @@ def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_objectives_than_ours(tmp_path: Path) -> None:
     path = written(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
-    (run,), names = reading.read([str(path)], {"throughput": "max", "f1": "max"}, None)
+    (run,), names = reading.read_runs([str(path)], {"throughput": "max", "f1": "max"}, None)
     assert [o.title for o in names] == ["throughput", "f1"]
     assert front(run, names, "searched").mask.tolist() == [True, True]
 
@@ -154,14 +155,18 @@ def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> N
     ("points", "message"),
     [
         ([], "its front is empty"),
-        ([Point("x", {"accuracy": Figure(0.9, "measured")})], "x has no latency_ms"),
+        ([FrontPoint("x", {"accuracy": Quantity(0.9, "measured")})], "x has no latency_ms"),
         (
-            [Point("x", {n: Figure(float("nan"), "measured") for n in ("accuracy", "latency_ms")})],
+            [
+                FrontPoint(
+                    "x", {n: Quantity(float("nan"), "measured") for n in ("accuracy", "latency_ms")}
+                )
+            ],
             "accuracy of x is nan",
         ),
     ],
 )
-def test_front_that_says_too_little_is_refused(points: list[Point], message: str) -> None:
+def test_front_that_says_too_little_is_refused(points: list[FrontPoint], message: str) -> None:
     run = replace(run_of("a", [[0.9, 1.0]]), scored=points)
     with pytest.raises(RunError, match=message):
         front(run, PAIR, "searched")
@@ -182,7 +187,7 @@ def test_other_data_are_refused_unless_said() -> None:
 
 
 def test_what_else_differs_between_grouped_runs_is_said() -> None:
-    def made(group: str, seed: int, n_trials: int, space: str) -> Run:
+    def made(group: str, seed: int, n_trials: int, space: str) -> ComparedRun:
         sampler = {"name": group, "population_size": 50 if group == "nsga2" else 1}
         config = {"sampler": sampler, "seed": seed, "n_trials": n_trials, "search_space": space}
         return replace(run_of(f"{group}{seed}", [[0.9, 1.0]], group=group), config=config)
@@ -198,7 +203,7 @@ def test_what_else_differs_between_grouped_runs_is_said() -> None:
 
 
 def test_runs_of_one_name_that_differ_within_what_they_are_grouped_by_are_told() -> None:
-    def made(seed: int, latency_ms: float, name: str = "edge") -> Run:
+    def made(seed: int, latency_ms: float, name: str = "edge") -> ComparedRun:
         budget = {"name": name, "latency_ms": latency_ms}
         config = {"seed": seed, "budget": budget}
         return replace(run_of(f"{seed}", [[0.9, 1.0]], group=name), config=config)
@@ -217,7 +222,7 @@ def test_per_cent_and_fractions_are_not_mixed() -> None:
 
 
 def test_figures_are_verified_ones_where_all_runs_have_them() -> None:
-    def searched(name: str, *, done: bool) -> Run:
+    def searched(name: str, *, done: bool) -> ComparedRun:
         run = run_of(name, [[0.9, 1.0]])
         return replace(run, directions=DIRECTIONS, verified=run.scored if done else None)
 

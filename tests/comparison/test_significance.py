@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hwnas.comparison import significance
-from hwnas.comparison.significance import Sample, a12, critical_difference, holm, pair_tests, ranked
+from hwnas.analysis import significance
+from hwnas.analysis.significance import (
+    GroupSample,
+    a12,
+    critical_difference,
+    holm,
+    pair_tests,
+    ranked,
+)
 
 # Ranks of four classifiers on 14 data sets: table 6 of Demšar 2006.
 DEMSAR = [
@@ -17,8 +24,8 @@ DEMSAR = [
 ]  # fmt: skip
 
 
-def sample(group: str, values: list[float]) -> Sample:
-    return Sample(group, values, [str(i) for i in range(len(values))])
+def sample(group: str, values: list[float]) -> GroupSample:
+    return GroupSample(group, values, [str(i) for i in range(len(values))])
 
 
 def test_ranking_of_demsars_example() -> None:
@@ -59,9 +66,9 @@ def test_ranking_needs_three_groups_of_the_same_seeds() -> None:
     groups = [sample(name, [1.0, 2.0, 3.0]) for name in "abc"]
     assert significance.ranking(groups, higher_is_better=True) is not None
     assert significance.ranking(groups[:2], higher_is_better=True) is None
-    other = Sample("d", [1.0, 2.0, 3.0], ["0", "1", "7"])
+    other = GroupSample("d", [1.0, 2.0, 3.0], ["0", "1", "7"])
     assert significance.ranking([*groups, other], higher_is_better=True) is None
-    unnamed = Sample("e", [1.0, 2.0, 3.0], [None, None, None])
+    unnamed = GroupSample("e", [1.0, 2.0, 3.0], [None, None, None])
     assert significance.ranking([*groups, unnamed], higher_is_better=True) is None
 
 
@@ -79,7 +86,7 @@ def test_pairs_of_seeds_are_tested_by_wilcoxon() -> None:
     b = a - 0.5 + rng.normal(size=10) * 0.3
     shuffled = rng.permutation(10)
     first = sample("a", a.tolist())
-    second = Sample("b", b[shuffled].tolist(), [str(i) for i in shuffled])
+    second = GroupSample("b", b[shuffled].tolist(), [str(i) for i in shuffled])
     (test,) = pair_tests([first, second])
     assert test.test == "wilcoxon"
     assert test.p == pytest.approx(stats.wilcoxon(a, b).pvalue)
@@ -89,12 +96,12 @@ def test_pairs_of_seeds_are_tested_by_wilcoxon() -> None:
 
 def test_other_runs_are_tested_by_mann_and_whitney() -> None:
     a, b = [1.0, 2.5, 3.0, 4.5], [0.1, 0.2, 0.3, 2.6, 0.5]
-    (test,) = pair_tests([sample("a", a), Sample("b", b, ["5", "6", "7", "8", "9"])])
+    (test,) = pair_tests([sample("a", a), GroupSample("b", b, ["5", "6", "7", "8", "9"])])
     assert test.test == "mann-whitney"
     assert test.p == pytest.approx(stats.mannwhitneyu(a, b).pvalue)
     assert test.least_p == pytest.approx(2 / math.comb(9, 4))
     assert test.a12 == pytest.approx(stats.mannwhitneyu(a, b).statistic / 20)
-    (twice,) = pair_tests([Sample("a", a, ["0", "0", "1", "2"]), sample("b", [*a])])
+    (twice,) = pair_tests([GroupSample("a", a, ["0", "0", "1", "2"]), sample("b", [*a])])
     assert twice.test == "mann-whitney"
 
 
@@ -138,4 +145,4 @@ def test_spread() -> None:
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert found.sd == pytest.approx(np.std(values, ddof=1))
-    assert significance.spread([3.0]) == significance.Spread(1, 3.0)
+    assert significance.spread([3.0]) == significance.GroupStatistics(1, 3.0)

@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas.comparison.bootstrap import Draws
-from hwnas.comparison.fronts import Array
-from hwnas.comparison.speedup import Speedup, in_plane, speedup
-from hwnas.comparison.speedup_narrative import Names, sentences
+from hwnas.analysis.bootstrap import BootstrapDraws
+from hwnas.analysis.fronts import Array
+from hwnas.analysis.speedup import Speedup, in_plane, speedup
+from hwnas.analysis.speedup_text import FrontLabels, sentences
 from tests.comparison.made import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]
 BASELINE = [(0.92, 0.1), (0.93, 0.2), (0.94, 0.6)]
-NAMES = Names("Against b (3 networks)")
+NAMES = FrontLabels("Against b (3 networks)")
 
 
 def _found(own: Points, base: Points, half: Sequence[float] = (0.0, 0.0), n: int = 200) -> Speedup:
@@ -22,7 +22,7 @@ def _found(own: Points, base: Points, half: Sequence[float] = (0.0, 0.0), n: int
         in_plane(run_of(name, values, half=half), ACCURACY, LATENCY, "searched")
         for name, values in (("a", own), ("b", base))
     )
-    return speedup(a, b, ACCURACY, LATENCY, Draws(n, 0))
+    return speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(n, 0))
 
 
 def _text(found: Speedup) -> str:
@@ -145,6 +145,6 @@ def test_a_network_on_both_is_drawn_once() -> None:
     values = [(0.9, 0.1), (0.92, 0.3)]
     run = run_of("a", values, half=(0.01, 0.0))
     a, b = (in_plane(run, ACCURACY, LATENCY, "searched") for _ in range(2))
-    found = speedup(a, b, ACCURACY, LATENCY, Draws(200, 0))
+    found = speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(200, 0))
     assert found.range is not None
     assert found.range.lowest.interval == (1.0, 1.0)

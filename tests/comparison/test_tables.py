@@ -15,17 +15,19 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
-from hwnas.comparison import attainment, frame, latex, narrative, tables
-from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Objective, Run, front
-from hwnas.comparison.summary import Comparison, compare
-from hwnas.errors import ConfigError
-from hwnas.figure import Figure
-from hwnas.metrics import column
-from hwnas.report import comparison as pictures
-from hwnas.results import Candidate
-from hwnas.searching.member import Member
-from hwnas.space import Genotype
+from hwnas.analysis import comparison_figures as pictures
+from hwnas.analysis import fronts as frame
+from hwnas.analysis import indicators, tables
+from hwnas.analysis import text as latex
+from hwnas.analysis import text as narrative
+from hwnas.analysis.fronts import ComparedRun, Objective, ReferenceFrame, front
+from hwnas.analysis.summary import Comparison, compare
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.tasks.metrics import column
 from tests.comparison.made import ACCURACY, LATENCY, PAIR, run_of
 
 A = run_of("a", [[0.9, 4.0], [0.8, 2.0], [0.6, 1.0]], half=(0.01, 0.1))
@@ -64,7 +66,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
     first = compare([A, B], PAIR, "searched")
     path = tmp_path / "comparison.json"
     path.write_text(json.dumps(first.to_json()))
-    again = frame.read(path, PAIR)
+    again = frame.read_frame(path, PAIR)
     later = compare([A], PAIR, "searched", again)
     assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
     assert "that of" in " ".join(narrative.method(later))
@@ -87,9 +89,9 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "frame.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        frame.read(path, PAIR)
+        frame.read_frame(path, PAIR)
     with pytest.raises(ConfigError, match="no such file"):
-        frame.read(tmp_path / "none", PAIR)
+        frame.read_frame(tmp_path / "none", PAIR)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +134,14 @@ def test_what_an_accuracy_costs() -> None:
     assert {row["at_least"] for row in rows} >= {0.6, 0.85, 0.9}
 
 
-def _searched() -> Run:
+def _searched() -> ComparedRun:
     points = [[0.5, 3.0], [0.6, 3.0], [0.6, 3.0], [0.7, 9.0], [0.9, 1.0]]
     candidates = []
     for trial, (accuracy, latency) in enumerate(points):
-        figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "table")}
+        figures = {
+            "accuracy": Quantity(accuracy, "measured"),
+            "latency_ms": Quantity(latency, "table"),
+        }
         genotype = Genotype("space", (("a", int(100 * accuracy)),))
         reason = "too slow" if latency > 5 else ""
         candidates.append(Candidate(trial, genotype, figures, {}, reason))
@@ -144,12 +149,12 @@ def _searched() -> Run:
     kept = [c for c in candidates if not c.reason]
     named = [type(p)(c.id, p.figures) for p, c in zip(scored, kept, strict=True)]
     seconds = {trial: float(trial) for trial in range(5)}
-    return Run("a", {}, named, group="a", candidates=candidates, seconds=seconds)
+    return ComparedRun("a", {}, named, group="a", candidates=candidates, seconds=seconds)
 
 
 def test_convergence_counts_networks_once_and_only_what_fits() -> None:
     run = _searched()
-    box = frame.Frame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
+    box = frame.ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
     rows = tables.convergence([run], box, PAIR)
     assert [row["trials"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["evaluations"] for row in rows] == [1, 2, 2, 2, 3]
@@ -164,11 +169,11 @@ def test_attainment_surfaces_say_what_how_many_reach() -> None:
         for i in range(4)
     ]
     fronts = [front(run, PAIR, "searched") for run in runs]
-    found = {s.percentile: s.points for s in attainment.surfaces(fronts, ACCURACY, [LATENCY])}
+    found = {s.percentile: s.points for s in indicators.surfaces(fronts, ACCURACY, [LATENCY])}
     # At 1 ms, 0.8 is reached by one of four runs, 0.7 by two, 0.6 by three.
     for percentile, accuracy in ((25, 0.8), (50, 0.7), (75, 0.6)):
         assert found[percentile] == pytest.approx(np.array([[1.0, accuracy], [2.0, 0.9]]))
-    assert attainment.surfaces(fronts[:1], ACCURACY, [LATENCY]) == []
+    assert indicators.surfaces(fronts[:1], ACCURACY, [LATENCY]) == []
 
 
 def test_sentences_say_what_is_significant_and_what_is_not() -> None:
@@ -222,14 +227,14 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
 
 
 def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
-    figures = {"accuracy": Figure(0.9, "measured"), "latency_ms": Figure(1.0, "measured")}
+    figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(1.0, "measured")}
     verified = {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
     members = [
         Member(Candidate(0, Genotype("s", ()), figures), verified, {}, {}, (), on, near)
         for on, near in ((True, False), (False, True), (False, False))
     ]
     run = replace(run_of("a", [(0.9, 1.0)]), members=members)
-    frame = Frame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
+    frame = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
     (row,) = tables.verification([run], frame)
     assert (row["n_members"], row["n_left"]) == (3, 1)
 
@@ -264,11 +269,13 @@ def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
     svg = first["svg"].decode()
     assert ">latency [ms]</text>" in svg
     assert "bad&amp;one" in svg
-    surfaces = attainment.surfaces(comparison.fronts, ACCURACY, [LATENCY])
+    surfaces = indicators.surfaces(comparison.fronts, ACCURACY, [LATENCY])
     assert "good_one (6 runs)" in pictures.attainment(surfaces, box)["svg"].decode()
 
 
-def _svg(values: Sequence[Sequence[float]], names: Sequence[str], box: Frame | None = None) -> str:
+def _svg(
+    values: Sequence[Sequence[float]], names: Sequence[str], box: ReferenceFrame | None = None
+) -> str:
     compared = [front(run_of(name, values), PAIR, "searched") for name in names]
     box = box or frame.spanned(np.array(values), PAIR)
     return pictures.fronts(compared, box, ACCURACY, [LATENCY])["svg"].decode()
@@ -314,7 +321,7 @@ def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
     drawn: list[Drawing] = []
     monkeypatch.setattr(pictures, "_saved", drawn.append)
     pictures.fronts(fronts, box, ACCURACY, [cost])
-    pictures.attainment(attainment.surfaces(fronts, ACCURACY, [cost]), box)
+    pictures.attainment(indicators.surfaces(fronts, ACCURACY, [cost]), box)
     (own,), (surface,) = (figure.axes for figure in drawn)
     (shade,) = surface.collections[0].get_paths()
     for x, height in reached.items():
@@ -335,7 +342,7 @@ def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
 
 def test_axes_end_at_the_reference_point() -> None:
     values = [[0.9, 4.0], [0.88, 3.0], [0.5, 1.0]]
-    box = Frame(PAIR, np.array([0.9, 1.0]), np.array([0.85, 3.5]), "given")
+    box = ReferenceFrame(PAIR, np.array([0.9, 1.0]), np.array([0.85, 3.5]), "given")
     assert ">0.60</text>" in _svg(values, ["a"])
     assert ">4.0</text>" in _svg(values, ["a"])
     ended = _svg(values, ["a"], box)

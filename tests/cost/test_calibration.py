@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hwnas.cost.calibration import Calibration, Features, calibrate, features
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
+from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, calibrate, features
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 
 TRUE = Calibration(1.2, 0.004, 0.0003, 0.0, 0, 0)
 Noise = Callable[[random.Random], float]  #: of a relative error
-Pairs = list[tuple[Features, float]]
+Pairs = list[tuple[LatencyFeatures, float]]
 
 NOISES: dict[str, Noise] = {
     "normal": lambda rng: rng.gauss(0.0, 0.03),
@@ -23,7 +22,9 @@ def _networks(rng: random.Random, n: int, noise: Noise, true: Calibration = TRUE
     found = []
     for _ in range(n):
         n_operators = rng.randint(12, 60)
-        known = Features(rng.uniform(0.005, 0.05) * n_operators, n_operators, rng.uniform(50, 900))
+        known = LatencyFeatures(
+            rng.uniform(0.005, 0.05) * n_operators, n_operators, rng.uniform(50, 900)
+        )
         found.append((known, true.predict(known)[0] * (1 + noise(rng))))
     return found
 
@@ -117,8 +118,8 @@ def test_more_of_anything_never_takes_less_time(seed: int) -> None:
     found = calibrate(_networks(rng, 24, noise), _networks(rng, 19, noise))
     assert min(found.scale, found.operator_ms, found.weights_ms_per_kib) >= 0
     for _ in range(50):
-        a = Features(rng.random(), rng.randint(1, 50), 500 * rng.random())
-        b = Features(
+        a = LatencyFeatures(rng.random(), rng.randint(1, 50), 500 * rng.random())
+        b = LatencyFeatures(
             a.operators_ms + rng.random(),
             a.n_operators + rng.randint(0, 9),
             a.weights_kib + rng.random(),
@@ -129,7 +130,7 @@ def test_more_of_anything_never_takes_less_time(seed: int) -> None:
 
 
 def test_interval_wider_than_the_prediction_ends_at_zero() -> None:
-    value, low, high = Calibration(1.0, 0.0, 0.0, 1.5, 6, 19).predict(Features(2.0, 3, 4.0))
+    value, low, high = Calibration(1.0, 0.0, 0.0, 1.5, 6, 19).predict(LatencyFeatures(2.0, 3, 4.0))
     assert (value, low, high) == (2.0, 0.0, 5.0)
 
 
@@ -137,7 +138,7 @@ def test_features_of_a_network_are_sums_over_its_nodes() -> None:
     conv = OpSpec("conv2d+bn", (8, 4, 4), (16, 4, 4), dtype="float32")
     mean = OpSpec("mean", (16, 4, 4), (16, 1, 1), dtype="float32")
     lowered = (Node("a", conv, (INPUT,)), Node("b", conv, ("a",)), Node("c", mean, ("b",)))
-    assert features(Graph.of(lowered), {conv: 0.5, mean: 0.25}) == Features(
+    assert features(Graph.of(lowered), {conv: 0.5, mean: 0.25}) == LatencyFeatures(
         1.25, 3, 2 * 4 * (8 * 16 + 16) / 1024
     )
 

@@ -3,14 +3,14 @@ import math
 
 import pytest
 
-from hwnas import families, metrics
-from hwnas.cost.host import as_run, host_cost
-from hwnas.energy import PowerModel
-from hwnas.figure import Figure
-from hwnas.graph import INPUT, Graph, Node, n_macs, n_params
-from hwnas.metering import Energy
-from hwnas.op import OpSpec, Signature
-from hwnas.space import SearchSpace
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.measured_cost import as_run, host_cost
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.meters.meter import MeasuredEnergy
+from hwnas.models import families
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, n_macs, n_params
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks import metrics
 from tests.conftest import target
 from tests.profiling.fakes import CPU
 
@@ -63,36 +63,36 @@ def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
     found = as_run(largest, device)
     assert n_macs(found) == n_macs(largest)
     assert n_params(found) == n_params(largest)
-    cost = host_cost(found, device, Figure(1.0, "table"))
+    cost = host_cost(found, device, Quantity(1.0, "table"))
     assert cost.figures["macs_m"].value == pytest.approx(n_macs(largest) / 1e6)
 
 
 def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     device = dataclasses.replace(CPU, threads=3)
     net = as_run(Graph.of(RESIDUAL), device)
-    cost = host_cost(net, device, Figure(10.0, "measured", 9.0, 12.0))
+    cost = host_cost(net, device, Quantity(10.0, "measured", 9.0, 12.0))
     assert set(cost.figures) == set(metrics.GIVEN)
     energy = cost.figures["energy_mj"]
     power_w = math.sqrt(6.0 * 18.0)  # 2 to 6 W a thread
     assert (energy.source, energy.low, energy.high) == ("modelled", 9 * 6.0, 12 * 18.0)
     assert energy.value == pytest.approx(10 * power_w)
     assert cost.details == {"power_active_w": pytest.approx(power_w)}
-    assert cost.figures["latency_ms"] == Figure(10.0, "measured", 9.0, 12.0)
-    plain = host_cost(net, device, Figure(10.0, "measured")).figures["energy_mj"]
+    assert cost.figures["latency_ms"] == Quantity(10.0, "measured", 9.0, 12.0)
+    plain = host_cost(net, device, Quantity(10.0, "measured")).figures["energy_mj"]
     assert (plain.low, plain.high) == (60.0, 180.0)
 
 
 def test_power_of_a_whole_device_is_that_of_any_threads() -> None:
     power = PowerModel(2.0, 6.0, "made up", per_device=True)
     device = dataclasses.replace(CPU, threads=3, power=power)
-    cost = host_cost(as_run(Graph.of(RESIDUAL), device), device, Figure(10.0, "measured"))
+    cost = host_cost(as_run(Graph.of(RESIDUAL), device), device, Quantity(10.0, "measured"))
     assert cost.details == {"power_active_w": pytest.approx(math.sqrt(2.0 * 6.0))}
 
 
 def test_measured_energy_is_not_mixed_with_modelled() -> None:
-    metered = Energy(Figure(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
-    cost = host_cost(Graph.of(RESIDUAL), CPU, Figure(1.0, "measured"), metered)
-    assert cost.figures["energy_mj"] == Figure(7.0, "measured", 6.5, 7.5)
+    metered = MeasuredEnergy(Quantity(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
+    cost = host_cost(Graph.of(RESIDUAL), CPU, Quantity(1.0, "measured"), metered)
+    assert cost.figures["energy_mj"] == Quantity(7.0, "measured", 6.5, 7.5)
     assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
 
 
@@ -100,7 +100,7 @@ def test_memories_are_those_of_the_dtype(largest: Graph) -> None:
     kib = {}
     for dtype in ("float32", "int8"):
         device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
-        figures = host_cost(as_run(largest, device), device, Figure(1.0, "table")).figures
+        figures = host_cost(as_run(largest, device), device, Quantity(1.0, "table")).figures
         kib[dtype] = {name: figures[name] for name in ("sram_kib", "flash_kib")}
         assert {figure.source for figure in kib[dtype].values()} == {"modelled"}
     assert kib["float32"]["sram_kib"].value == 4 * kib["int8"]["sram_kib"].value

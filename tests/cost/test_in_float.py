@@ -2,13 +2,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hwnas.cost.base import Cost
-from hwnas.cost.in_float import FasterThanFloat
-from hwnas.errors import CompileError
-from hwnas.families import precision
-from hwnas.figure import Figure
-from hwnas.space import Genotype, SearchSpace
-from hwnas.timing import Compared, Timing
+from hwnas.core.errors import CompileError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.int8_speed import FasterThanFloat
+from hwnas.hardware.timing import InterleavedTimings, Timing
+from hwnas.models.families import annotations
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.families.test_precision import BOTH, WHEN, with_precision
 
 TIMING = Timing(0.5, 0.4, 0.6, 9)
@@ -18,7 +18,7 @@ TIMING = Timing(0.5, 0.4, 0.6, 9)
 class Said:
     """A cost model that says the latency of each dtype."""
 
-    latencies: dict[str, Figure]
+    latencies: dict[str, Quantity]
     n_affordable: int | None = 3
     asked: list[str] = field(default_factory=list)
 
@@ -38,28 +38,28 @@ def _genotype(space: SearchSpace, dtype: str) -> Genotype:
     return space.genotype({**some, "precision": dtype})
 
 
-def _model(space: SearchSpace, said: Said, ratio: Figure | None = None) -> FasterThanFloat:
-    def in_turns(genotype: Genotype, other: Genotype) -> Compared:
+def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> FasterThanFloat:
+    def in_turns(genotype: Genotype, other: Genotype) -> InterleavedTimings:
         assert (genotype.to_dict()["precision"], other.to_dict()["precision"]) == (
             "int8", "float32",
         )  # fmt: skip
         assert ratio is not None
-        return Compared(TIMING, TIMING, ratio)
+        return InterleavedTimings(TIMING, TIMING, ratio)
 
     turns = None if ratio is None else in_turns
-    return FasterThanFloat(said, lambda genotype: precision.in_float(space, genotype), turns)
+    return FasterThanFloat(said, lambda genotype: annotations.in_float(space, genotype), turns)
 
 
 @pytest.mark.parametrize(
     ("here", "there", "refused"),
     [
-        (Figure(0.5, "table", 0.4, 0.6), Figure(0.7, "table", 0.6, 0.8), False),
-        (Figure(0.5, "table", 0.4, 0.6), Figure(0.6, "table", 0.5, 0.7), True),
-        (Figure(0.9, "modelled"), Figure(0.7, "modelled"), True),
+        (Quantity(0.5, "table", 0.4, 0.6), Quantity(0.7, "table", 0.6, 0.8), False),
+        (Quantity(0.5, "table", 0.4, 0.6), Quantity(0.6, "table", 0.5, 0.7), True),
+        (Quantity(0.9, "modelled"), Quantity(0.7, "modelled"), True),
     ],
 )
 def test_what_is_not_said_to_be_faster_in_int8_is_refused(
-    space: SearchSpace, here: Figure, there: Figure, *, refused: bool
+    space: SearchSpace, here: Quantity, there: Quantity, *, refused: bool
 ) -> None:
     model = _model(space, Said({"int8": here, "float32": there}))
     cost = model.cost(_genotype(space, "int8"))
@@ -72,9 +72,9 @@ def test_what_is_not_said_to_be_faster_in_int8_is_refused(
 
 
 def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
-    said = Said({"int8": Figure(0.5, "measured")})
+    said = Said({"int8": Quantity(0.5, "measured")})
     for ratio, refused in ((0.9, False), (0.99, True), (1.3, True)):
-        figure = Figure(ratio, "measured", ratio - 0.02, ratio + 0.02)
+        figure = Quantity(ratio, "measured", ratio - 0.02, ratio + 0.02)
         cost = _model(space, said, figure).cost(_genotype(space, "int8"))
         assert cost.details["int8_over_float32"] == ratio
         assert cost.details["int8_over_float32_high"] == ratio + 0.02
@@ -84,7 +84,7 @@ def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
 
 
 def test_nothing_is_asked_of_what_is_in_float32_or_not_chosen(space: SearchSpace) -> None:
-    said = Said(dict.fromkeys(("int8", "float32"), Figure(0.5, "measured")))
+    said = Said(dict.fromkeys(("int8", "float32"), Quantity(0.5, "measured")))
     cost = _model(space, said).cost(_genotype(space, "float32"))
     assert (cost.reason, cost.details) == ("", {"cycles": 1.0})
     alone = with_precision(replace(space, choices={"precision": ("int8",)}))
@@ -100,6 +100,6 @@ def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
         def cost(self, genotype: Genotype) -> Cost:
             raise CompileError("no")
 
-    model = FasterThanFloat(Refusing(), lambda genotype: precision.in_float(space, genotype))
+    model = FasterThanFloat(Refusing(), lambda genotype: annotations.in_float(space, genotype))
     with pytest.raises(CompileError, match="no"):
         model.cost(_genotype(space, "int8"))

@@ -4,15 +4,14 @@ from typing import cast
 
 import pytest
 
-from hwnas.cost.base import CostModel
-from hwnas.cost.measured import MeasuredCostModel
-from hwnas.errors import CompileError, DeviceError
-from hwnas.graph import Graph
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.pool import Retrying
-from hwnas.space import SearchSpace
+from hwnas.core.errors import CompileError, DeviceError
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.measured_cost import MeasuredCostModel
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import Graph, OpSpec, Signature
+from hwnas.models.spaces import SearchSpace
 from hwnas.testing import CostModelContract
-from hwnas.timing import Timing
 from tests.profiling.fakes import CPU, Device, FakeWorker, subject, timing
 
 
@@ -21,7 +20,7 @@ def _plan(op: OpSpec) -> str:
 
 
 def _model(worker: object, space: SearchSpace, task: Signature) -> MeasuredCostModel:
-    return MeasuredCostModel(cast(Retrying, worker), CPU, subject(space, task).lower, _plan)
+    return MeasuredCostModel(cast(RetryingPool, worker), CPU, subject(space, task).lower, _plan)
 
 
 class TestMeasured(CostModelContract):
@@ -72,7 +71,7 @@ def test_operator_that_cannot_be_tuned_refuses_the_candidate(
 
     worker = FakeWorker()
     lower = subject(tiny, task).lower
-    model = MeasuredCostModel(cast(Retrying, worker), CPU, lower, refuse)
+    model = MeasuredCostModel(cast(RetryingPool, worker), CPU, lower, refuse)
     with pytest.raises(CompileError, match="no plan for conv2d"):
         model.cost(tiny.smallest())
     assert worker.networks == []

@@ -5,18 +5,22 @@ from typing import Any
 
 import pytest
 
-from hwnas import families
-from hwnas.agreement import agreement
-from hwnas.backends.vela.compiler import VelaCostModel
-from hwnas.cost.base import CostModel
-from hwnas.cost.host import as_run
-from hwnas.cost.roofline import Bound, RooflineCostModel, network_cost, operator_bound
-from hwnas.energy import PowerModel
-from hwnas.errors import ConfigError
-from hwnas.graph import Graph, fuse
-from hwnas.op import OpSpec, Signature
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Roofline, Target
+from hwnas.core.agreement import agreement
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.backends.vela.compiler import VelaCostModel
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.roofline_cost import (
+    OperatorTime,
+    RooflineCostModel,
+    network_cost,
+    operator_bound,
+)
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.target import Roofline, Target
+from hwnas.models import families
+from hwnas.models.graph import Graph, OpSpec, Signature, fuse
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import CostModelContract
 from tests.conftest import TVM, target
 
@@ -207,10 +211,10 @@ def test_faster_hardware_never_takes_more_time() -> None:
 
 
 def test_bound_is_what_takes_longest() -> None:
-    assert Bound(2.0, 1.0, 1.5, 1.0).limit == "compute"
-    assert Bound(1.0, 2.0, 1.5, 1.0).limit == "memory"
-    assert Bound(1.0, 1.5, 2.0, 1.0).latency_ms == 3.0
-    assert Bound(1.0, 1.0, 1.0, 1.0).limit == "launch"
+    assert OperatorTime(2.0, 1.0, 1.5, 1.0).limit == "compute"
+    assert OperatorTime(1.0, 2.0, 1.5, 1.0).limit == "memory"
+    assert OperatorTime(1.0, 1.5, 2.0, 1.0).latency_ms == 3.0
+    assert OperatorTime(1.0, 1.0, 1.0, 1.0).limit == "launch"
 
 
 def test_layers_add_up_and_name_their_bound(

@@ -2,24 +2,22 @@
 
 import pytest
 
-from hwnas import families
-from hwnas import space as spaces
-from hwnas.backends.vela.compiler import estimate
-from hwnas.cost.base import Cost
-from hwnas.cost.segments import in_a_row
-from hwnas.families import annotations
-from hwnas.figure import Figure
-from hwnas.op import Signature
-from hwnas.segments import cut, without_exits
-from hwnas.target import Target
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends.vela.compiler import estimate
+from hwnas.hardware.costs.cost_model import Cost, in_a_row
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Signature
+from hwnas.models.partition import cut, without_exits
 
 
 def _cost(latency: float, sram: float, energy: float, **details: float) -> Cost:
     return Cost(
         {
-            "latency_ms": Figure(latency, "compiler-estimate"),
-            "sram_kib": Figure(sram, "compiler-estimate"),
-            "energy_mj": Figure(energy, "modelled", energy / 2, 2 * energy),
+            "latency_ms": Quantity(latency, "compiler-estimate"),
+            "sram_kib": Quantity(sram, "compiler-estimate"),
+            "energy_mj": Quantity(energy, "modelled", energy / 2, 2 * energy),
         },
         details,
     )
@@ -32,9 +30,9 @@ def test_all_run_and_hold_memory_in_turn() -> None:
     ]
     found = in_a_row(costs)
     assert found.figures == {
-        "latency_ms": Figure(4.0, "compiler-estimate"),
-        "sram_kib": Figure(30, "compiler-estimate"),
-        "energy_mj": Figure(6.0, "modelled", 3.0, 12.0),
+        "latency_ms": Quantity(4.0, "compiler-estimate"),
+        "sram_kib": Quantity(30, "compiler-estimate"),
+        "energy_mj": Quantity(6.0, "modelled", 3.0, 12.0),
     }
     assert found.details == {"cycles": 400, "mac_utilisation": pytest.approx(0.2)}
     assert found.segments == tuple(cost.figures for cost in costs)
@@ -56,14 +54,14 @@ def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
 
 
 def test_sources_that_differ_are_a_model() -> None:
-    measured = Cost({"latency_ms": Figure(1.0, "measured")})
-    modelled = Cost({"latency_ms": Figure(2.0, "modelled")})
-    assert in_a_row([measured, modelled]).figures == {"latency_ms": Figure(3.0, "modelled")}
+    measured = Cost({"latency_ms": Quantity(1.0, "measured")})
+    modelled = Cost({"latency_ms": Quantity(2.0, "modelled")})
+    assert in_a_row([measured, modelled]).figures == {"latency_ms": Quantity(3.0, "modelled")}
 
 
 def test_exits_cost_little_on_an_npu(npu: Target) -> None:
-    space = spaces.load(spaces.find("mbconv_exits"))
-    lowered = annotations.lower(families.of(space), space, space.largest(), Signature(1, 10))
+    space = spaces.load_space(spaces.find("mbconv_exits"))
+    lowered = annotations.lower(families.family_of(space), space, space.largest(), Signature(1, 10))
     with_exits, plain = estimate(lowered, npu), estimate(without_exits(lowered), npu)
     assert not plain.segments
     assert len(with_exits.segments) == len(cut(lowered)) == 3

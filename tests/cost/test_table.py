@@ -3,19 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.budget import Budget
-from hwnas.cost.base import CostModel
-from hwnas.cost.calibration import Calibration, features
-from hwnas.cost.table import TableCostModel
-from hwnas.errors import TableError
-from hwnas.latency_table import LatencyTable
-from hwnas.op import Signature
-from hwnas.profiling.subject import Subject
-from hwnas.progress import Silent
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
+from hwnas.core.errors import TableError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.table_cost import Calibration, TableCostModel, features
+from hwnas.hardware.latency_tables.latency_table import LatencyTable
+from hwnas.hardware.profiling.passes import ProfiledSpace
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.testing import CostModelContract
 from tests.profiling.fakes import CPU, Device, subject
 from tests.searching.fakes import SizeAccuracy
@@ -25,24 +24,24 @@ CALIBRATION = Calibration(1.1, 0.002, 0.0001, 0.2, 24, 59)
 
 
 @pytest.fixture
-def profiled(tiny: SearchSpace, task: Signature) -> Subject:
+def profiled(tiny: SearchSpace, task: Signature) -> ProfiledSpace:
     return subject(tiny, task)
 
 
 @pytest.fixture
-def table(profiled: Subject) -> LatencyTable:
+def table(profiled: ProfiledSpace) -> LatencyTable:
     found = Device().table(Path("t"), profiled.operators(0))
     found.calibration["tiny"] = {"coefficients": CALIBRATION.to_json()}
     return found
 
 
-def _model(table: LatencyTable, profiled: Subject, space: str = "tiny") -> TableCostModel:
+def _model(table: LatencyTable, profiled: ProfiledSpace, space: str = "tiny") -> TableCostModel:
     return TableCostModel(table, CPU, profiled.lower, [space], COMMAND)
 
 
 class TestTable(CostModelContract):
     @pytest.fixture
-    def cost_model(self, table: LatencyTable, profiled: Subject) -> CostModel:
+    def cost_model(self, table: LatencyTable, profiled: ProfiledSpace) -> CostModel:
         return _model(table, profiled)
 
     @pytest.fixture
@@ -51,7 +50,7 @@ class TestTable(CostModelContract):
 
 
 def test_latency_is_the_calibrated_sum_with_its_interval(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     genotype = profiled.space.largest()
     net = profiled.lower(genotype)
@@ -67,7 +66,7 @@ def test_latency_is_the_calibrated_sum_with_its_interval(
 
 
 def test_missing_operators_are_named_with_the_command(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     genotype = profiled.space.largest()
     net = profiled.lower(genotype)
@@ -82,13 +81,15 @@ def test_missing_operators_are_named_with_the_command(
     assert f"Measure them with: {COMMAND}" in text
 
 
-def test_each_of_several_spaces_must_be_calibrated(table: LatencyTable, profiled: Subject) -> None:
+def test_each_of_several_spaces_must_be_calibrated(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
     with pytest.raises(TableError, match="not calibrated for search space 'other'"):
         TableCostModel(table, CPU, profiled.lower, ["tiny", "other"], COMMAND)
 
 
 def test_operator_of_another_batch_is_another_operator(
-    table: LatencyTable, profiled: Subject, task: Signature
+    table: LatencyTable, profiled: ProfiledSpace, task: Signature
 ) -> None:
     (space,) = profiled.space.members
     batched = subject(space, task, dataclasses.replace(CPU, batch=2))
@@ -96,14 +97,16 @@ def test_operator_of_another_batch_is_another_operator(
         _model(table, batched).cost(profiled.space.smallest())
 
 
-def test_space_that_is_not_calibrated_is_refused(table: LatencyTable, profiled: Subject) -> None:
+def test_space_that_is_not_calibrated_is_refused(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
     with pytest.raises(TableError, match="not calibrated for search space 'mbconv_small'") as error:
         _model(table, profiled, "mbconv_small")
     assert COMMAND in str(error.value)
 
 
 def test_upper_end_of_the_interval_must_fit_the_budget(
-    table: LatencyTable, profiled: Subject, tmp_path: Path
+    table: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
 ) -> None:
     model, space = _model(table, profiled), profiled.space
     ends = [
@@ -112,10 +115,10 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
     ]
     limit = (ends[0].upper + ends[1].upper) / 2
     accuracy = SizeAccuracy()
-    problem = loop.Problem(space, Budget({"latency_ms": limit}), model, accuracy)
-    study = Study(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
+    problem = loop.SearchProblem(space, Budget({"latency_ms": limit}), model, accuracy)
+    study = LocalStudy(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
     config = SamplerConfig("random")
-    found = loop.search(problem, study, config, 0, 120, Silent())
+    found = loop.run_trials(problem, study, config, 0, 120, NullProgress())
     study.close()
     latencies = {c.id: c.figures["latency_ms"] for c in found}
     between = {c for c, figure in latencies.items() if figure.value <= limit < figure.upper}

@@ -3,16 +3,23 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from hwnas import families
-from hwnas.figure import FigureRow
-from hwnas.graph import Graph, fuse
-from hwnas.op import Signature
-from hwnas.planning.plan import Asked, HourPlan, Kind, Machine, Plan, Pool, Route
-from hwnas.records import as_json
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.stand_in import random_weights
-from hwnas.space import SearchSpace
-from hwnas.target import Target
+from hwnas.core.quantity import QuantityRow
+from hwnas.core.typed_files import as_json
+from hwnas.fleet.plan import (
+    ClassRequirements,
+    DeploymentPlan,
+    HourPlan,
+    PlannedMachine,
+    PoolType,
+    ReplicaPool,
+    RequestRoute,
+)
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.target import Target
+from hwnas.models import families
+from hwnas.models.graph import Graph, Signature, fuse
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.models.spaces import SearchSpace
 
 SMALL, LARGE, NPU, CUT = (
     "cpu/0a-float32/b4w2/9ms",
@@ -45,13 +52,13 @@ def write_run(folder: Path, target: Target, name: str, content: bytes | None) ->
         (folder / "models" / f"{name}.onnx").write_bytes(content)
 
 
-def plan(cpu: Path, npu: Path) -> Plan:
+def plan(cpu: Path, npu: Path) -> DeploymentPlan:
     """Return a plan of 24 hours whose pools are of two runs, and of nothing that is known."""
-    figure: FigureRow = (0.9, "measured", 0.89, 0.91)
-    ms: dict[str, FigureRow] = {"1": (1.0, "measured", None, None)}
+    figure: QuantityRow = (0.9, "measured", 0.89, 0.91)
+    ms: dict[str, QuantityRow] = {"1": (1.0, "measured", None, None)}
 
-    def kind(device: str, name: str, batch: int, wait_ms: float, place: str) -> Kind:
-        return Kind(
+    def kind(device: str, name: str, batch: int, wait_ms: float, place: str) -> PoolType:
+        return PoolType(
             device, name, batch, wait_ms, 9.0, 50.0, 1, figure if place else None, ms, 3.5, place
         )
 
@@ -61,16 +68,21 @@ def plan(cpu: Path, npu: Path) -> Plan:
         NPU: kind("npu", "0b-int8", 1, 0.0, str(npu)),
         CUT: kind("cpu", "head", 1, 0.0, ""),
     }
-    route = Route("web", 40.0, SMALL, LARGE, 0.25, THRESHOLD, 0.9, 0.0, 0.0, 0.0)
-    other = Route("web", 20.0, LARGE, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
-    local = Route("counter", 5.0, NPU, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
-    pools = [Pool(SMALL, 3, 1, 50.0), Pool(LARGE, 2, 0, 50.0), Pool(NPU, 1, 0, 50.0)]
-    quiet = [Pool(SMALL, 1, 1, 50.0), *pools[1:], Pool(CUT, 1, 0, 50.0)]
+    route = RequestRoute("web", 40.0, SMALL, LARGE, 0.25, THRESHOLD, 0.9, 0.0, 0.0, 0.0)
+    other = RequestRoute("web", 20.0, LARGE, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    local = RequestRoute("counter", 5.0, NPU, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    pools = [
+        ReplicaPool(SMALL, 3, 1, 50.0),
+        ReplicaPool(LARGE, 2, 0, 50.0),
+        ReplicaPool(NPU, 1, 0, 50.0),
+    ]
+    quiet = [ReplicaPool(SMALL, 1, 1, 50.0), *pools[1:], ReplicaPool(CUT, 1, 0, 50.0)]
     rates = [60.0 if 8 <= hour < 20 else 30.0 for hour in range(HOURS)]
-    return Plan(
+    return DeploymentPlan(
         1, "cost", "$", 1.0, 1.0, 1.0, 0.05,
-        {name: Asked(9.0, 0.5, 0.5, ["site"], rates, rates, "") for name in ("web", "counter")},
-        {name: Machine("site", "bought", 0.1, 8, 4, 1, 2, 0, 2) for name in ("cpu", "npu")},
+        {name: ClassRequirements(9.0, 0.5, 0.5, ["site"], rates, rates, "")
+         for name in ("web", "counter")},
+        {name: PlannedMachine("site", "bought", 0.1, 8, 4, 1, 2, 0, 2) for name in ("cpu", "npu")},
         kinds,
         [HourPlan([*range(8, 20)], {"cpu": 2}, pools, [route, other, local], []),
          HourPlan([*range(8), *range(20, HOURS)], {"cpu": 1}, quiet,

@@ -19,18 +19,21 @@ import yaml
 from google.protobuf.text_format import ParseError
 from torch.nn import functional as F
 
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.deployment import alerts, kserve, kubernetes, schedule, ways
-from hwnas.deployment.alerts import _forecast
-from hwnas.deployment.files import _begun, _hours, _unscaled, files
-from hwnas.deployment.pools import Deployed, Source
-from hwnas.deployment.ray_app import _at_peak
-from hwnas.errors import CompileError
-from hwnas.figure import FigureRow
-from hwnas.planning.plan import Kind, Route
-from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.runtimes.onnx_served import CONFIDENCE, served
-from hwnas.space import SearchSpace
+from hwnas.core.errors import CompileError
+from hwnas.core.quantity import QuantityRow
+from hwnas.fleet.deployment import alerts, kubernetes
+from hwnas.fleet.deployment import kubernetes as kserve
+from hwnas.fleet.deployment import kubernetes as schedule
+from hwnas.fleet.deployment import pools as ways
+from hwnas.fleet.deployment.alerts import _forecast
+from hwnas.fleet.deployment.files import _begun, _hours, _unscaled, files
+from hwnas.fleet.deployment.onnx_served import CONFIDENCE, served
+from hwnas.fleet.deployment.pools import DeployedPool, PoolModelSource
+from hwnas.fleet.deployment.server_files import _at_peak
+from hwnas.fleet.plan import PoolType, RequestRoute
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.spaces import SearchSpace
 from tests.conftest import target
 from tests.deployment import made
 from tests.deployment.triton_config import parsed
@@ -197,10 +200,12 @@ def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
 
 
 def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> None:
-    def pool(name: str, *replicas: int) -> Deployed:
-        kind = Kind("cpu", name, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+    def pool(name: str, *replicas: int) -> DeployedPool:
+        kind = PoolType("cpu", name, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
         rates = (0.0, 1.0, 1.0)
-        return Deployed(name, name, kind, Source(), None, replicas, rates, 1, 0.5, 1, 90.5)
+        return DeployedPool(
+            name, name, kind, PoolModelSource(), None, replicas, rates, 1, 0.5, 1, 90.5
+        )
 
     pools = [pool("a", 3, 0, 2), pool("b", 0, 3, 4)]
     found = kubernetes.manifests(pools)
@@ -235,18 +240,21 @@ def test_plans_are_launched_as_their_jobs_need_it(deploy: Files) -> None:
 def test_hours_are_spoken_of_where_anything_changes(deploy: Files) -> None:
     said = deploy["README.md"].decode()
     assert "`kubernetes/schedule.yaml` and `kserve/schedule.yaml` set those of others" in said
-    kind = Kind("cpu", "a", 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
-    day, few = (Deployed("a", "a", kind, Source(), None, (1,) * n, (*[1.0] * (n - 1), 2.0), 1, 0.5)
-                for n in (24, 3))  # fmt: skip
+    kind = PoolType("cpu", "a", 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+    source = PoolModelSource()
+    day, few = (
+        DeployedPool("a", "a", kind, source, None, (1,) * n, (*[1.0] * (n - 1), 2.0), 1, 0.5)
+        for n in (24, 3)
+    )
     assert _hours([day], []) == []  # shares of routes are the same
     assert _hours([day], ["`kserve/schedule.yaml`"])  # routes alone are others
     assert "3 hours are no day or week" in _hours([few], [])[0]
 
 
 def test_pools_whose_cpu_does_not_tell_their_load_are_not_scaled_by_it() -> None:
-    def pool(batch: int, busy: float) -> Deployed:
-        kind = Kind("cpu", "a", batch, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
-        return Deployed("a", "a", kind, Source(), None, (1, 2), (1.0, 2.0), 1, busy)
+    def pool(batch: int, busy: float) -> DeployedPool:
+        kind = PoolType("cpu", "a", batch, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+        return DeployedPool("a", "a", kind, PoolModelSource(), None, (1, 2), (1.0, 2.0), 1, busy)
 
     said = {how: [*_unscaled(pool(*how))] for how in ((1, 0.9), (1, 0.92), (4, 0.3))}
     assert said[1, 0.9] == []
@@ -312,7 +320,7 @@ def test_labels_of_nodes_hold_what_labels_may() -> None:
 
 
 def test_what_is_not_split_has_no_splitter() -> None:
-    route = Route("web", 40.0, "a", "b", 0.3, 0.7, 0.9, 0.0, 0.0, 0.0)
+    route = RequestRoute("web", 40.0, "a", "b", 0.3, 0.7, 0.9, 0.0, 0.0, 0.0)
     nodes = kserve._graph("web", [route], {"a": "pool-a", "b": "pool-b"})["spec"]["nodes"]
     assert list(nodes) == ["root"]
     assert nodes["root"]["routerType"] == "Sequence"
@@ -320,8 +328,8 @@ def test_what_is_not_split_has_no_splitter() -> None:
 
 
 def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files) -> None:
-    def single(name: str, rate: float, klass: str = "web") -> Route:
-        return Route(klass, rate, name, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    def single(name: str, rate: float, klass: str = "web") -> RequestRoute:
+        return RequestRoute(klass, rate, name, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
     plan = made.plan(Path(), Path())
     day, night = plan.hours
@@ -329,8 +337,8 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
     night = replace(night, routes=[single(made.LARGE, 5.0), single(made.LARGE, 1.0, "counter")])
     plan = replace(plan, hours=[day, night])
     names = {made.SMALL: POOL, made.LARGE: ALONE}
-    kind = Kind("cpu", "a", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
-    pools = [Deployed(name, of, kind, Source(), None, (1,) * 24, (1.0,) * 24, 0, 0.5)
+    kind = PoolType("cpu", "a", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+    pools = [DeployedPool(name, of, kind, PoolModelSource(), None, (1,) * 24, (1.0,) * 24, 0, 0.5)
              for of, name in names.items()]  # fmt: skip
     graphs = kserve.graphs(plan, pools)
     assert {*graphs} == {"kserve/class-web.yaml", "kserve/schedule.yaml"}
@@ -341,7 +349,7 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
     assert [step["weight"] for step in nodes["root"]["steps"]] == [60, 40]
     urls = [nodes[f"route-{i}"]["steps"][0]["serviceUrl"].split("/")[2] for i in range(2)]
     assert urls == [f"{POOL}:8000", f"{ALONE}:8000"]
-    rows = ways.table(plan, pools, kserve.named(plan, pools)).splitlines()[-3:]
+    rows = ways.routing_table(plan, pools, kserve.named(plan, pools)).splitlines()[-3:]
     assert rows == [
         f"| `web` | `class-web` | all | 40 to 100 % | `{ALONE}` |  |",
         f"| `web` | `class-web` | 8-19 | 60 % | `{POOL}` |  |",
@@ -444,11 +452,11 @@ def test_alerts_are_rules_whose_expressions_parse(deploy: Files) -> None:
 
 def test_pools_that_batch_are_as_busy_as_planned_without_an_alert() -> None:
     """A replica may be planned to answer all of its goodput, of what full batches hold."""
-    ms: FigureRow = (45.0, "measured", None, 50.0)
+    ms: QuantityRow = (45.0, "measured", None, 50.0)
 
     def threshold(batch: int, goodput: float, busy: float) -> tuple[str, float]:
-        kind = Kind("cpu", "a", batch, 0.0, 9.0, goodput, 1, None, {str(batch): ms}, 3.5, "")
-        pool = Deployed("a", "a", kind, Source(), None, (4,), (4 * goodput,), 0, busy)
+        kind = PoolType("cpu", "a", batch, 0.0, 9.0, goodput, 1, None, {str(batch): ms}, 3.5, "")
+        pool = DeployedPool("a", "a", kind, PoolModelSource(), None, (4,), (4 * goodput,), 0, busy)
         rules = yaml.safe_load(alerts.rules([pool])["prometheus/rules.yaml"])["groups"][0]["rules"]
         (busy_rule,) = [rule for rule in rules if rule.get("alert") == "HwnasBusy"]
         promql_parser.parse(busy_rule["expr"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.devices import measurements
-from hwnas.devices.measurements import Measurements
-from hwnas.errors import TableError
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import TableError
+from hwnas.hardware.device_models import measurements
+from hwnas.hardware.device_models.measurements import Measurements
+from hwnas.models.spaces import Genotype, SearchSpace
 
 FACTS = {"batch": 1, "dtype": "float32", "threads": 1}
 
@@ -28,7 +28,7 @@ def cell(genotype: Genotype) -> str:
 def read(folder: Path, space: SearchSpace, header: str, *rows: str) -> Measurements:
     path = folder / "own.csv"
     path.write_text("\n".join([header, *rows]) + "\n")
-    return measurements.read([path], space, FACTS, 0.03)
+    return measurements.read_measurements([path], space, FACTS, 0.03)
 
 
 def test_units_are_read_from_the_column(
@@ -101,7 +101,7 @@ def test_a_network_in_two_files_was_measured_twice(
     first = ("genotype,latency_ms", f"{a},1.0", f"{b},2.0")
     second = ("genotype,latency_us", f"{a},1500", f"{b},2020", f"{c},3000", f"{c},3000")
     paths = written(tmp_path, first=first, second=second)
-    found = measurements.read(paths, tiny, FACTS, 0.03)
+    found = measurements.read_measurements(paths, tiny, FACTS, 0.03)
     assert [*found.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
     where = f"{paths[0]} line 2, {paths[1]} line 2"
     assert found.left_out == [f"network {genotypes[0].id} ({where}): passes differ by 50.0%"]
@@ -117,9 +117,11 @@ def test_rows_of_several_devices_or_ways_are_refused(
     within = {"one": (header, f"{a},1.0,x", f"{b},2.0,y")}
     for files in (apart, within):
         with pytest.raises(TableError, match=rf"rows are of different {column}s: 'x' .*, 'y' "):
-            measurements.read(written(tmp_path, **files), tiny, FACTS, 0.03)
+            measurements.read_measurements(written(tmp_path, **files), tiny, FACTS, 0.03)
     unsaid = {"first": apart["first"], "second": ("genotype,latency_ms", f"{b},2.0")}
-    assert len(measurements.read(written(tmp_path, **unsaid), tiny, FACTS, 0.03).ms) == 2
+    assert (
+        len(measurements.read_measurements(written(tmp_path, **unsaid), tiny, FACTS, 0.03).ms) == 2
+    )
 
 
 def test_a_device_that_became_slower_between_two_files_is_refused(
@@ -129,4 +131,4 @@ def test_a_device_that_became_slower_between_two_files_is_refused(
     first, second = (header, f"{a},1.0,sentinel"), (header, f"{a},1.1,sentinel")
     paths = written(tmp_path, first=first, second=second)
     with pytest.raises(TableError, match=r"later 1.1 ms \(.*second.csv line 2\): 10.0% apart"):
-        measurements.read(paths, tiny, FACTS, 0.03)
+        measurements.read_measurements(paths, tiny, FACTS, 0.03)

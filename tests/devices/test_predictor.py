@@ -6,26 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.backends.base import Costed
-from hwnas.backends.elsewhere import COST
-from hwnas.backends.elsewhere.backend import ElsewhereBackend
-from hwnas.backends.elsewhere.settings import Elsewhere
-from hwnas.backends.portable import random_model
-from hwnas.cost.base import CostModel
-from hwnas.cost.host import as_run
-from hwnas.devices import file
-from hwnas.devices.design import most_telling, next_telling
-from hwnas.devices.features import Encoder
-from hwnas.devices.file import MeasuredDevice
-from hwnas.devices.prior import Prior
-from hwnas.devices.roofline import EXPECTED
-from hwnas.devices.work import Floats, Work, work
-from hwnas.errors import TableError
-from hwnas.families import get
-from hwnas.figure import Figure
-from hwnas.graph import Graph
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import TableError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends.base import CostContext
+from hwnas.hardware.backends.offline import COST, OfflineSettings
+from hwnas.hardware.backends.offline.backend import OfflineBackend
+from hwnas.hardware.backends.onnx_files import random_model
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.device_models import device_file
+from hwnas.hardware.device_models.device_file import MeasuredDevice, most_telling, next_telling
+from hwnas.hardware.device_models.features import FeatureEncoder
+from hwnas.hardware.device_models.fitted_roofline import EXPECTED, Floats, OperatorWork, work
+from hwnas.hardware.device_models.predictor import DevicePrior
+from hwnas.models.families import get
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.conftest import target, with_settings
 
 
@@ -36,33 +32,33 @@ def networks(small: SearchSpace, task: Signature) -> list[Graph]:
 
 
 @pytest.fixture(scope="module")
-def known(networks: list[Graph]) -> Work:
+def known(networks: list[Graph]) -> OperatorWork:
     return work(networks)
 
 
 @pytest.fixture(scope="module")
-def truth(known: Work) -> Floats:
+def truth(known: OperatorWork) -> Floats:
     """Latencies of a device that the roofline describes, with parameters it does not expect."""
     rng = np.random.default_rng(3)
     logs = EXPECTED.mean + 0.7 * EXPECTED.std * rng.standard_normal(len(EXPECTED.mean))
-    ms, _ = Encoder(known, 1)(known).roofline(logs)
+    ms, _ = FeatureEncoder(known, 1)(known).roofline(logs)
     return 2.5 * ms * np.exp(0.01 * rng.standard_normal(len(ms)))
 
 
-def device(known: Work, truth: Floats, n: int) -> tuple[MeasuredDevice, np.ndarray]:
+def device(known: OperatorWork, truth: Floats, n: int) -> tuple[MeasuredDevice, np.ndarray]:
     pool = np.arange(200)
-    chosen = pool[most_telling(Encoder(known, 1)(known)[pool], n, Prior())]
+    chosen = pool[most_telling(FeatureEncoder(known, 1)(known)[pool], n, DevicePrior())]
     return MeasuredDevice(known[pool], known[chosen], truth[chosen], 1, "float32-1t-b1", ()), chosen
 
 
-def test_work_counts_what_networks_compute(networks: list[Graph], known: Work) -> None:
+def test_work_counts_what_networks_compute(networks: list[Graph], known: OperatorWork) -> None:
     macs = [sum(node.op.n_macs for node in net) for net in networks]
     np.testing.assert_allclose(known.macs.sum(1), macs)
     assert ((known.kind >= 0).sum(1) == [len(net) for net in networks]).all()
 
 
-def test_slopes_of_the_roofline_are_those_of_differences(known: Work) -> None:
-    roofline, step = Encoder(known, 1)(known)[np.arange(50)].roofline, 1e-6
+def test_slopes_of_the_roofline_are_those_of_differences(known: OperatorWork) -> None:
+    roofline, step = FeatureEncoder(known, 1)(known)[np.arange(50)].roofline, 1e-6
     rng = np.random.default_rng(0)
     for _ in range(5):
         logs = EXPECTED.mean + 0.3 * EXPECTED.std * rng.standard_normal(len(EXPECTED.mean))
@@ -76,7 +72,7 @@ def test_slopes_of_the_roofline_are_those_of_differences(known: Work) -> None:
 
 @pytest.mark.parametrize(("n", "mape"), [(10, 0.06), (20, 0.03)])
 def test_few_networks_foretell_the_others(
-    networks: list[Graph], known: Work, truth: Floats, n: int, mape: float
+    networks: list[Graph], known: OperatorWork, truth: Floats, n: int, mape: float
 ) -> None:
     found, _ = device(known, truth, n)
     value, std = found.predictor.predict(found.encoded(networks[200:]))
@@ -86,7 +82,7 @@ def test_few_networks_foretell_the_others(
     assert inside.mean() > 0.9
 
 
-def test_one_wrong_measurement_is_found(known: Work, truth: Floats) -> None:
+def test_one_wrong_measurement_is_found(known: OperatorWork, truth: Floats) -> None:
     right, chosen = device(known, truth, 20)
     assert right.stray() is None
     found = []
@@ -100,7 +96,7 @@ def test_one_wrong_measurement_is_found(known: Work, truth: Floats) -> None:
 
 
 def test_width_of_intervals_is_that_of_what_is_searched(
-    networks: list[Graph], known: Work, truth: Floats
+    networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
     found, chosen = device(known, truth, 10)
 
@@ -113,7 +109,7 @@ def test_width_of_intervals_is_that_of_what_is_searched(
 
 
 def test_next_networks_are_those_that_matter(
-    networks: list[Graph], known: Work, truth: Floats
+    networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
     found, _ = device(known, truth, 8)
     pool = found.encoded(networks[200:300])
@@ -124,15 +120,18 @@ def test_next_networks_are_those_that_matter(
 
 
 def test_file_says_the_same_again(
-    tmp_path_factory: pytest.TempPathFactory, networks: list[Graph], known: Work, truth: Floats
+    tmp_path_factory: pytest.TempPathFactory,
+    networks: list[Graph],
+    known: OperatorWork,
+    truth: Floats,
 ) -> None:
     found, _ = device(known, truth, 10)
     path = tmp_path_factory.mktemp("device") / "device.json"
     found.save(path)
-    assert file.load(path).latency(networks[300]) == found.latency(networks[300])
+    assert device_file.load_device_file(path).latency(networks[300]) == found.latency(networks[300])
     whole = path.read_text()
     path.write_text(whole.replace('"format": 1', '"version": 1'))  # as files were that said none
-    assert file.load(path).latency(networks[300]) == found.latency(networks[300])
+    assert device_file.load_device_file(path).latency(networks[300]) == found.latency(networks[300])
     for damaged, words in (
         (whole[:100], "not JSON"),
         (
@@ -144,13 +143,13 @@ def test_file_says_the_same_again(
     ):
         path.write_text(damaged)
         with pytest.raises(TableError, match=f"cannot be read: .*{words}"):
-            file.load(path)
+            device_file.load_device_file(path)
 
 
 def test_space_of_which_no_network_was_measured_is_refused(
-    tmp_path: Path, small: SearchSpace, known: Work, truth: Floats
+    tmp_path: Path, small: SearchSpace, known: OperatorWork, truth: Floats
 ) -> None:
-    t4 = with_settings(target("nvidia_t4"), Elsewhere(str(tmp_path / "device.json")))
+    t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
     found, _ = device(known, truth, 10)
     replace(found, spaces=(small.name,)).save(tmp_path / "device.json")
 
@@ -158,8 +157,8 @@ def test_space_of_which_no_network_was_measured_is_refused(
         raise AssertionError("nothing is lowered")
 
     def model(*spaces: str) -> CostModel:
-        costed = Costed(t4, lower, lower, lower, spaces, command="hwnas profile")
-        return ElsewhereBackend(t4).cost_models[COST](costed)
+        costed = CostContext(t4, lower, lower, lower, spaces, command="hwnas profile")
+        return OfflineBackend(t4).cost_models[COST](costed)
 
     model(small.name)
     with pytest.raises(TableError, match=r"none of tiny\. Make a kit with: hwnas profile kit=DIR"):
@@ -167,15 +166,15 @@ def test_space_of_which_no_network_was_measured_is_refused(
 
 
 def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
-    tmp_path: Path, networks: list[Graph], known: Work, truth: Floats
+    tmp_path: Path, networks: list[Graph], known: OperatorWork, truth: Floats
 ) -> None:
-    t4 = with_settings(target("nvidia_t4"), Elsewhere(str(tmp_path / "device.json")))
+    t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
     device(known, truth, 10)[0].save(tmp_path / "device.json")  # of other spaces, perhaps
-    backend, lowered = ElsewhereBackend(t4), networks[300]
+    backend, lowered = OfflineBackend(t4), networks[300]
     (tmp_path / "m.onnx").write_bytes(random_model(as_run(lowered, t4)))
     images = np.zeros((1, *lowered[0].op.in_shape), np.float32)
 
-    def latency(cost: str) -> Figure:
+    def latency(cost: str) -> Quantity:
         files = {".onnx": tmp_path / "m.onnx"}
         return (
             backend.artefacts(None, cost).judge(files, lowered, [images])[1].figures["latency_ms"]
@@ -184,8 +183,12 @@ def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
     def lower(genotype: Genotype) -> Graph:
         return lowered
 
-    costed = Costed(t4, lower, lower, lower, ("tiny",))
+    costed = CostContext(t4, lower, lower, lower, ("tiny",))
     genotype = Genotype("tiny", ())
     searched = backend.cost_models["roofline"](costed).cost(genotype).figures["latency_ms"]
     assert latency("roofline") == searched
-    assert latency(COST) == file.load(tmp_path / "device.json").latency(lowered) != searched
+    assert (
+        latency(COST)
+        == device_file.load_device_file(tmp_path / "device.json").latency(lowered)
+        != searched
+    )

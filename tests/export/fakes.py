@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hwnas.latency_table import LatencyTable
-from hwnas.op import OpSpec
-from hwnas.runtimes.pool import Retrying
+from hwnas.hardware.latency_tables.latency_table import LatencyTable
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.models.graph import OpSpec
 
 
 class Lent:
-    def __init__(self, worker: Retrying, plan: Callable[[OpSpec], str]):
+    def __init__(self, worker: RetryingPool, plan: Callable[[OpSpec], str]):
         self.worker, self._plan, self.table = worker, plan, LatencyTable(Path("none"))
 
     def plan(self, op: OpSpec) -> str:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hwnas.export.expression import ExpressionError, parse
+from hwnas.export.picking import ExpressionError, parse
 
 COLUMNS = ("accuracy", "flash_kib", "latency_ms", "npu.latency_ms")
 ROWS = [

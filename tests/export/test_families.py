@@ -18,29 +18,27 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hwnas import families, space
-from hwnas.backends import base
-from hwnas.backends.base import Artefacts
-from hwnas.backends.tvm import linker
-from hwnas.backends.tvm.engine import Device, TvmEngine, open_device
-from hwnas.errors import CompileError
-from hwnas.export import artefacts, running
-from hwnas.export.kept import prepared
-from hwnas.export.proof import agreement
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.graph import Graph
-from hwnas.int8.finished import Finished
-from hwnas.int8.quantise import quantise
-from hwnas.op import Signature
-from hwnas.runtimes.base import BATCH
-from hwnas.runtimes.bench import Bench
-from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.runtimes.onnx_writer import OPSET, check_int8
-from hwnas.runtimes.pool import Retrying
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Remote, Target
-from hwnas.tasks.classification.task import Classes
-from hwnas.timing import TimingConfig
+from hwnas.core.errors import CompileError
+from hwnas.export import artefacts, runtimes
+from hwnas.export.checks import agreement
+from hwnas.export.reference_images import prepared
+from hwnas.hardware.backends import base
+from hwnas.hardware.backends.base import Artefacts
+from hwnas.hardware.backends.tvm import linker
+from hwnas.hardware.backends.tvm.engine import TvmDevice, TvmEngine, open_device
+from hwnas.hardware.runtimes.bench import DeviceBench
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.onnx.writer import BATCH, OPSET, check_int8
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.tasks.classification import ClassificationTask
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import few_of, target
 from tests.export.blocked import LARGE, run_file, run_snippet
@@ -63,14 +61,14 @@ def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn
     return built.eval(), family.lower(where, genotype, task)
 
 
-def finished(module: nn.Module, lowered: Graph, images: torch.Tensor) -> Finished:
+def finished(module: nn.Module, lowered: Graph, images: torch.Tensor) -> DeployableNetwork:
     int8, folded = None, fold_batch_norm(copy.deepcopy(module))
     try:
         check_int8(lowered)
         int8 = quantise(folded, lowered, images)
     except CompileError:
         pass
-    return Finished(folded, lowered, int8)
+    return DeployableNetwork(folded, lowered, int8)
 
 
 def images_for(task: Signature) -> ImageData:
@@ -79,7 +77,7 @@ def images_for(task: Signature) -> ImageData:
     )
     classes = tuple(map(str, range(task.n_outputs)))
     ones = (0.5,) * task.in_channels
-    return ImageData("made-up", split, split, split, Classes(classes), ones, ones)
+    return ImageData("made-up", split, split, split, ClassificationTask(classes), ones, ones)
 
 
 def write(files: dict[str, bytes], folder: Path) -> None:
@@ -101,7 +99,7 @@ def write(files: dict[str, bytes], folder: Path) -> None:
 def test_artefacts_of_random_networks_agree_with_torch(
     name: str, made_for: str, n: int, tmp_path: Path
 ) -> None:
-    where, task, rng = space.load(space.find(name)), Signature(3, 7), random.Random(name)
+    where, task, rng = spaces.load_space(spaces.find(name)), Signature(3, 7), random.Random(name)
     device = target(made_for)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
@@ -116,15 +114,17 @@ def test_artefacts_of_random_networks_agree_with_torch(
         write(files, tmp_path)
         with torch.inference_mode():
             expected = module(images).numpy()
-        names = [kind for kind in running.kinds() if kind in files and not running.hindrance(kind)]
+        names = [
+            kind for kind in runtimes.kinds() if kind in files and not runtimes.hindrance(kind)
+        ]
         assert len(names) == (2 if name == "vit_small" else 4)
         for kind in names:
             near = agreement(
                 images_for(task).task,
-                running.session(tmp_path, kind, None).run(images.numpy()),
+                runtimes.session(tmp_path, kind, None).run(images.numpy()),
                 expected,
             )
-            check = near.check(kind, running.kinds()[kind].dtype)
+            check = near.check(kind, runtimes.kinds()[kind].dtype)
             assert check.holds, f"{genotype.to_dict()}: {check}"
             if kind.endswith(".onnx"):
                 assert checked_opset(files[kind]) == OPSET
@@ -137,7 +137,7 @@ class Direct:
 
     def __init__(self, device: Target):
         engine = TvmEngine(device, open_device(device, Remote()))
-        self.bench = Bench(engine, TimingConfig(repeats=3, min_repeat_ms=0.1), "float32")
+        self.bench = DeviceBench(engine, TimingConfig(repeats=3, min_repeat_ms=0.1), "float32")
         self.engine = engine
 
     def plan(self, op: object) -> str:
@@ -147,17 +147,17 @@ class Direct:
 @contextmanager
 def library(device: Target) -> Iterator[Lent]:
     direct = Direct(device)
-    yield Lent(cast(Retrying, direct.bench), direct.plan)
+    yield Lent(cast(RetryingPool, direct.bench), direct.plan)
 
 
 def _of(device: Target, made: Lent | None) -> Artefacts:
-    return base.of(device).artefacts(made)
+    return base.backend_of(device).artefacts(made)
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", few_of(["tiny", "resnet_small", "vit_small", "mbconv_mixed"], 3))
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
-    where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
+    where, task, rng = spaces.load_space(spaces.find(name)), Signature(1, 10), random.Random(name)
     torch.manual_seed(0)
     genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
     device = target("cpu")
@@ -174,7 +174,7 @@ def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_pa
             with torch.inference_mode():
                 expected = module(images).numpy()
             for kind in ("model.so", "model.tar"):
-                found = running.session(folder, kind, made.worker).run(images.numpy())
+                found = runtimes.session(folder, kind, made.worker).run(images.numpy())
                 check = agreement(images_for(task).task, found, expected).check(kind, "float32")
                 assert check.holds, f"{genotype.to_dict()}: {check}"
                 assert np.isfinite(found).all()
@@ -182,7 +182,7 @@ def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_pa
 
 @pytest.mark.slow
 def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Path) -> None:
-    where, task = space.load(space.find("tiny")), Signature(1, 10)
+    where, task = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
     torch.manual_seed(0)
     module, lowered = network(where, where.largest(), task)
     side = lowered[0].op.in_shape[1]
@@ -216,10 +216,10 @@ class Linking:
 @needs_emulator
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
+    where, task, rng = spaces.load_space(spaces.find(name)), Signature(1, 10), random.Random(name)
     device = target("raspi4")
-    engine = TvmEngine(device, cast(Device, Linking()))
-    made = Lent(cast(Retrying, engine), lambda op: engine.plans(op, 1)[0])
+    engine = TvmEngine(device, cast(TvmDevice, Linking()))
+    made = Lent(cast(RetryingPool, engine), lambda op: engine.plans(op, 1)[0])
     torch.manual_seed(0)
     for genotype in (where.sample(rng) for _ in range(4)):
         module, lowered = network(where, genotype, task)

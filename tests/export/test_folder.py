@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import files
-from hwnas.errors import RunError
+from hwnas.core import files
+from hwnas.core.errors import RunError
 from hwnas.export.folder import (
     BUILDING,
     PROOF,

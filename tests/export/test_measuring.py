@@ -6,13 +6,12 @@ from typing import cast
 
 import pytest
 
-from hwnas.errors import ConfigError
-from hwnas.export import measuring
+from hwnas.core.errors import ConfigError
+from hwnas.export import measure
 from hwnas.export.options import VerifyConfig
-from hwnas.export.recorded import Proof, operators_to_json
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
-from hwnas.target import Target, facts
+from hwnas.export.proof_file import Proof, operators_to_json
+from hwnas.hardware.target import Target, facts
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 from tests.conftest import target
 
 CPU = replace(target("cpu"), batch=8)
@@ -29,7 +28,7 @@ def _proof(made_for: Target) -> Proof:
 def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
     config = VerifyConfig(export=str(tmp_path))
     with pytest.raises(ConfigError, match=r"model.so was .* for 8 .*, not 1: say target.batch=8"):
-        measuring.measure(tmp_path, _proof(CPU), replace(CPU, batch=1), config)
+        measure.measure(tmp_path, _proof(CPU), replace(CPU, batch=1), config)
 
 
 @pytest.mark.parametrize(
@@ -44,4 +43,4 @@ def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_budget_is_of_the_target_as_it_ran(other: Target, limits: dict[str, float]) -> None:
-    assert measuring._limits(_proof(CPU), other) == limits
+    assert measure._limits(_proof(CPU), other) == limits

@@ -1,21 +1,20 @@
 import pytest
 
-from hwnas.errors import ConfigError, RunError
-from hwnas.export.expression import ExpressionError
-from hwnas.export.picking import geometric_mean, knee, offered, pick
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching.for_all import joined
-from hwnas.searching.member import Member
-from hwnas.searching.verified_front import VerifiedFront
-from hwnas.space import Genotype
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.quantity import Quantity
+from hwnas.export.picking import ExpressionError, geometric_mean, knee, offered, pick
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.targets import joined
+from hwnas.nas.verified_files import VerifiedFront
 
 NAMES = {Genotype("s", (("name", name),)).id: name for name in ("a", "b", "c", "d", "e", "gone")}
 
 
 def member(name: str, accuracy: float, latency: float, flash: float, stays: bool = True) -> Member:
     values = {"accuracy_int8": accuracy, "latency_ms": latency, "flash_kib": flash}
-    figures = {n: Figure(value, "measured") for n, value in values.items()}
+    figures = {n: Quantity(value, "measured") for n, value in values.items()}
     candidate = Candidate(0, Genotype("s", (("name", name),)), {})
     return Member(candidate, figures, {}, {}, on_front=stays)
 

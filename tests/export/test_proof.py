@@ -6,20 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas.errors import RunError
+from hwnas.core.errors import RunError
+from hwnas.core.quantity import Quantity
+from hwnas.core.schema import fitted
 from hwnas.export.artefacts import pixels_of
-from hwnas.export.kept import Kept, prepared, read_kept
-from hwnas.export.proof import INT8_ERROR, TRAINED, agreement, drop, within_budget
-from hwnas.export.recorded import Operator, Proof, operators_from_json, operators_to_json, read
-from hwnas.figure import Figure
-from hwnas.op import Signature
-from hwnas.records.schema import fitted
-from hwnas.space import SearchSpace
-from hwnas.tasks.classification.task import Classes
+from hwnas.export.checks import INT8_ERROR, TRAINED, agreement, drop, within_budget
+from hwnas.export.proof_file import (
+    OperatorRecord,
+    Proof,
+    operators_from_json,
+    operators_to_json,
+    read_proof,
+)
+from hwnas.export.reference_images import ReferenceImages, prepared, read_kept
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks.classification import ClassificationTask
 from hwnas.training.data import ImageData
 from tests.conftest import images_of
 
-TASK = Classes(("a", "b"))
+TASK = ClassificationTask(("a", "b"))
 EXPECTED = np.array([[4.0, 1.0], [-8.0, 2.0], [1.0, 1.5]], np.float32)
 
 
@@ -67,7 +73,10 @@ def test_drop_is_what_chance_does_not_explain() -> None:
 
 
 def test_budget_is_met_by_the_upper_end() -> None:
-    figures = {"latency_ms": Figure(0.9, "measured", 0.8, 1.1), "sram_kib": Figure(2, "modelled")}
+    figures = {
+        "latency_ms": Quantity(0.9, "measured", 0.8, 1.1),
+        "sram_kib": Quantity(2, "modelled"),
+    }
     latency, sram = within_budget({"latency_ms": 1.0, "sram_kib": 2.0}, figures)
     assert (latency.name, latency.holds, latency.found) == ("budget.latency_ms", False, 1.1)
     assert sram.holds
@@ -97,7 +106,9 @@ def _proof(side: int, n: int) -> Proof:
 
 
 def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
-    kept = Kept(np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1), np.arange(3), EXPECTED)
+    kept = ReferenceImages(
+        np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1), np.arange(3), EXPECTED
+    )
     (tmp_path / "images.npz").write_bytes(kept.packed())
     assert kept.packed() == (tmp_path / "images.npz").read_bytes()
     back = read_kept(tmp_path, _proof(2, 3))
@@ -109,7 +120,9 @@ def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
 def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Path) -> None:
     pixels, labels = np.zeros((3, 2, 2, 1), np.uint8), np.arange(3)
     for trained, reference in ((None, "float32"), (EXPECTED + 1, TRAINED)):
-        (tmp_path / "images.npz").write_bytes(Kept(pixels, labels, EXPECTED, trained).packed())
+        (tmp_path / "images.npz").write_bytes(
+            ReferenceImages(pixels, labels, EXPECTED, trained).packed()
+        )
         kept = read_kept(tmp_path, _proof(2, 3))
         found = EXPECTED if trained is None else trained
         near = kept.agreement(TASK, found, "int8")
@@ -122,11 +135,11 @@ def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Pat
 
 
 def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> None:
-    from hwnas import families
+    from hwnas.models import families
 
     lowered = families.get(small.family).lower(small, small.largest(), task)
     rows = json.loads(json.dumps(operators_to_json(lowered)))
-    assert operators_from_json([fitted(Operator, row) for row in rows]) == lowered
+    assert operators_from_json([fitted(OperatorRecord, row) for row in rows]) == lowered
 
 
 @pytest.mark.parametrize(
@@ -147,4 +160,4 @@ def test_folder_that_is_no_export_is_refused(
     if content is not None:
         (tmp_path / "proof.json").write_text(content)
     with pytest.raises(RunError, match=message):
-        read(tmp_path)
+        read_proof(tmp_path)

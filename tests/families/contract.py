@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import few_of
 

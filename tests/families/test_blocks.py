@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hwnas.families.blocks import ReLU6
+from hwnas.models.families.layers import ReLU6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

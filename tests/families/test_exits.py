@@ -9,25 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import families
-from hwnas import space as spaces
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.backends.onnxruntime.settings import OnnxRuntime
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.errors import ConfigError, SpaceError
-from hwnas.families import annotations, exiting
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.graph import INPUT, Graph, fuse
-from hwnas.int8.quantise import quantise
-from hwnas.int8.tflite import write
-from hwnas.networks import Networks
-from hwnas.op import Signature
-from hwnas.runtimes.in_a_row import InARow
-from hwnas.runtimes.onnx_writer import write_fp32, write_int8
-from hwnas.segments import cut, without_exits
-from hwnas.space import Option, SearchSpace
-from hwnas.target import Target
+from hwnas.core.errors import ConfigError, SpaceError
+from hwnas.hardware.backends.artefact_wrappers import SequentialSegments
+from hwnas.hardware.backends.onnxruntime import OnnxRuntimeSettings
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations, layers
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import INPUT, Graph, Signature, fuse
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.onnx.writer import write_fp32, write_int8
+from hwnas.models.partition import cut, without_exits
+from hwnas.models.spaces import Option, SearchSpace
 from hwnas.training.inference import recalibrate
+from hwnas.workflows.networks import Networks
 from tests.conftest import target, with_settings
 
 SMALL = Path(__file__).with_name("exits.yaml")
@@ -35,12 +33,12 @@ SMALL = Path(__file__).with_name("exits.yaml")
 
 @pytest.fixture
 def small() -> SearchSpace:
-    return spaces.load(SMALL)
+    return spaces.load_space(SMALL)
 
 
 def _resnet() -> SearchSpace:
     """Return residual networks with an exit behind the first or the second of three stages."""
-    plain = spaces.load(spaces.find("resnet_small"))
+    plain = spaces.load_space(spaces.find("resnet_small"))
     said: dict[str, tuple[Option, ...]] = {"exits.0.active": (0, 1), "exits.0.at": (0, 1)}
     return replace(
         plain, choices={**plain.choices, **said}, when={"at": {"active": (1,)}}, name="residual"
@@ -48,19 +46,19 @@ def _resnet() -> SearchSpace:
 
 
 def _both() -> list[SearchSpace]:
-    return [spaces.load(spaces.find("mbconv_exits")), _resnet()]
+    return [spaces.load_space(spaces.find("mbconv_exits")), _resnet()]
 
 
 def _to_one_pixel() -> SearchSpace:
     """Return networks with an exit behind a stage of which one pixel is left."""
-    plain = spaces.load(SMALL)
+    plain = spaces.load_space(SMALL)
     said = {**plain.fixed, "resolution": 4, "stem.stride": 2}
     return replace(plain, fixed=said, name="to_one_pixel")
 
 
 def _lowered(space: SearchSpace, task: Signature, seed: int = 0, **said: Option) -> Graph:
     """Return the operators of a random genotype; ``_`` in names stands for a dot."""
-    family, rng = families.of(space), random.Random(seed)
+    family, rng = families.family_of(space), random.Random(seed)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
     drawn |= {name.replace("_", "."): value for name, value in said.items()}
     return annotations.lower(family, space, space.genotype(drawn), task)
@@ -83,15 +81,15 @@ def test_exits_stand_behind_their_stages(task: Signature) -> None:
 def test_a_network_without_an_active_exit_is_as_its_family_has_it(
     small: SearchSpace, task: Signature
 ) -> None:
-    family = families.of(small)
+    family = families.family_of(small)
     for active in (0, 1):
         drawn = {name: options[0] for name, options in small.choices.items()}
         genotype = small.genotype({**drawn, "exits.0.active": active})
         lowered = annotations.lower(family, small, genotype, task)
         assert without_exits(lowered) == family.lower(small, genotype, task)
         assert bool(lowered.exits) == bool(active)
-        network = exiting.build(family, small, genotype, task)
-        assert isinstance(network, exiting.ExitNetwork) == bool(active)
+        network = layers.build(family, small, genotype, task)
+        assert isinstance(network, layers.ExitNetwork) == bool(active)
 
 
 def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None:
@@ -103,11 +101,11 @@ def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None
 
 @pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
 def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) -> None:
-    family = families.of(space)
+    family = families.family_of(space)
     genotype = space.largest()
     lowered = annotations.lower(family, space, genotype, task)
     torch.manual_seed(0)
-    network = exiting.build(family, space, genotype, task).eval()
+    network = layers.build(family, space, genotype, task).eval()
     torch.manual_seed(0)
     plain = family.build(space, genotype, task).eval()
     side = family.resolution(space, genotype)
@@ -136,12 +134,12 @@ def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) 
 def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
     space: SearchSpace, task: Signature
 ) -> None:
-    family, rng = families.of(space), random.Random(2)
+    family, rng = families.family_of(space), random.Random(2)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
     genotype = space.genotype({**drawn, "exits.0.active": 1})
     lowered = annotations.lower(family, space, genotype, task)
     torch.manual_seed(1)
-    network = exiting.build(family, space, genotype, task)
+    network = layers.build(family, space, genotype, task)
     side = family.resolution(space, genotype)
     images = torch.randn(32, task.in_channels, side, side)
     recalibrate(network, images)
@@ -149,13 +147,13 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
     segments = cut(lowered)
     assert [n.name for part in segments for n in part] == [n.name for n in lowered]
     assert all(INPUT in part[0].inputs for part in segments)
-    row = InARow([LiteRTSession(write(int8.part(part))) for part in segments])
+    row = SequentialSegments([LiteRTSession(write_tflite(int8.part(part))) for part in segments])
     outputs = row.run(images.numpy())
-    whole = LiteRTSession(write(int8.part(without_exits(lowered)))).run(images.numpy())
+    whole = LiteRTSession(write_tflite(int8.part(without_exits(lowered)))).run(images.numpy())
     assert np.array_equal(outputs[:, -1], whole)
     assert np.ptp(whole) > 0
     # And with all its outputs in one file, of which exits are the first.
-    every = LiteRTSession(write(int8)).outputs(images.numpy())
+    every = LiteRTSession(write_tflite(int8)).outputs(images.numpy())
     assert all(np.array_equal(outputs[:, i], each) for i, each in enumerate(every))
     with torch.inference_mode():
         real = network(images, every=True).numpy()
@@ -166,24 +164,24 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
 
 @pytest.mark.parametrize("space", [*_both(), _to_one_pixel()], ids=lambda s: s.name)
 def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: Signature) -> None:
-    family, rng = families.of(space), random.Random(3)
+    family, rng = families.family_of(space), random.Random(3)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
     genotype = space.genotype({**drawn, "exits.0.active": 1})
     lowered = annotations.lower(family, space, genotype, task)
-    network = exiting.build(family, space, genotype, task)
+    network = layers.build(family, space, genotype, task)
     side = family.resolution(space, genotype)
     images = torch.randn(32, task.in_channels, side, side)
     recalibrate(network, images)
     int8 = quantise(fold_batch_norm(network), lowered, images)
     whole = write_int8(int8.part(without_exits(lowered)), any_batch=True)
     row = [OrtSession(write_int8(int8.part(part))) for part in cut(lowered)]
-    outputs = InARow(row).run(images.numpy())
+    outputs = SequentialSegments(row).run(images.numpy())
     assert np.array_equal(outputs[:, -1], OrtSession(whole).run(images.numpy()))
     weights = weights_of(network, lowered)
     row = [OrtSession(write_fp32(fuse(part, "float32"), weights)) for part in cut(lowered)]
     with torch.inference_mode():
         real = network(images, every=True).numpy()
-    found = InARow(row).run(images.numpy()).transpose(1, 0, 2)
+    found = SequentialSegments(row).run(images.numpy()).transpose(1, 0, 2)
     assert np.abs(found - real).max() < 1e-4 * np.abs(real).max()
 
 
@@ -204,30 +202,30 @@ def test_what_makes_no_exits_is_refused(
     choices = {name: options for name, options in small.choices.items() if name not in said}
     space = replace(small, choices=choices, fixed={**small.fixed, **said})
     with pytest.raises(SpaceError) as refused:
-        families.of(space)
+        families.family_of(space)
     assert words in str(refused.value)
 
 
 def test_exits_are_in_order(small: SearchSpace) -> None:
-    space = spaces.load(spaces.find("mbconv_exits"))
+    space = spaces.load_space(spaces.find("mbconv_exits"))
     swapped = replace(space, choices={**space.choices, "exits.0.at": (1,), "exits.1.at": (0,)})
     with pytest.raises(SpaceError, match="in the order of the exits"):
-        families.of(swapped)
+        families.family_of(swapped)
 
 
 def test_a_place_that_may_not_count_says_so() -> None:
     with pytest.raises(SpaceError, match=r"say when: {at: {active: \[1\]}}"):
-        families.of(replace(_resnet(), when={}))
+        families.family_of(replace(_resnet(), when={}))
 
 
 def test_a_target_that_runs_no_segments_refuses_exits(small: SearchSpace, npu: Target) -> None:
-    by_name, task = {small.name: families.of(small)}, Signature(1, 10)
+    by_name, task = {small.name: families.family_of(small)}, Signature(1, 10)
     Networks(npu, small, by_name, task)
     with pytest.raises(
         ConfigError, match=r"has exits, which target 'cpu' \(tvm\).* take a target of "
     ):
         Networks(target("cpu"), small, by_name, task)
-    cpu = with_settings(replace(target("cpu"), runtime="onnxruntime"), OnnxRuntime())
+    cpu = with_settings(replace(target("cpu"), runtime="onnxruntime"), OnnxRuntimeSettings())
     Networks(cpu, small, by_name, task)
     with pytest.raises(ConfigError, match=r"say target.batch=1, not 4"):
         Networks(replace(cpu, batch=4), small, by_name, task)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hwnas import families, space
-from hwnas.errors import SpaceError
-from hwnas.families.base import Family
-from hwnas.op import Signature
-from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.families.base import Family
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import few_of, space_yaml
 from tests.families.contract import FewOrMany
@@ -25,7 +25,7 @@ class TestMBConv(FewOrMany):
 
     @pytest.fixture(params=["tiny", "mbconv_small", "mbconv_mixed"])
     def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
-        return space.load(space.find(request.param))
+        return spaces.load_space(spaces.find(request.param))
 
 
 class TestKindsOfBlocks(FewOrMany):
@@ -35,7 +35,7 @@ class TestKindsOfBlocks(FewOrMany):
 
     @pytest.fixture(params=["kinds", "scaled"])
     def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
-        return space.load(HERE / f"{request.param}.yaml")
+        return spaces.load_space(HERE / f"{request.param}.yaml")
 
 
 class TestLargeMBConv(FamilyContract):
@@ -47,7 +47,7 @@ class TestLargeMBConv(FamilyContract):
 
     @pytest.fixture(params=few_of(["ofa_mobilenet_v3", "mbconv_224"], 1))
     def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
-        return space.load(space.find(request.param))
+        return spaces.load_space(spaces.find(request.param))
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
@@ -101,7 +101,7 @@ def test_space_that_is_not_of_the_family_is_refused(
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message):
-        families.get("mbconv").check(space.load(path))
+        families.get("mbconv").check(spaces.load_space(path))
 
 
 def test_value_of_the_block_counts_before_those_of_its_stage_and_of_the_space(
@@ -119,7 +119,7 @@ def test_value_of_the_block_counts_before_those_of_its_stage_and_of_the_space(
            stages.1.kernel: 5, stages.1.blocks.1.kernel: 7, stages.1.blocks.1.se: 0.25}
         """
     )
-    levels = space.load(path)
+    levels = spaces.load_space(path)
     family = families.get("mbconv")
     family.check(levels)
     lowered = family.lower(levels, levels.largest(), task)

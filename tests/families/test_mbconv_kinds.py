@@ -11,18 +11,17 @@ import pytest
 import torch
 import yaml
 
-from hwnas import content, families, space
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.errors import SpaceError
-from hwnas.families.mbconv.lowering import dimensions, scaled
-from hwnas.graph import fuse, n_macs, n_params
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.int8.windows import trimmed
-from hwnas.op import Signature
-from hwnas.space import Genotype, Option, SearchSpace, closest
-from hwnas.space.base import When
+from hwnas.core import package
+from hwnas.core.errors import SpaceError
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models import families, spaces
+from hwnas.models.families.mbconv.lowering import dimensions, scaled
+from hwnas.models.graph import Signature, fuse, n_macs, n_params
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import trimmed, write_tflite
+from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
+from hwnas.models.spaces.space import When
 from tests.conftest import target
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
@@ -30,13 +29,13 @@ from tests.int8.qdq import oracle
 HERE = Path(__file__).parent
 MBCONV = families.get("mbconv")
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
-BASELINES = sorted(content.entries(content.ROOT / "search_spaces" / "baselines"))
+BASELINES = sorted(package.entries(package.ROOT / "search_spaces" / "baselines"))
 KINDS = ("inverted", "fused", "plain", "residual", "separable")
 
 
 @pytest.fixture
 def kinds() -> SearchSpace:
-    return space.load(HERE / "kinds.yaml")
+    return spaces.load_space(HERE / "kinds.yaml")
 
 
 def _alone(**changes: Option) -> SearchSpace:
@@ -94,7 +93,7 @@ def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
     for expansion in (1, 2):
         found = _alone(kind=kind, expansion=expansion, se=0.25)
         lowered = MBCONV.lower(found, found.largest(), Signature(3, 10))
-        cost = compile_tflite(write(stand_in(lowered)), lowered, target(name)).cost
+        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(name)).cost
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         assert cost.reason == ""
 
@@ -102,11 +101,11 @@ def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shipped", ["dense_small", "cpu_small"])
 def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: str) -> None:
-    found, rng = space.load(space.find(shipped)), random.Random(1)
+    found, rng = spaces.load_space(spaces.find(shipped)), random.Random(1)
     MBCONV.check(found)
     for genotype in [found.smallest(), *(found.sample(rng) for _ in range(8))]:
         lowered = MBCONV.lower(found, genotype, Signature(3, 10))
-        cost = compile_tflite(write(stand_in(lowered)), lowered, target(name)).cost
+        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(name)).cost
         assert cost.reason == ""
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
         computed = sum(trimmed(op).node.op.n_macs for op in stand_in(lowered).ops)
@@ -118,7 +117,7 @@ def test_int8_of_each_kind_is_computed_as_onnxruntime_does(kind: str) -> None:
     found = _alone(kind=kind)
     _, lowered, network = quantised(found, found.largest(), Signature(1, 10))
     images = np.random.default_rng(0).normal(size=(20, 1, 12, 12)).astype(np.float32)
-    difference = LiteRTSession(write(network)).run(images) - oracle(network)(images)
+    difference = LiteRTSession(write_tflite(network)).run(images) - oracle(network)(images)
     assert np.abs(difference).max() / network.ops[-1].out.scale <= 1.001
     assert len(network.ops) == len(lowered)
 
@@ -135,13 +134,13 @@ def test_int8_of_hardswish_behind_a_sum_is_close_to_the_network() -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
-    found = space.load(space.find(f"baselines/{name}"))
+    found = spaces.load_space(spaces.find(f"baselines/{name}"))
     MBCONV.check(found)
     assert 6 <= found.n_genotypes() <= 16
     sizes = []
     for genotype in (found.smallest(), found.largest()):
         lowered = MBCONV.lower(found, genotype, Signature(1, 10))
-        cost = compile_tflite(write(stand_in(lowered)), lowered, target("npu")).cost
+        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target("npu")).cost
         assert cost.reason == ""
         sizes.append((n_macs(lowered), cost.figures["latency_ms"].value))
     assert sizes[1][0] > 10 * sizes[0][0]
@@ -153,7 +152,7 @@ def test_resnet_8_has_the_size_that_is_published() -> None:
 
     Source: https://github.com/mlcommons/tiny, benchmark/training/image_classification.
     """
-    found = space.load(space.find("baselines/resnet8"))
+    found = spaces.load_space(spaces.find("baselines/resnet8"))
     options = {"resolution": 28, "width_multiplier": 1.0, "stem.stride": 1}
     lowered = MBCONV.lower(found, found.genotype(options), Signature(3, 10))
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
@@ -161,7 +160,7 @@ def test_resnet_8_has_the_size_that_is_published() -> None:
 
 
 def test_dense_small_holds_resnet_8_of_three_sizes() -> None:
-    found = space.load(space.find("dense_small"))
+    found = spaces.load_space(spaces.find("dense_small"))
     for width in (8, 16, 24, 32, 48):
         options: dict[str, Option] = {name: o[0] for name, o in found.choices.items()}
         options |= {name: "residual" for name in found.choices if name.endswith(".kind")}
@@ -182,7 +181,7 @@ def test_widths_are_scaled_as_mobile_nets_are(width: int, multiplier: float, exp
 
 
 def test_multipliers_scale_all_widths_and_depths_of_a_network() -> None:
-    found = space.load(HERE / "scaled.yaml")
+    found = spaces.load_space(HERE / "scaled.yaml")
     chosen = {"resolution": 12, "width_multiplier": 1.5, "depth_multiplier": 1.4}
     dims = dimensions(found, found.genotype(chosen))
     assert (dims.stem_width, dims.head.width, dims.head.features) == (24, 64, 72)
@@ -302,7 +301,7 @@ def test_space_with_choices_without_effect_is_refused(
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message) as error:
-        MBCONV.check(space.load(path))
+        MBCONV.check(spaces.load_space(path))
     assert "\n" not in str(error.value)
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas import families, space
-from hwnas.errors import RunError
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
-from hwnas.training.initial import initialise
+from hwnas.core.errors import RunError
+from hwnas.models import families, spaces
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.training.initial_weights import initialise
 
 WIDTHS = (24, 40, 80, 112, 160)
 STRIDES = (2, 2, 2, 1, 2)
@@ -34,7 +34,7 @@ def _divisible(value: float) -> int:
 
 @pytest.fixture(scope="module")
 def ofa() -> SearchSpace:
-    return space.load(space.find("ofa_mobilenet_v3"))
+    return spaces.load_space(spaces.find("ofa_mobilenet_v3"))
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_classifier_of_other_classes_starts_afresh(
 
 
 def test_both_classifiers_start_afresh_where_a_head_may_be_left_out(tmp_path: Path) -> None:
-    kinds, path = space.load(Path(__file__).with_name("kinds.yaml")), tmp_path / "ours.pth"
+    kinds, path = spaces.load_space(Path(__file__).with_name("kinds.yaml")), tmp_path / "ours.pth"
     assert kinds.options("head.width") == (0, 16)
     family = families.get("mbconv")
     given = family.supernet(kinds, Signature(1, 10)).module.state_dict()

@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hwnas import families
-from hwnas import space as spaces
 from hwnas.__main__ import run
-from hwnas.errors import SpaceError
-from hwnas.space import Option, SearchSpace
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.spaces import Option, SearchSpace
 from tests.conftest import SHARED_WEIGHTS, space_yaml
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "experiments" / "own_family"
 QUICK = ("train.epochs=1", *SHARED_WEIGHTS, "n_trials=6", "run.dir=run")
 FAMILY = """
-from hwnas.families.base import Recipe
+from hwnas.models.families.base import TrainingRecipe as Recipe
 
 class Mine:
     recipe = Recipe("sgd", 0.1, 0.0)
@@ -162,13 +161,13 @@ def test_what_is_said_of_stages_needs_operators_of_their_names(
 ) -> None:
     """Those of the example have names of their own."""
     monkeypatch.syspath_prepend(str(installed))
-    plain = spaces.load(EXAMPLE / "plain.yaml")
+    plain = spaces.load_space(EXAMPLE / "plain.yaml")
     found = replace(plain, fixed={**plain.fixed, **said})
     if not message:
-        families.of(found)
+        families.family_of(found)
         return
     with pytest.raises(SpaceError, match=message) as error:
-        families.of(found)
+        families.family_of(found)
     assert "\n" not in str(error.value)
 
 

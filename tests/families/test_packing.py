@@ -3,24 +3,22 @@ from typing import Any
 
 import pytest
 
-from hwnas import families
-from hwnas import space as spaces
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.errors import ConfigError, SpaceError
-from hwnas.families import annotations
-from hwnas.graph import Graph
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.memory import weight_bytes
-from hwnas.networks import Networks
-from hwnas.op import Signature
-from hwnas.space import Option, SearchSpace
-from hwnas.target import Target
+from hwnas.core.errors import ConfigError, SpaceError
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.memory import weight_bytes
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.spaces import Option, SearchSpace
+from hwnas.workflows.networks import Networks
 from tests.conftest import target
 
 
 def _shipped(name: str) -> SearchSpace:
-    return spaces.load(spaces.find(name))
+    return spaces.load_space(spaces.find(name))
 
 
 def _with(space: SearchSpace, **said: Any) -> SearchSpace:
@@ -37,7 +35,7 @@ def _with(space: SearchSpace, **said: Any) -> SearchSpace:
 
 
 def _lowered(space: SearchSpace, task: Signature, **options: Option) -> Graph:
-    family = families.of(space)
+    family = families.family_of(space)
     largest = {name: values[-1] for name, values in space.choices.items()}
     return annotations.lower(family, space, space.genotype({**largest, **options}), task)
 
@@ -88,7 +86,7 @@ def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpa
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
 def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
     space = _shipped(name)
-    family, largest = families.of(space), space.largest()
+    family, largest = families.family_of(space), space.largest()
     assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
     bits = {n.weight_bits for n in _lowered(_with(space, bits=5), task) if n.op.weight_shape}
     assert bits <= {5, 8}
@@ -118,19 +116,19 @@ def test_bits_that_make_no_sense_are_refused(
     tiny: SearchSpace, said: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        families.of(_with(tiny, **said))
+        families.family_of(_with(tiny, **said))
     assert "\n" not in str(error.value)
 
 
 def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
     space = _shipped("dense_packed")
     nets = [_lowered(space, task, weight_bits=bits) for bits in (3, 4, 5, 8)]
-    costs = [compile_tflite(write(stand_in(net)), net, npu).cost.figures for net in nets]
+    costs = [compile_tflite(write_tflite(stand_in(net)), net, npu).cost.figures for net in nets]
     flash = [cost["flash_kib"].value for cost in costs]
     assert flash == sorted(flash)
     assert flash[1] < 0.55 * flash[3]
     assert costs[1]["latency_ms"].value <= costs[3]["latency_ms"].value
-    kept = [write(stand_in(net)) for net in nets]
+    kept = [write_tflite(stand_in(net)) for net in nets]
     assert len({len(content) for content in kept}) == 1  # in int8 all the same
 
 
@@ -142,7 +140,8 @@ def test_vela_packs_weights_of_which_half_are_zero(npu: Target, task: Signature)
             for kind in ("dense", "2:4")
         )
         whole, half = (
-            compile_tflite(write(stand_in(net)), net, npu).cost.figures for net in (dense, sparse)
+            compile_tflite(write_tflite(stand_in(net)), net, npu).cost.figures
+            for net in (dense, sparse)
         )
         assert half["flash_kib"].value < 0.9 * whole["flash_kib"].value
         assert half["latency_ms"].value <= whole["latency_ms"].value
@@ -157,4 +156,4 @@ def test_targets_that_pack_nothing_refuse_bits_and_zeros(
     space = _with(tiny, **{key: 4 if key == "bits" else "2:4"})
     message = rf"'weight_{key}', which gains nothing on .* of vela\."
     with pytest.raises(ConfigError, match=message):
-        Networks(target(name), space, {space.name: families.of(space)}, task)
+        Networks(target(name), space, {space.name: families.family_of(space)}, task)

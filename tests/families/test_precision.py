@@ -3,16 +3,15 @@ from typing import Any
 
 import pytest
 
-from hwnas import families
-from hwnas import space as spaces
-from hwnas.cost.host import as_run
-from hwnas.errors import ConfigError, SpaceError
-from hwnas.families import annotations, precision
-from hwnas.graph import Graph
-from hwnas.networks import Networks
-from hwnas.op import Signature
-from hwnas.space import Option, SearchSpace
-from hwnas.target import Target
+from hwnas.core.errors import ConfigError, SpaceError
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.families import annotations as precision
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.spaces import Option, SearchSpace
+from hwnas.workflows.networks import Networks
 from tests.conftest import target
 
 WHEN = {"float_edges": {"precision": ("int8",)}}
@@ -35,7 +34,7 @@ def with_precision(space: SearchSpace, **said: Any) -> SearchSpace:
 def _lowered(space: SearchSpace, task: Signature, **options: Option) -> Graph:
     largest = {name: values[-1] for name, values in space.choices.items()}
     genotype = space.genotype({**largest, **options})
-    return annotations.lower(families.of(space), space, genotype, task)
+    return annotations.lower(families.family_of(space), space, genotype, task)
 
 
 @pytest.fixture
@@ -45,8 +44,8 @@ def space(tiny: SearchSpace) -> SearchSpace:
 
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
 def test_without_precision_nothing_changes(name: str, task: Signature) -> None:
-    space = spaces.load(spaces.find(name))
-    family, largest = families.of(space), space.largest()
+    space = spaces.load_space(spaces.find(name))
+    family, largest = families.family_of(space), space.largest()
     assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
 
 
@@ -70,7 +69,7 @@ def test_network_computes_in_what_it_says_whatever_its_target(
     ],
 )
 def test_edges_stay_in_float32(name: str, edges: set[str], task: Signature) -> None:
-    found = with_precision(spaces.load(spaces.find(name)), **BOTH, when=WHEN)
+    found = with_precision(spaces.load_space(spaces.find(name)), **BOTH, when=WHEN)
     run = as_run(_lowered(found, task, precision="int8", float_edges=1), ORT)
     assert {node.name for node in run if node.op.dtype == "float32"} == edges
     assert {node.op.dtype for node in run if node.name not in edges} == {"int8"}
@@ -115,12 +114,12 @@ def test_precision_that_makes_no_sense_is_refused(
     tiny: SearchSpace, said: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpaceError, match=message) as error:
-        families.of(with_precision(tiny, **said))
+        families.family_of(with_precision(tiny, **said))
     assert "\n" not in str(error.value)
 
 
 def _networks(device: Target, space: SearchSpace, task: Signature) -> Networks:
-    return Networks(device, space, {space.name: families.of(space)}, task)
+    return Networks(device, space, {space.name: families.family_of(space)}, task)
 
 
 @pytest.mark.parametrize("name", ["npu", "cpu", "raspi4", "nvidia_t4"])

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from hwnas import families, space
-from hwnas.errors import SpaceError
-from hwnas.families.base import Family
-from hwnas.families.resnet.lowering import dimensions
-from hwnas.graph import fuse, n_macs, n_params
-from hwnas.op import OpSpec, Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.families.base import Family
+from hwnas.models.families.resnet.lowering import dimensions
+from hwnas.models.graph import OpSpec, Signature, fuse, n_macs, n_params
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
 from tests.families.contract import FewOrMany
@@ -22,12 +21,12 @@ RESNET = families.get("resnet")
 
 @pytest.fixture(scope="module")
 def resnet_small() -> SearchSpace:
-    return space.load(space.find("resnet_small"))
+    return spaces.load_space(spaces.find("resnet_small"))
 
 
 @pytest.fixture(scope="module")
 def resnet_224() -> SearchSpace:
-    return space.load(space.find("resnet_224"))
+    return spaces.load_space(spaces.find("resnet_224"))
 
 
 class TestBasic(FewOrMany):
@@ -141,7 +140,7 @@ def test_stem_pool_halves_the_image(resnet_224: SearchSpace) -> None:
 
 @pytest.mark.parametrize("name", ["resnet_small", "resnet_224"])
 def test_expansions_of_the_shipped_spaces_give_different_networks(name: str) -> None:
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     smallest = found.smallest().to_dict()
     for stage in range(3):
         choice = f"stages.{stage}.blocks.0.expansion"
@@ -199,7 +198,7 @@ def test_space_that_is_not_of_the_family_is_refused(
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message) as error:
-        RESNET.check(space.load(path))
+        RESNET.check(spaces.load_space(path))
     assert "\n" not in str(error.value)
     assert "'broken'" in str(error.value)
 

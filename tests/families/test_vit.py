@@ -7,14 +7,13 @@ import pytest
 import torch
 import yaml
 
-from hwnas import families, space
-from hwnas.errors import SpaceError
-from hwnas.families.base import Family
-from hwnas.families.blocks import Attention, attention, fold_batch_norm
-from hwnas.families.vit.elastic import ElasticPixelLinear
-from hwnas.graph import n_params
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.families.base import Family
+from hwnas.models.families.elastic_layers import ElasticPixelLinear
+from hwnas.models.families.layers import Attention, attention, fold_batch_norm
+from hwnas.models.graph import Signature, n_params
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
 from tests.families.contract import FewOrMany
@@ -22,7 +21,7 @@ from tests.families.contract import FewOrMany
 
 @pytest.fixture(scope="module")
 def vit() -> SearchSpace:
-    return space.load(space.find("vit_small"))
+    return spaces.load_space(spaces.find("vit_small"))
 
 
 class TestViT(FewOrMany):
@@ -42,7 +41,7 @@ class TestViT224(FamilyContract):
 
     @pytest.fixture
     def family_space(self) -> SearchSpace:
-        return space.load(space.find("vit_224"))
+        return spaces.load_space(spaces.find("vit_224"))
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
@@ -79,7 +78,7 @@ def test_space_that_is_not_of_the_family_is_refused(
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message) as error:
-        families.get("vit").check(space.load(path))
+        families.get("vit").check(spaces.load_space(path))
     assert "\n" not in str(error.value)
 
 

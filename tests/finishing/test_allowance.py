@@ -2,8 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hwnas.finishing.allowance import Allowance
-from hwnas.progress import Silent
+from hwnas.core.progress import NullProgress
+from hwnas.training.finetuning.time_budget import TimeBudget
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_what_was_spent_before_counts(clock: SimpleNamespace) -> None:
     """Of half an hour, 25 minutes were spent by a run that was killed."""
-    left = Allowance(1800.0, 1500.0, list[float]().append)
+    left = TimeBudget(1800.0, 1500.0, list[float]().append)
     assert left.left_s() == 300.0
     clock.now += 100.0
     assert left.left_s() == 200.0
@@ -28,8 +28,8 @@ def test_what_was_spent_before_counts(clock: SimpleNamespace) -> None:
 
 def test_what_is_spent_is_kept_while_phases_advance(clock: SimpleNamespace) -> None:
     kept = list[float]()
-    found = Allowance(1800.0, 10.0, kept.append)
-    with found.watched(Silent()).phase("Finish members", 60) as advance:
+    found = TimeBudget(1800.0, 10.0, kept.append)
+    with found.watched(NullProgress()).phase("Finish members", 60) as advance:
         for _ in range(60):
             clock.now += 1.0
             advance(1)
@@ -41,7 +41,7 @@ def test_time_that_does_not_suffice_for_more_counts_as_spent(
     clock: SimpleNamespace, was_short: bool, spent_s: float
 ) -> None:
     kept = list[float]()
-    found = Allowance(1800.0, 0.0, kept.append)
+    found = TimeBudget(1800.0, 0.0, kept.append)
     clock.now += 60.0
     found.end(was_short=was_short)
     assert kept == [spent_s]

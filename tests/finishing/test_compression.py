@@ -9,41 +9,46 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas import families, space
-from hwnas.backends import base
-from hwnas.budget import Budget
-from hwnas.cost.base import Cost
-from hwnas.errors import ConfigError
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import Figure
-from hwnas.finishing.compression import Fitter, Means, Sample, check, rounded
-from hwnas.graph import Graph
-from hwnas.memory import parameter_bytes
-from hwnas.op import Signature
-from hwnas.progress import Silent
-from hwnas.target import Target
-from hwnas.tasks.classification.task import Classes
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends import base
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.memory import parameter_bytes
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.graph import Graph, Signature
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.training.finetuning.compression import (
+    CalibrationImages,
+    CompressionMethods,
+    NetworkCompressor,
+    rounded,
+    unsupported_limits,
+)
 
-TASK = Classes(tuple("0123456789"))
+TASK = ClassificationTask(tuple("0123456789"))
 
 
 def _network(name: str = "tiny", seed: int = 0) -> tuple[nn.Module, Graph]:
     torch.manual_seed(seed)
-    known = space.load(space.find(name))
+    known = spaces.load_space(spaces.find(name))
     family, genotype = families.get(known.family), known.sample(random.Random(seed))
     signature = Signature(1, 10)
     return family.build(known, genotype, signature).eval(), family.lower(known, genotype, signature)
 
 
-def _sample(lowered: Graph) -> Sample:
+def _sample(lowered: Graph) -> CalibrationImages:
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(24, *lowered[0].op.in_shape, generator=generator)
-    return Sample(images, torch.arange(24) % 10, TASK)
+    return CalibrationImages(images, torch.arange(24) % 10, TASK)
 
 
 def _bytes(lowered: Graph) -> Cost:
     """Return the flash of weights as stored, which gains of layers add up to."""
-    return Cost({"flash_kib": Figure(_kib(lowered), "modelled")})
+    return Cost({"flash_kib": Quantity(_kib(lowered), "modelled")})
 
 
 def _kib(lowered: Graph) -> float:
@@ -58,7 +63,9 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     sample = _sample(lowered)
     options, whole = (4, 6), _kib(lowered)
     budget = Budget({"flash_kib": share * whole})
-    fitter = Fitter(network, lowered, sample, _bytes, Means(options, [0.0]), Silent())
+    fitter = NetworkCompressor(
+        network, lowered, sample, _bytes, CompressionMethods(options, [0.0]), NullProgress()
+    )
     found = fitter.fitted(budget)
     assert found is not None
     assert found.prune == 0
@@ -99,14 +106,16 @@ def test_loss_is_of_all_images_and_few_are_read_at_once() -> None:
 
     images, goals = torch.randn(1024, 10, 1, 1), torch.arange(1024) % 10
     whole = float(TASK.loss(images.flatten(1), goals))
-    assert Sample(images, goals, TASK).loss(Network()) == pytest.approx(whole, rel=1e-6)
+    assert CalibrationImages(images, goals, TASK).loss(Network()) == pytest.approx(whole, rel=1e-6)
     assert sum(sizes) == 1024
     assert max(sizes) <= 250
 
 
 def test_nothing_is_done_to_what_fits() -> None:
     network, lowered = _network()
-    fitter = Fitter(network, lowered, _sample(lowered), _bytes, Means((4,), [0.0]), Silent())
+    fitter = NetworkCompressor(
+        network, lowered, _sample(lowered), _bytes, CompressionMethods((4,), [0.0]), NullProgress()
+    )
     found = fitter.fitted(Budget({"flash_kib": 1e6}))
     assert found is not None
     assert (found.prune, dict(found.bits)) == (0.0, {})
@@ -116,8 +125,8 @@ def test_channels_are_taken_out_where_bits_do_not_suffice() -> None:
     network, lowered = _network("dense_small")
     lowest = {n.name: 3 for n in lowered if n.op.weight_shape and not n.op.depthwise}
     limit = 0.7 * _bytes(lowered.with_bits(lowest)).figures["flash_kib"].value
-    means = Means((3, 5), [0.0, 0.1, 0.3, 0.5])
-    fitter = Fitter(network, lowered, _sample(lowered), _bytes, means, Silent())
+    means = CompressionMethods((3, 5), [0.0, 0.1, 0.3, 0.5])
+    fitter = NetworkCompressor(network, lowered, _sample(lowered), _bytes, means, NullProgress())
     found = fitter.fitted(Budget({"flash_kib": limit}))
     assert found is not None
     assert found.prune == 0.3  # 10 % are too few: 0.9**2 of the weights would be left
@@ -134,11 +143,11 @@ def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
         n = sum(node.weight_bits < 8 for node in graph)
         gained = whole - _kib(graph)
         value = whole - gained * (1 if n <= 1 else 0.9)
-        return Cost({"flash_kib": Figure(value, "modelled")})
+        return Cost({"flash_kib": Quantity(value, "modelled")})
 
     budget = Budget({"flash_kib": 0.85 * whole})
-    means = Means((3, 4, 6), [0.0])
-    fitter = Fitter(network, lowered, _sample(lowered), estimate, means, Silent())
+    means = CompressionMethods((3, 4, 6), [0.0])
+    fitter = NetworkCompressor(network, lowered, _sample(lowered), estimate, means, NullProgress())
     found = fitter.fitted(budget)
     assert found is not None
     assert not budget.exceeded(found.figures)
@@ -147,7 +156,7 @@ def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
 
 def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
     network, lowered = _network("dense_small")
-    backend = base.of(npu)
+    backend = base.backend_of(npu)
     already = [n.name for n in lowered if n.op.weight_shape and not n.op.depthwise][:2]
     lowered = lowered.with_bits(dict.fromkeys(already, 3))
 
@@ -158,7 +167,14 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
 
     flash = estimate(lowered).figures["flash_kib"].value
     budget = Budget({"flash_kib": 0.8 * flash})
-    fitter = Fitter(network, lowered, _sample(lowered), estimate, Means((4, 5), [0.0]), Silent())
+    fitter = NetworkCompressor(
+        network,
+        lowered,
+        _sample(lowered),
+        estimate,
+        CompressionMethods((4, 5), [0.0]),
+        NullProgress(),
+    )
     found = fitter.fitted(budget)
     assert found is not None
     assert not {*already} & found.bits.keys()
@@ -167,7 +183,14 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
 
 def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
     network, lowered = _network("vit_small")
-    fitter = Fitter(network, lowered, _sample(lowered), _bytes, Means((), [0.0, 0.3]), Silent())
+    fitter = NetworkCompressor(
+        network,
+        lowered,
+        _sample(lowered),
+        _bytes,
+        CompressionMethods((), [0.0, 0.3]),
+        NullProgress(),
+    )
     with pytest.raises(ConfigError, match="are not pruned"):
         fitter.fitted(Budget({"flash_kib": 0.001}))
 
@@ -181,12 +204,26 @@ def test_layers_are_asked_once_whatever_the_budget() -> None:
         n_asked += 1
         return _bytes(graph)
 
-    fitter = Fitter(network, lowered, _sample(lowered), estimate, Means((4, 6), [0.0]), Silent())
+    fitter = NetworkCompressor(
+        network,
+        lowered,
+        _sample(lowered),
+        estimate,
+        CompressionMethods((4, 6), [0.0]),
+        NullProgress(),
+    )
     assert fitter.fitted(Budget({"flash_kib": 0.9 * _kib(lowered)}))
     first, n_asked = n_asked, 0
     tighter = fitter.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
     assert n_asked <= first - 2 * 5  # two numbers of bits in five layers
-    anew = Fitter(network, lowered, _sample(lowered), _bytes, Means((4, 6), [0.0]), Silent())
+    anew = NetworkCompressor(
+        network,
+        lowered,
+        _sample(lowered),
+        _bytes,
+        CompressionMethods((4, 6), [0.0]),
+        NullProgress(),
+    )
     assert tighter == anew.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
 
 
@@ -195,4 +232,4 @@ def test_only_upper_limits_are_worked_towards(
     limits: Sequence[str], expected: list[str] | None
 ) -> None:
     budget = Budget(dict.fromkeys(limits, 1.0))
-    assert check(budget) == (limits if expected is None else expected)
+    assert unsupported_limits(budget) == (limits if expected is None else expected)

@@ -8,27 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import supernets
-from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.errors import ConfigError
-from hwnas.families.blocks import weights_of
-from hwnas.finishing.finish import finish
-from hwnas.finishing.lesson import Origin
-from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import LargestSubnet
-from hwnas.graph import fuse, n_macs
-from hwnas.int8.finished import Finished
-from hwnas.int8.network import QuantisedNetwork
-from hwnas.int8.tflite import write
-from hwnas.progress import Silent
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.supernets import TrainingSetup
-from hwnas.training.config import TrainingConfig
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models.families.layers import weights_of
+from hwnas.models.graph import fuse, n_macs
+from hwnas.models.int8.quantised_network import QuantisedNetwork
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
-from hwnas.training.loop import Saving
+from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.pipeline import finish
+from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource
+from hwnas.training.loop import CheckpointPolicy
+from hwnas.training.options import TrainingConfig
+from hwnas.training.supernet import TrainingSetup
 from tests.conftest import few_of, images_of
 from tests.int8.networks import coarsely
 from tests.training.fakes import KillAfter, Killed, same
@@ -37,36 +36,38 @@ DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
 
 def setup(name: str, folder: Path, train: TrainingConfig) -> TrainingSetup:
-    read = supernets.read([name], DIGITS, Silent())
-    return supernets.Training(DIGITS, train, 0, folder).setups(*read)[name]
+    read = supernet.read_space_and_data([name], DIGITS, NullProgress())
+    return supernet.SupernetTraining(DIGITS, train, 0, folder).setups(*read)[name]
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
+def origin(tmp_path_factory: pytest.TempPathFactory) -> NetworkSource:
     """Return a network in a supernet that has learned something."""
     train = TrainingConfig(epochs=8, batch_size=64)
     learned = setup("tiny", tmp_path_factory.mktemp("supernets"), train)
-    evaluator = learned.evaluator(learned.trained(Silent())[0], ScoringConfig())
+    evaluator = learned.evaluator(learned.trained(NullProgress())[0], ScoringConfig())
     genotype = learned.space.sample(random.Random(1))
-    return Origin(learned, evaluator, genotype, LargestSubnet(evaluator))
+    return NetworkSource(learned, evaluator, genotype, LargestSubnetTeacher(evaluator))
 
 
-def elsewhere(origin: Origin, folder: Path) -> Origin:
+def elsewhere(origin: NetworkSource, folder: Path) -> NetworkSource:
     """Return the same with trainings of its own."""
     return replace(origin, setup=replace(origin.setup, supernets=folder))
 
 
 def litert(network: QuantisedNetwork) -> LiteRTSession:
-    return LiteRTSession(write(network))
+    return LiteRTSession(write_tflite(network))
 
 
-def accuracies(finished: Finished) -> dict[str, float]:
+def accuracies(finished: DeployableNetwork) -> dict[str, float]:
     return {step["step"]: step["accuracy"][0] for step in finished.record["steps"]}
 
 
-def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_path: Path) -> None:
+def test_fine_tuning_pays_and_int8_is_what_its_file_says(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
     config = FinishingConfig(epochs=3, max_int8_drop=100)
-    finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
+    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
     found = accuracies(finished)
     assert list(found) == ["inherited", "fine-tuned", "int8"]
     assert found["fine-tuned"] > found["inherited"] + 0.02
@@ -85,8 +86,8 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
         assert accuracy == pytest.approx(found[name], abs=0.003)
 
 
-def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin) -> None:
-    finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, Silent())
+def test_without_epochs_the_weights_are_those_that_search_scored(origin: NetworkSource) -> None:
+    finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, NullProgress())
     assert isinstance(origin.weights, SupernetEvaluator)
     score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
@@ -97,11 +98,11 @@ def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin)
 
 
 def test_pruned_network_is_trained_again_and_described_by_its_operators(
-    origin: Origin, tmp_path: Path
+    origin: NetworkSource, tmp_path: Path
 ) -> None:
     config, where = FinishingConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
-    finish(where, replace(config, prune=0.0), litert, Silent())
-    finished = finish(where, config, litert, Silent())
+    finish(where, replace(config, prune=0.0), litert, NullProgress())
+    finished = finish(where, config, litert, NullProgress())
     assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
     found = accuracies(finished)
     assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
@@ -118,12 +119,14 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calibrate so badly that int8 loses much: as if it had four bits."""
 
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
+    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
 
 
 @pytest.mark.usefixtures("coarse")
-def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: Path) -> None:
-    finished = finish(elsewhere(origin, tmp_path), FinishingConfig(epochs=8), litert, Silent())
+def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_path: Path) -> None:
+    finished = finish(
+        elsewhere(origin, tmp_path), FinishingConfig(epochs=8), litert, NullProgress()
+    )
     found = accuracies(finished)
     assert found["int8"] < found["fine-tuned"] - 0.03
     assert found["int8-trained"] > found["int8"]
@@ -142,23 +145,27 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: P
 
 
 @pytest.mark.usefixtures("coarse")
-def test_int8_is_not_trained_for_where_no_time_is_left(origin: Origin, tmp_path: Path) -> None:
+def test_int8_is_not_trained_for_where_no_time_is_left(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
     where, config = elsewhere(origin, tmp_path), FinishingConfig(epochs=1)
-    finished = finish(where, config, litert, Silent(), lambda: 0.0)
+    finished = finish(where, config, litert, NullProgress(), lambda: 0.0)
     assert finished.in_haste
     assert "int8-trained" not in accuracies(finished)
     assert finished.record["int8"].endswith("there was no time to train for int8")
-    trained = finish(where, config, litert, Silent())
+    trained = finish(where, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
-    again = finish(where, config, litert, Silent(), lambda: 0.0)  # which takes no time
+    again = finish(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
     assert not again.in_haste
     assert "int8-trained" in accuracies(again)
 
 
 @pytest.mark.usefixtures("coarse")
-def test_int8_is_not_trained_for_where_it_may_lose_as_much(origin: Origin, tmp_path: Path) -> None:
+def test_int8_is_not_trained_for_where_it_may_lose_as_much(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
     config = FinishingConfig(epochs=1, max_int8_drop=100)
-    finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
+    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
     assert "int8-trained" not in accuracies(finished)
     assert finished.simulated is None
 
@@ -166,37 +173,39 @@ def test_int8_is_not_trained_for_where_it_may_lose_as_much(origin: Origin, tmp_p
 @pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("killed_after", few_of([40, 20, 5], 1))
 def test_finishing_that_was_killed_ends_with_the_same_weights(
-    origin: Origin, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+    origin: NetworkSource, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in each of the three trainings, of 16 steps each."""
     config = FinishingConfig(epochs=1, prune=0.3, max_int8_drop=0)
-    whole = finish(elsewhere(origin, tmp_path / "whole"), config, litert, Silent())
-    monkeypatch.setattr("hwnas.supernets.Saving", partial(Saving, every_s=0.0))
+    whole = finish(elsewhere(origin, tmp_path / "whole"), config, litert, NullProgress())
+    monkeypatch.setattr(
+        "hwnas.training.supernet.CheckpointPolicy", partial(CheckpointPolicy, every_s=0.0)
+    )
     cut = elsewhere(origin, tmp_path / "cut")
     with pytest.raises(Killed):
         finish(cut, config, litert, KillAfter(killed_after))
-    resumed = finish(cut, config, litert, Silent())
+    resumed = finish(cut, config, litert, NullProgress())
     assert same(whole.network.state_dict(), resumed.network.state_dict())
     assert whole.int8 is not None
     assert resumed.int8 is not None
-    assert write(whole.int8) == write(resumed.int8)
+    assert write_tflite(whole.int8) == write_tflite(resumed.int8)
     assert accuracies(whole) == accuracies(resumed)
     assert "int8-trained" in accuracies(whole)
-    again = finish(cut, config, litert, Silent())
+    again = finish(cut, config, litert, NullProgress())
     assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
 
 
-def untrained(name: str, folder: Path) -> Origin:
+def untrained(name: str, folder: Path) -> NetworkSource:
     found = setup(name, folder, TrainingConfig(epochs=1, batch_size=512))
     evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
-    return Origin(found, evaluator, found.space.smallest(), LargestSubnet(evaluator))
+    return NetworkSource(found, evaluator, found.space.smallest(), LargestSubnetTeacher(evaluator))
 
 
 @pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
     convolutional = name != "vit_small"
     config = FinishingConfig(epochs=1, prune=0.3 if convolutional else 0.0)
-    finished = finish(untrained(name, tmp_path), config, litert, Silent())
+    finished = finish(untrained(name, tmp_path), config, litert, NullProgress())
     images = torch.randn(2, *finished.lowered[0].op.in_shape)
     fused = fuse(finished.lowered, "float32")
     session = OrtSession(write_fp32(fused, weights_of(finished.network, fused)))
@@ -211,7 +220,7 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match="are not pruned; leave prune out"):
-        finish(untrained("vit_small", tmp_path), FinishingConfig(prune=0.3), litert, Silent())
+        finish(untrained("vit_small", tmp_path), FinishingConfig(prune=0.3), litert, NullProgress())
     assert not list(tmp_path.iterdir())
 
 

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import families, space
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.errors import ConfigError
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.finishing.pruning import check, prune, resized
-from hwnas.graph import n_macs
-from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.target import Target
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import Signature, n_macs
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.training.finetuning.compression import check_pruning, prune, resized
 from hwnas.training.inference import recalibrate
 
 TASK = Signature(3, 7)
@@ -25,13 +24,13 @@ TASK = Signature(3, 7)
 @pytest.mark.parametrize("name", ["tiny", "mbconv_mixed", "resnet_small"])
 def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int) -> None:
     """Residuals, depthwise convolutions and gates lose the same channels on all their sides."""
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     family, genotype = families.get(found.family), found.sample(random.Random(seed))
     network, lowered = (
         family.build(found, genotype, TASK),
         family.lower(found, genotype, TASK),
     )
-    check(0.3, lowered)
+    check_pruning(0.3, lowered)
     pruned, narrower = prune(network, lowered, 0.3)
     images = torch.randn(4, *lowered[0].op.in_shape)
     recalibrate(pruned, images)
@@ -51,12 +50,12 @@ def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int
 
 @pytest.mark.parametrize("name", ["tiny", "mbconv_small", "resnet_small"])
 def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Target) -> None:
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     family, genotype = families.get(found.family), found.sample(random.Random(0))
     network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
     _, narrower = prune(network, lowered, 0.3)
     whole, less = (
-        compile_tflite(write(stand_in(ops)), ops, npu).cost for ops in (lowered, narrower)
+        compile_tflite(write_tflite(stand_in(ops)), ops, npu).cost for ops in (lowered, narrower)
     )
     assert {layer.placement for layer in less.layers} == {"NPU"}
     for figure in ("latency_ms", "flash_kib"):
@@ -64,17 +63,17 @@ def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Tar
 
 
 def test_answers_of_one_value_stay_and_hinder_nothing() -> None:
-    found = space.load(space.find("tiny"))
+    found = spaces.load_space(spaces.find("tiny"))
     family, genotype, one = families.get(found.family), found.largest(), Signature(3, 1)
     lowered = family.lower(found, genotype, one)
-    check(0.3, lowered)
+    check_pruning(0.3, lowered)
     _, narrower = prune(family.build(found, genotype, one), lowered, 0.3)
     assert narrower.output.op.out_shape == (1, 1, 1)
     assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
 
 
 def test_channels_of_the_smallest_weights_are_taken_out() -> None:
-    found = space.load(space.find("tiny"))
+    found = spaces.load_space(spaces.find("tiny"))
     family, genotype = families.get(found.family), found.smallest()
     network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
     stem = network.get_submodule("stem.conv")
@@ -96,12 +95,12 @@ def test_channels_of_the_smallest_weights_are_taken_out() -> None:
 
 
 def test_what_cannot_be_pruned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny, vit = (space.load(space.find(name)) for name in ("tiny", "vit_small"))
+    tiny, vit = (spaces.load_space(spaces.find(name)) for name in ("tiny", "vit_small"))
     lowered = families.get("mbconv").lower(tiny, tiny.smallest(), TASK)
     with pytest.raises(ConfigError, match=r"takes out all 8 channels .* less than 0\.88"):
-        check(0.9, lowered)
+        check_pruning(0.9, lowered)
     with pytest.raises(ConfigError, match=r"networks with layernorm .* are not pruned"):
-        check(0.3, families.get("vit").lower(vit, vit.smallest(), TASK))
+        check_pruning(0.3, families.get("vit").lower(vit, vit.smallest(), TASK))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'hwnas\[pruning\]'"):
-        check(0.3, lowered)
+        check_pruning(0.3, lowered)

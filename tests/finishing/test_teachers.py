@@ -6,21 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from hwnas import supernets
-from hwnas.accuracy.options import TrainedConfig
-from hwnas.accuracy.trained import TrainedEvaluator
-from hwnas.finishing import finish
-from hwnas.finishing.lesson import Origin
-from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import FinishedNetwork
-from hwnas.progress import Silent
-from hwnas.supernets import TrainingSetup
-from hwnas.training import soft_targets
-from hwnas.training.alone import Teacher
-from hwnas.training.batches import Batch, StepContext
-from hwnas.training.config import TrainingConfig
+from hwnas.core.progress import NullProgress
+from hwnas.training import soft_targets, supernet
+from hwnas.training.batches import StepContext, TrainingBatch
 from hwnas.training.data import DatasetConfig
+from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning import pipeline
+from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.stages import FinetunedTeacher, NetworkSource
+from hwnas.training.options import TrainingConfig
 from hwnas.training.precision import forward
+from hwnas.training.single_network import TeacherNetwork
+from hwnas.training.supernet import TrainingSetup
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 CONFIG = FinishingConfig(epochs=2)
@@ -28,17 +26,17 @@ CONFIG = FinishingConfig(epochs=2)
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
-    space, families, data = supernets.read(["tiny"], DIGITS, Silent())
+    space, families, data = supernet.read_space_and_data(["tiny"], DIGITS, NullProgress())
     (space,) = space.members
     folder = tmp_path_factory.mktemp("networks")
     train = TrainingConfig(epochs=2, batch_size=128)
     return TrainingSetup(space, families["tiny"], data, DIGITS, train, 0, folder)
 
 
-def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinishedNetwork:
+def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinetunedTeacher:
     genotype = setup.space.largest()
-    done = finish.tuned(Origin(setup, weights, genotype), CONFIG, Silent())
-    return FinishedNetwork(done.network, genotype, setup, done.past, Silent())
+    done = pipeline.tuned(NetworkSource(setup, weights, genotype), CONFIG, NullProgress())
+    return FinetunedTeacher(done.network, genotype, setup, done.past, NullProgress())
 
 
 def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
@@ -47,22 +45,22 @@ def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
     setup = replace(setup, supernets=tmp_path)
     weights = TrainedEvaluator({"tiny": setup}, TrainedConfig(fidelities=[1, 2]))
     teacher, pupil = _teacher(setup, weights), setup.space.smallest()
-    goals, n_answers, n_learned = Teacher.goals, [0], [0]
+    goals, n_answers, n_learned = TeacherNetwork.goals, [0], [0]
 
     def answered(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
         n_answers[0] += 1
         return forward(network, images, dtype)
 
-    def compared(self: Teacher, batch: Batch, step_context: StepContext) -> Tensor:
+    def compared(self: TeacherNetwork, batch: TrainingBatch, step_context: StepContext) -> Tensor:
         found, here = goals(self, batch, step_context), replace(self, recorded=None)
         assert torch.allclose(found, goals(here, batch, step_context), atol=2e-3)
         n_learned[0] += 1
         return found
 
     monkeypatch.setattr(soft_targets, "forward", answered)
-    monkeypatch.setattr(Teacher, "goals", compared)
+    monkeypatch.setattr(TeacherNetwork, "goals", compared)
     n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.batch_size)
     for n, left in enumerate((1, 2), 1):  # search took one less far than the other
         mine = weights.as_left({pupil.id: left})
-        finish.tuned(Origin(setup, mine, pupil, teacher), CONFIG, Silent())
+        pipeline.tuned(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())
         assert (n_answers[0], n_learned[0]) == (n_steps, n * n_steps)

@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from hwnas import families
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.graph import Graph
-from hwnas.int8.network import QuantisedNetwork, Scale
-from hwnas.int8.quantise import Scales, calibrate, quantise
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models import families
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8.quantisation import ActivationScales, calibrate, quantise
+from hwnas.models.int8.quantised_network import QuantisationScale, QuantisedNetwork
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.inference import recalibrate
 
 
@@ -35,8 +34,11 @@ def quantised(
     return network, lowered, quantise(network, lowered, images)
 
 
-def coarsely(network: nn.Module, lowered: Graph, images: Tensor, times: int) -> Scales:
+def coarsely(network: nn.Module, lowered: Graph, images: Tensor, times: int) -> ActivationScales:
     """Calibrate to steps that are ``times`` as large, so that int8 loses much."""
     found = calibrate(network, lowered, images)
-    out = {name: Scale(times * scale.scale, scale.zero_point) for name, scale in found.out.items()}
-    return Scales(out, found.inner)
+    out = {
+        name: QuantisationScale(times * scale.scale, scale.zero_point)
+        for name, scale in found.out.items()
+    }
+    return ActivationScales(out, found.inner)

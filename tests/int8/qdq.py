@@ -6,8 +6,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from hwnas.int8.network import QuantisedNetwork
-from hwnas.runtimes.onnx_writer import IMAGES, write_int8
+from hwnas.models.int8.quantised_network import QuantisedNetwork
+from hwnas.models.onnx.writer import IMAGES, write_int8
 
 
 def oracle(network: QuantisedNetwork) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:

@@ -9,19 +9,18 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from hwnas import space as spaces
-from hwnas.backends import portable
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.cost.host import as_run
-from hwnas.errors import CompileError
-from hwnas.families.precision import edges
-from hwnas.graph import Graph, Node
-from hwnas.int8.network import QuantisedNetwork, stand_in, through_int8
-from hwnas.int8.quantise import calibrate, quantise
-from hwnas.int8.simulated import Simulated
-from hwnas.memory import weight_bytes
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.onnx_writer import check_int8, write_int8
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.memory import weight_bytes
+from hwnas.models import spaces
+from hwnas.models.families.annotations import edges
+from hwnas.models.graph import Graph, Node, OpSpec, Signature
+from hwnas.models.int8.quantisation import calibrate, quantise
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in, through_int8
+from hwnas.models.int8.simulation import SimulatedInt8
+from hwnas.models.onnx.writer import check_int8, write_int8
 from tests.conftest import target
 from tests.int8.networks import calibrated
 
@@ -36,16 +35,16 @@ def mixed(lowered: Graph) -> Graph:
 
 def _network(
     name: str, seed: int, task: Signature
-) -> tuple[Simulated, QuantisedNetwork, torch.Tensor, torch.Tensor]:
+) -> tuple[SimulatedInt8, QuantisedNetwork, torch.Tensor, torch.Tensor]:
     """Return a network with float edges, simulated and in int8, images and torch's answers."""
-    found = spaces.load(spaces.find(name))
+    found = spaces.load_space(spaces.find(name))
     genotype = found.sample(random.Random(seed))
     network, lowered, images = calibrated(found, genotype, task, seed)
     graph = mixed(lowered)
     with torch.no_grad():
         answers = network(images)
     return (
-        Simulated(network, graph, calibrate(network, graph, images)),
+        SimulatedInt8(network, graph, calibrate(network, graph, images)),
         quantise(network, graph, images),
         images,
         answers,
@@ -95,11 +94,11 @@ def test_training_for_int8_teaches_edges_in_float32(task: Signature) -> None:
 
 
 def test_stand_in_runs_and_counts_float32_weights(task: Signature) -> None:
-    found = spaces.load(spaces.find("tiny"))
+    found = spaces.load_space(spaces.find("tiny"))
     network, lowered, images = calibrated(found, found.largest(), task)
     del network
     graph = as_run(mixed(lowered), ORT)
-    outputs = OrtSession(portable.random_model(graph)).run(images.numpy()[:1])
+    outputs = OrtSession(onnx_files.random_model(graph)).run(images.numpy()[:1])
     assert np.isfinite(outputs).all()
     reals = [op.node.name for op in stand_in(graph).ops if op.real is not None]
     assert reals == ["stem", "classifier"]

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import families, space
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.families import annotations
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.graph import Graph
-from hwnas.int8.grid import Grid, grids, integers, put_on, steps
-from hwnas.int8.quantise import calibrate, in_int8
-from hwnas.int8.simulated import Simulated
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8.quantisation import calibrate, in_int8
+from hwnas.models.int8.simulation import SimulatedInt8
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.int8.weight_grids import WeightGrid, grids, integers, put_on, steps
 from hwnas.training.inference import recalibrate
 
 
@@ -23,9 +22,9 @@ def _network(
     task: Signature, seed: int = 0, sparsity: str = "dense"
 ) -> tuple[torch.nn.Module, Graph, torch.Tensor]:
     """Return a network of four bits with random weights, its operators, and images."""
-    found = space.load(space.find("dense_packed"))
+    found = spaces.load_space(spaces.find("dense_packed"))
     found = replace(found, fixed={**found.fixed, "weight_sparsity": sparsity})
-    family = families.of(found)
+    family = families.family_of(found)
     genotype = found.sample(random.Random(seed))
     genotype = found.genotype({**found.assignment(genotype), "weight_bits": 4})
     torch.manual_seed(seed)
@@ -42,12 +41,12 @@ def _network(
 @pytest.mark.parametrize("by_channel", [True, False])
 def test_what_is_on_a_grid_stays(bits: int, by_channel: bool) -> None:
     weight = torch.randn(16, 8, 3, 3, generator=torch.Generator().manual_seed(bits))
-    grid = Grid(bits, by_channel)
+    grid = WeightGrid(bits, by_channel)
     found = grid.rounded(weight)
     each = found if by_channel else found.reshape(1, -1)
     assert max(len(channel.unique()) for channel in each) <= 2**bits - 1
     torch.testing.assert_close(grid.rounded(found), found)
-    coarser = Grid(bits - 1, by_channel).rounded(weight)
+    coarser = WeightGrid(bits - 1, by_channel).rounded(weight)
     assert (found - weight).abs().mean() < (coarser - weight).abs().mean()
 
 
@@ -60,7 +59,7 @@ def test_few_operations_find_what_one_by_one_is_found(bits: int, by_channel: boo
     step = steps(weight, bits, by_channel)
     spread = step.clamp(min=1e-12).view(-1, 1, 1, 1)
     on_grid = integers(weight, spread.flatten(), bits) * spread
-    found = Grid(bits, by_channel).rounded(weight)
+    found = WeightGrid(bits, by_channel).rounded(weight)
     assert torch.equal(found, weight + (on_grid - weight))
     assert found.stride() == weight.stride()
     rows = weight.flatten(1) if by_channel else weight.reshape(1, -1)
@@ -83,7 +82,7 @@ def test_ends_of_a_grid_are_where_the_error_is_least() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_of_each_four_neighbouring_channels_count(bits: int) -> None:
     weight = torch.randn(8, 10, 3, 3, generator=torch.Generator().manual_seed(bits))
-    found = Grid(bits, by_channel=True, is_sparse=True).rounded(weight)
+    found = WeightGrid(bits, by_channel=True, is_sparse=True).rounded(weight)
     fours = found[:, :8].reshape(8, 2, 4, 3, 3)
     assert int((fours != 0).sum(2).max()) == 2
     assert (found[:, 8:] != 0).float().mean() > 0.8, "what makes no four stays"
@@ -91,13 +90,13 @@ def test_two_of_each_four_neighbouring_channels_count(bits: int) -> None:
     torch.testing.assert_close(  # the largest of each four is there
         kept, weight[:, :8].reshape(8, 2, 4, 3, 3).abs().amax(2), atol=0.5, rtol=0.2
     )
-    torch.testing.assert_close(Grid(bits, True, is_sparse=True).rounded(found), found)
+    torch.testing.assert_close(WeightGrid(bits, True, is_sparse=True).rounded(found), found)
 
 
 def test_zeros_may_come_back() -> None:
     weight = torch.tensor([[1.0, 0.9, 0.8, 0.1]], requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.1)
-    grid = Grid(8, by_channel=True, is_sparse=True)
+    grid = WeightGrid(8, by_channel=True, is_sparse=True)
     assert (grid.rounded(weight) != 0).tolist() == [[True, True, False, False]]
     for _ in range(20):
         optimiser.zero_grad()
@@ -108,9 +107,11 @@ def test_zeros_may_come_back() -> None:
 
 def test_gradients_pass_rounding() -> None:
     weight = torch.randn(4, 4, requires_grad=True)
-    torch.autograd.backward(Grid(4, by_channel=True).rounded(weight).square().sum())
+    torch.autograd.backward(WeightGrid(4, by_channel=True).rounded(weight).square().sum())
     assert weight.grad is not None
-    torch.testing.assert_close(weight.grad, 2 * Grid(4, by_channel=True).rounded(weight).detach())
+    torch.testing.assert_close(
+        weight.grad, 2 * WeightGrid(4, by_channel=True).rounded(weight).detach()
+    )
 
 
 @pytest.mark.parametrize("sparsity", ["dense", "2:4"])
@@ -138,8 +139,8 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(
     for name, weight in real.named_parameters():
         torch.testing.assert_close(weight, folded.get_parameter(name), rtol=1e-5, atol=1e-7)
     with torch.no_grad():
-        simulated = Simulated(folded, lowered, scales).eval()(images).numpy()
-    found = LiteRTSession(write(int8)).run(images.numpy())
+        simulated = SimulatedInt8(folded, lowered, scales).eval()(images).numpy()
+    found = LiteRTSession(write_tflite(int8)).run(images.numpy())
     apart = np.abs(found - simulated) / int8.ops[-1].out.scale  # ties add up from layer to layer
     assert apart.mean() < 0.2
     assert apart.max() < 3

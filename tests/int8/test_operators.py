@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.int8.tflite import check, write
-from hwnas.op import OpSpec, Shape
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.tflite import check_writable, write_tflite
 from tests.conftest import target
 from tests.int8.qdq import oracle
 
@@ -79,7 +78,7 @@ def _images(network: QuantisedNetwork) -> NDArray[np.float32]:
 def test_litert_computes_what_onnxruntime_does(name: str) -> None:
     network = stand_in(NETWORKS[name])
     images = _images(network)
-    outputs, expected = LiteRTSession(write(network)).run(images), oracle(network)(images)
+    outputs, expected = LiteRTSession(write_tflite(network)).run(images), oracle(network)(images)
     assert len(np.unique(expected)) > 20  # nothing saturates
     difference = np.abs(outputs - expected) / network.ops[-1].out.scale
     # LiteRT's hardswish has 16 bits inside; its steps go on through two more layers.
@@ -91,7 +90,7 @@ def test_litert_computes_what_onnxruntime_does(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_vela_puts_everything_on_the_npu(name: str, device: str) -> None:
     lowered = NETWORKS[name]
-    cost = compile_tflite(write(stand_in(lowered)), lowered, target(device)).cost
+    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(device)).cost
     assert cost.reason == ""
     assert {layer.placement for layer in cost.layers} == {"NPU"}
 
@@ -111,4 +110,4 @@ def test_vela_puts_everything_on_the_npu(name: str, device: str) -> None:
 )
 def test_what_the_npu_cannot_run_is_refused_by_name(node: Node) -> None:
     with pytest.raises(CompileError, match="'op' cannot be written for the NPU"):
-        check(_network(node))
+        check_writable(_network(node))

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.int8.network import Scale
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
-from hwnas.space import SearchSpace
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantised_network import QuantisationScale
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.spaces import SearchSpace
 from tests.int8.networks import quantised
 
 
@@ -17,7 +17,7 @@ def test_int8_outputs_are_close_to_the_network_that_was_quantised(
     images = torch.randn(32, *lowered[0].op.in_shape)
     with torch.no_grad():
         expected = network(images).numpy()
-    outputs = LiteRTSession(write(int8)).run(images.numpy())
+    outputs = LiteRTSession(write_tflite(int8)).run(images.numpy())
     noise = np.abs(outputs - expected).mean() / expected.std()
     assert noise < 0.15
     assert np.corrcoef(outputs.ravel(), expected.ravel())[0, 1] > 0.98
@@ -25,7 +25,7 @@ def test_int8_outputs_are_close_to_the_network_that_was_quantised(
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-4.0, -1.0), (0.0, 0.0)])
 def test_zero_is_exact_and_the_range_is_covered(low: float, high: float) -> None:
-    scale = Scale.of_range(low, high)
+    scale = QuantisationScale.of_range(low, high)
     assert -128 <= scale.zero_point <= 127
     bottom = (-128 - scale.zero_point) * scale.scale
     top = (127 - scale.zero_point) * scale.scale
@@ -41,7 +41,7 @@ def test_channel_without_weight_keeps_its_bias(tiny: SearchSpace, task: Signatur
     with torch.no_grad():
         stem.weight[0] = 0
         stem.bias[0] = 2.5
-    from hwnas.int8.quantise import quantise
+    from hwnas.models.int8.quantisation import quantise
 
     int8 = quantise(network, lowered, torch.randn(8, *lowered[0].op.in_shape))
     weights = int8.ops[0].weights

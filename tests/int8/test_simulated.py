@@ -5,23 +5,23 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hwnas import space
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.int8.network import Scale
-from hwnas.int8.quantise import calibrate
-from hwnas.int8.simulated import Simulated, rounded
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models import spaces
+from hwnas.models.graph import Signature
+from hwnas.models.int8.quantisation import calibrate
+from hwnas.models.int8.quantised_network import QuantisationScale
+from hwnas.models.int8.simulation import SimulatedInt8, rounded
+from hwnas.models.int8.tflite import write_tflite
 from tests.int8.networks import calibrated
 from tests.int8.qdq import oracle
 
 
-def simulated(name: str, seed: int, task: Signature) -> tuple[Simulated, torch.Tensor]:
+def simulated(name: str, seed: int, task: Signature) -> tuple[SimulatedInt8, torch.Tensor]:
     """Return a network with random weights and images that it was calibrated on."""
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     genotype = found.sample(random.Random(seed))
     network, lowered, images = calibrated(found, genotype, task, seed)
-    return Simulated(network, lowered, calibrate(network, lowered, images)), images
+    return SimulatedInt8(network, lowered, calibrate(network, lowered, images)), images
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -30,7 +30,7 @@ def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: 
     int8 = network.quantised()
     with torch.no_grad():
         found = network.eval()(images).numpy()
-    for run in (oracle(int8), LiteRTSession(write(int8)).run):
+    for run in (oracle(int8), LiteRTSession(write_tflite(int8)).run):
         apart = np.abs(run(images.numpy()) - found) / int8.ops[-1].out.scale
         assert apart.max() < 1.001
         assert apart.mean() < 0.01
@@ -51,8 +51,12 @@ def test_only_ties_are_rounded_otherwise_in_deep_networks(
     assert apart.mean() < 0.15
 
 
-@pytest.mark.parametrize("scale", [Scale(0.05, -3), Scale(0.02, -128), Scale(0.3, 100)], ids=str)
-def test_rounding_is_that_of_torch(scale: Scale) -> None:
+@pytest.mark.parametrize(
+    "scale",
+    [QuantisationScale(0.05, -3), QuantisationScale(0.02, -128), QuantisationScale(0.3, 100)],
+    ids=str,
+)
+def test_rounding_is_that_of_torch(scale: QuantisationScale) -> None:
     images = 10 * torch.randn(4, 3, 7, 5, generator=torch.Generator().manual_seed(0))
     found, expected = (images.clone().requires_grad_(True) for _ in range(2))
     ours = rounded(found, scale)

@@ -5,16 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hwnas import families
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.graph import INPUT, n_macs
-from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.int8.tflite import write
-from hwnas.int8.windows import trimmed
-from hwnas.op import Signature
-from hwnas.space import SearchSpace
-from hwnas.target import Target
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.hardware.target import Target
+from hwnas.models import families
+from hwnas.models.graph import INPUT, Signature, n_macs
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.tflite import trimmed, write_tflite
+from hwnas.models.spaces import SearchSpace
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
 
@@ -26,7 +24,7 @@ def test_litert_computes_what_onnxruntime_does_within_one_lsb(tiny: SearchSpace,
     rng = np.random.default_rng(seed)
     images = rng.normal(size=(50, *lowered[0].op.in_shape)).astype(np.float32)
     lsb = network.ops[-1].out.scale
-    difference = LiteRTSession(write(network)).run(images) - oracle(network)(images)
+    difference = LiteRTSession(write_tflite(network)).run(images) - oracle(network)(images)
     assert np.abs(difference).max() / lsb <= 1.001
 
 
@@ -42,7 +40,7 @@ def test_every_operator_is_within_one_lsb_of_onnxruntime(
         scale = alone.input
         pixels = rng.integers(-128, 128, (4, *alone.input_shape))
         images = ((pixels - scale.zero_point) * scale.scale).astype(np.float32)
-        outputs = LiteRTSession(write(alone)).run(images)
+        outputs = LiteRTSession(write_tflite(alone)).run(images)
         difference = np.abs(outputs - oracle(alone)(images)) / alone.ops[0].out.scale
         assert difference.max() <= 1.001, alone.ops[0].node.op
         assert (difference > 0.5).mean() < 1e-3, alone.ops[0].node.op
@@ -66,7 +64,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
     n_trimmed = 0
     for genotype in genotypes:
         lowered = family.lower(small, genotype, task)
-        cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
+        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
         assert cost.reason == ""
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         # The pooling's additions are the one thing that Vela counts beyond us.
@@ -81,7 +79,7 @@ def test_every_layer_has_the_macs_that_vela_counts(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
-    cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
+    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
     counted = {layer.name: layer.macs for layer in cost.layers}
     weighted = {node.name: node.op.n_macs for node in lowered if node.op.weight_shape}
     assert {name: counted[name] for name in weighted} == weighted
@@ -89,4 +87,4 @@ def test_every_layer_has_the_macs_that_vela_counts(
 
 def test_equal_networks_give_equal_bytes(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
-    assert write(stand_in(lowered)) == write(stand_in(lowered))
+    assert write_tflite(stand_in(lowered)) == write_tflite(stand_in(lowered))

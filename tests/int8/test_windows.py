@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas import families, space
-from hwnas.backends.vela.compiler import compile_tflite
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.int8 import tflite
-from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.int8.windows import trimmed
-from hwnas.op import OpSpec, Signature
-from hwnas.target import Target
+from hwnas.hardware.backends.vela.compiler import compile_tflite
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
+from hwnas.models.int8 import tflite
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.tflite import trimmed
 
 #: Kernel, stride, height and width, and the kernel and stride that are left.
 WINDOWS = {
@@ -53,9 +52,9 @@ def test_trimmed_windows_answer_the_same_bit_for_bit(
     assert small.weights is not None
     assert small.weights.weight.shape == small.node.op.weight_shape
     images = np.random.default_rng(0).normal(size=(64, *network.input_shape)).astype(np.float32)
-    answers = LiteRTSession(tflite.write(network)).run(images)
+    answers = LiteRTSession(tflite.write_tflite(network)).run(images)
     monkeypatch.setattr(tflite, "trimmed", lambda quantised: quantised)
-    np.testing.assert_array_equal(answers, LiteRTSession(tflite.write(network)).run(images))
+    np.testing.assert_array_equal(answers, LiteRTSession(tflite.write_tflite(network)).run(images))
     assert len(np.unique(answers)) > 8, "there is something to tell apart"
 
 
@@ -66,24 +65,24 @@ def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, i
     small = trimmed(op)
     assert small.weights is not None
     images = np.ones((1, *network.input_shape), np.float32)
-    before = LiteRTSession(tflite.write(network)).run(images)
+    before = LiteRTSession(tflite.write_tflite(network)).run(images)
     kernel = small.node.op.kernel
     for row in range(kernel):
         for column in range(kernel):
             weight = small.weights.weight.copy()
             weight[:, :, row, column] = 127 * np.where(weight[:, :, row, column] > 0, -1, 1)
             other = replace(small, weights=replace(small.weights, weight=weight))
-            after = LiteRTSession(tflite.write(replace(network, ops=(other,)))).run(images)
+            after = LiteRTSession(tflite.write_tflite(replace(network, ops=(other,)))).run(images)
             assert (after != before).any(), (row, column)
 
 
 def _ends_in_one_pixel() -> Graph:
-    found = space.load(space.find("dense_packed"))
+    found = spaces.load_space(spaces.find("dense_packed"))
     strided = {"resolution": 16, "stem.stride": 2, "stages.0.stride": 2, "stages.2.stride": 2}
     kinds = {name: "plain" for name in found.choices if name.endswith("kind")}
     smallest = {name: options[0] for name, options in found.choices.items()}
     genotype = found.genotype(smallest | strided | kinds | {"stages.2.depth": 2})
-    return families.of(found).lower(found, genotype, Signature(1, 10))
+    return families.family_of(found).lower(found, genotype, Signature(1, 10))
 
 
 def test_the_mean_of_one_pixel_is_not_computed(
@@ -96,7 +95,7 @@ def test_the_mean_of_one_pixel_is_not_computed(
     for is_computed in (False, True):
         if is_computed:
             monkeypatch.setattr(tflite, "is_of_one_pixel", lambda _: False)
-        file = tflite.write(network)
+        file = tflite.write_tflite(network)
         layers = compile_tflite(file, lowered, npu).cost.layers
         assert any(layer.operator == "Mean" for layer in layers) == is_computed
         found.append((LiteRTSession(file).run(images), sum(layer.cycles for layer in layers)))
@@ -113,7 +112,7 @@ def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
     costs = []
     for trim in (trimmed, lambda quantised: quantised):
         monkeypatch.setattr(tflite, "trimmed", trim)
-        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, npu).cost
+        cost = compile_tflite(tflite.write_tflite(stand_in(lowered)), lowered, npu).cost
         costs.append([cost.figures[name].value for name in ("latency_ms", "flash_kib")])
     (ms, kib), (ms_before, kib_before) = costs
     assert ms < 0.9 * ms_before

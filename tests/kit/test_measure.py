@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import space
 from hwnas.__main__ import run
-from hwnas.api import elsewhere
-from hwnas.devices.file import MeasuredDevice
-from hwnas.space import Genotype
+from hwnas.hardware.device_models.device_file import MeasuredDevice
+from hwnas.models import spaces as space
+from hwnas.models.spaces import Genotype
+from hwnas.workflows import profile_kit
 
 TARGET = ("+target=nvidia_t4", "search_space=tiny")
 
@@ -193,7 +193,7 @@ def test_next_command_is_for_what_was_measured(
 
 def own_results(path: Path, name: str, n: int) -> Path:
     """Write a CSV of a user's own, of some networks of a space."""
-    where, rng, found = space.load(space.find(name)), random.Random(0), dict[str, Genotype]()
+    where, rng, found = space.load_space(space.find(name)), random.Random(0), dict[str, Genotype]()
     while len(found) < n:
         genotype = where.sample(rng)
         found[genotype.id] = genotype
@@ -211,7 +211,7 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
 ) -> None:
     said = dict.fromkeys(("mape", "within_5", "within_10", "spearman", "coverage"), 1.0)
     monkeypatch.setattr(MeasuredDevice, "left_out", lambda _: said)  # as many fits as networks
-    monkeypatch.setattr(elsewhere, "_REFERENCE", 30)
+    monkeypatch.setattr(profile_kit, "_REFERENCE", 30)
     device = tmp_path / "device.json"
 
     def read(spaces: str, *files: Path) -> str:

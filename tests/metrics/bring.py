@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from hwnas.metrics.registry import GROUP
+from hwnas.tasks.metrics.registry import GROUP
 
 _MODULE = '''
 """How warm a device gets: a metric that hwnas does not know."""
 
-from hwnas.metrics import Metric
-from hwnas.metrics.base import times
+from hwnas.tasks.metrics import Metric
+from hwnas.tasks.metrics.metric import times
 
 LABEL = "heat"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hwnas.metrics import registry
+from hwnas.tasks.metrics import registry
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hwnas import content
-from hwnas.errors import ConfigError
-from hwnas.figure import Figure
-from hwnas.metrics.deriving import check_facts, deriving
-from hwnas.target import Target, facts
+from hwnas.core import package
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.derived_metrics import check_facts, deriving
+from hwnas.hardware.target import Target, facts
 from tests.test_configs import _compose
 
 FIGURES = {
-    "latency_ms": Figure(2.0, "measured", 1.0, 4.0),
-    "energy_mj": Figure(36.0, "modelled", 18.0, 72.0),
+    "latency_ms": Quantity(2.0, "measured", 1.0, 4.0),
+    "energy_mj": Quantity(36.0, "modelled", 18.0, 72.0),
 }
 
 
@@ -31,7 +31,7 @@ def _with(target: Target, **numbers: float) -> Target:
 
 def test_throughput_is_of_images_and_its_interval_turns_round(target: Target) -> None:
     found = deriving(replace(target, batch=8), ["throughput_ips"])(FIGURES)
-    assert found["throughput_ips"] == Figure(4000.0, "measured", 2000.0, 8000.0)
+    assert found["throughput_ips"] == Quantity(4000.0, "measured", 2000.0, 8000.0)
     assert {name: found[name] for name in FIGURES} == FIGURES
 
 
@@ -57,26 +57,26 @@ def test_cost_is_of_a_million_images_at_the_price(target: Target) -> None:
 
 def test_p99_is_modelled_from_the_median_whatever_that_is(target: Target) -> None:
     found = deriving(_with(target, p99_over_p50=1.5), [])(FIGURES)
-    assert found["latency_p99_ms"] == Figure(3.0, "modelled", 1.5, 6.0)
-    measured = {**FIGURES, "latency_p99_ms": Figure(2.5, "measured", 2.4, 2.9)}
+    assert found["latency_p99_ms"] == Quantity(3.0, "modelled", 1.5, 6.0)
+    measured = {**FIGURES, "latency_p99_ms": Quantity(2.5, "measured", 2.4, 2.9)}
     assert deriving(_with(target, p99_over_p50=1.5), [])(measured) == measured
 
 
 def test_power_is_energy_over_latency_as_sure_as_the_less_sure(target: Target) -> None:
     found = deriving(target, ["power_w"])(FIGURES)
-    assert found["power_w"] == Figure(18.0, "modelled", 4.5, 72.0)
-    counted = {**FIGURES, "energy_mj": Figure(36.0, "measured")}
+    assert found["power_w"] == Quantity(18.0, "modelled", 4.5, 72.0)
+    counted = {**FIGURES, "energy_mj": Quantity(36.0, "measured")}
     assert deriving(target, ["power_w"])(counted)["power_w"].source == "measured"
-    plain = {name: Figure(f.value, f.source) for name, f in FIGURES.items()}
-    assert deriving(target, ["power_w"])(plain)["power_w"] == Figure(18.0, "modelled")
+    plain = {name: Quantity(f.value, f.source) for name, f in FIGURES.items()}
+    assert deriving(target, ["power_w"])(plain)["power_w"] == Quantity(18.0, "modelled")
 
 
 def test_figures_without_an_interval_derive_none(target: Target) -> None:
-    plain = {"latency_ms": Figure(2.0, "compiler-estimate")}
+    plain = {"latency_ms": Quantity(2.0, "compiler-estimate")}
     found = deriving(target, ["throughput_ips"])(plain)
-    assert found["throughput_ips"] == Figure(500.0, "compiler-estimate")
-    zero = {"latency_ms": Figure(2.0, "table", 0.0, 4.0)}
-    assert deriving(target, ["throughput_ips"])(zero)["throughput_ips"] == Figure(
+    assert found["throughput_ips"] == Quantity(500.0, "compiler-estimate")
+    zero = {"latency_ms": Quantity(2.0, "table", 0.0, 4.0)}
+    assert deriving(target, ["throughput_ips"])(zero)["throughput_ips"] == Quantity(
         500.0, "table", 250.0, None
     )
 
@@ -89,7 +89,7 @@ def test_what_nobody_asked_for_and_no_fact_says_is_absent(target: Target) -> Non
 
 
 def test_what_was_said_itself_stays_and_what_cannot_follow_is_absent(target: Target) -> None:
-    said = {"throughput_ips": Figure(7.0, "measured")}
+    said = {"throughput_ips": Quantity(7.0, "measured")}
     assert deriving(target, ["throughput_ips"])(said) == said
     priced = _with(target, price_usd_per_h=3.6)
     assert deriving(priced, [])(said)["cost_usd_per_m"].value == pytest.approx(1000 / 7)
@@ -113,7 +113,7 @@ def test_facts_enter_what_is_known_of_a_target_only_if_stated(target: Target) ->
 
 
 @pytest.mark.parametrize(
-    "path", sorted((content.ROOT / "conf" / "target").glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted((package.ROOT / "conf" / "target").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_shipped_targets_state_facts_that_some_metric_reads(path: Path) -> None:
     name = yaml.safe_load(path.read_text())["name"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import metrics
-from hwnas.errors import ConfigError
+from hwnas.core.errors import ConfigError
+from hwnas.tasks import metrics
 from tests.metrics.bring import bring
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hwnas.planning.task import Task
+from hwnas.fleet.task import PlanningTask
 
 
-def least_cost(task: Task) -> float:
+def least_cost(task: PlanningTask) -> float:
     """Return the least cost of any plan; infinity where there is none."""
     devices = [device for _, device in task.problem.devices]
     owned = [i for i, d in enumerate(devices) if not d.is_hourly]
@@ -27,7 +27,7 @@ def least_cost(task: Task) -> float:
     return best
 
 
-def _plans(task: Task, hour: int) -> list[tuple[tuple[int, ...], float]]:
+def _plans(task: PlanningTask, hour: int) -> list[tuple[tuple[int, ...], float]]:
     """Return machines by device, with what those cost that are rented, of all plans that serve."""
     devices = [device for _, device in task.problem.devices]
     stations = sorted({int(q) for q in task.choices.options.first})
@@ -50,7 +50,7 @@ def _plans(task: Task, hour: int) -> list[tuple[tuple[int, ...], float]]:
     return [*found.items()]
 
 
-def _pools(task: Task, q: int) -> Iterator[tuple[int, int, float]]:
+def _pools(task: PlanningTask, q: int) -> Iterator[tuple[int, int, float]]:
     """Yield replicas, spread, and goodput of a replica, of all pools of a station."""
     station = task.choices.stations[q]
     device = task.problem.devices[station.device][1]
@@ -64,7 +64,7 @@ def _pools(task: Task, q: int) -> Iterator[tuple[int, int, float]]:
 
 
 def _serves(
-    task: Task, hour: int, stations: list[int], pools: tuple[tuple[int, int, float], ...]
+    task: PlanningTask, hour: int, stations: list[int], pools: tuple[tuple[int, int, float], ...]
 ) -> bool:
     """Return whether the most accurate stations first, as far as they go, serve all."""
     o, (_, asked) = task.choices.options, task.problem.classes[0]

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from experiments.fleet.simulator import HERE, erlang_c, mean
-from hwnas.deployment import checking
-from hwnas.planning import events, goodput
-from hwnas.planning.arrivals import Arrivals
-from hwnas.planning.problem import read_problem
-from hwnas.planning.simulation import HourSeen, Seen
-from hwnas.planning.stations import curves_of, limits_of, stations_of
-from hwnas.planning.summary import failed_sentences
-from hwnas.progress import Silent
+from hwnas.core.progress import NullProgress
+from hwnas.fleet import events, placements
+from hwnas.fleet.demand import Arrivals
+from hwnas.fleet.deployment import validation
+from hwnas.fleet.placements import curves_of, limits_of, stations_of
+from hwnas.fleet.problem import read_problem
+from hwnas.fleet.simulation import ClassStatistics, HourStatistics
+from hwnas.fleet.summary import failed_sentences
 from tests.conftest import few_of
 from tests.planning import made
 
@@ -56,22 +56,22 @@ def test_whoever_wakes_a_replica_is_answered_later() -> None:
     assert found.mean() == pytest.approx(waits + 1 + idle * waking, rel=0.01)
 
 
-def _fleet() -> tuple[events.Pools, events.Routes]:
+def _fleet() -> tuple[events.PoolArrays, events.RouteArrays]:
     """Return two pools of two replicas; the first escalates a part to the second."""
     service = np.array([[0.010, 0.015], [0.030, 0.040]])
     ints = np.full(2, 2, np.int32)
-    pools = events.Pools(
+    pools = events.PoolArrays(
         service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1), np.zeros(2)
     )
     zero = np.zeros(2, np.int32)
-    routes = events.Routes(
+    routes = events.RouteArrays(
         zero, np.array([0.8, 0.2]), np.ones(2), np.array([0, 1], np.int32),
         np.array([1, -1], np.int32), np.array([0.3, 0.0]), np.full(2, 0.005), np.full(2, 0.002),
     )  # fmt: skip
     return pools, routes
 
 
-def _run(incidents: events.Incidents | None = None, seed: int = 3) -> events.Outcome:
+def _run(incidents: events.IncidentArrays | None = None, seed: int = 3) -> events.RequestOutcomes:
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(1 / 60, 20_000))
     route = (rng.random(arrivals.size) < 0.2).astype(np.int32)
@@ -89,17 +89,17 @@ def test_nothing_is_faster_than_its_way_and_its_service() -> None:
     assert found.min() > 0.005 + 0.010 * 0.6
 
 
-def _fails(*replicas: int, back: bool = False) -> events.Incidents:
+def _fails(*replicas: int, back: bool = False) -> events.IncidentArrays:
     at = [100.0] * len(replicas) + [130.0] * len(replicas) * back
     kind = [events.FAIL] * len(replicas) + [events.RETURN] * len(replicas) * back
     who = np.array([*replicas] * (1 + back), np.int32)
-    return events.Incidents(np.array(at), who, np.array(kind, np.int32), np.ones(len(at)))
+    return events.IncidentArrays(np.array(at), who, np.array(kind, np.int32), np.ones(len(at)))
 
 
 def test_what_a_dead_replica_held_is_answered_by_another() -> None:
     at = np.arange(10.0, 300.0, 5.0)  # it fails and returns in turn
     kinds = np.resize(np.array([events.FAIL, events.RETURN], np.int32), at.size)
-    often = events.Incidents(at, np.zeros(at.size, np.int32), kinds, np.ones(at.size))
+    often = events.IncidentArrays(at, np.zeros(at.size, np.int32), kinds, np.ones(at.size))
     found = _run(often)
     assert found.retried > 0
     assert np.isfinite(found.latency_s).all()
@@ -119,13 +119,17 @@ def test_a_dead_pool_is_avoided_and_without_another_requests_are_lost() -> None:
 def test_what_finds_its_pool_gone_goes_where_there_is_room_and_travels_there() -> None:
     """The first pool fails before anything comes; 3 in 4 go to the second, 1 in 4 to the third."""
     one, ints = np.ones(3, np.int32), np.arange(3, dtype=np.int32)
-    pools = events.Pools(np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1), np.zeros(3))
+    pools = events.PoolArrays(
+        np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1), np.zeros(3)
+    )
     reach = np.array([0.002, 0.010, 0.030])
-    routes = events.Routes(
+    routes = events.RouteArrays(
         np.zeros(3, np.int32), np.array([1.0, 0, 0]), np.array([1e-9, 3.0, 1.0]), ints,
         np.full(3, -1, np.int32), np.zeros(3), reach, np.zeros(3),
     )  # fmt: skip
-    fails = events.Incidents(np.zeros(1), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1))
+    fails = events.IncidentArrays(
+        np.zeros(1), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1)
+    )
     arrivals = np.arange(1.0, 4001.0)
     found = events.simulate(arrivals, np.zeros(4000, np.int32), pools, routes, fails)
     assert found.busy_s[0] == 0
@@ -167,7 +171,7 @@ def test_what_a_triton_did_is_simulated(wait: str) -> None:
         pools, routes = events.single(service, float(row["wait_ms"]) / 1e3, 1, np.ones(1))
         for repeat in range(3):
             seed = [0, repeat, round(1e3 * float(row["load"]))]
-            due = checking._poisson(float(row["rate_per_s"]), 45.0, seed)
+            due = validation._poisson(float(row["rate_per_s"]), 45.0, seed)
             seen = events.simulate(due, np.zeros(due.size, np.int32), pools, routes).latency_s
             late.append(np.quantile(seen[due >= 0.1 * due[-1]], 0.99, method="higher"))
         assert 1e3 * np.mean(late) == pytest.approx(float(row["measured_p99_ms"]), rel=0.1)
@@ -177,8 +181,12 @@ def test_goodputs_of_pools_that_wait_are_of_batches_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At 60 % of what it can take a pool answers a third later, not only by the wait."""
-    monkeypatch.setattr(goodput, "_REQUESTS", 4000)
-    service, found, poisson = 0.04 + 0.01 * np.arange(1.0, 9.0), goodput.Goodputs(0.05), Arrivals()
+    monkeypatch.setattr(placements, "_REQUESTS", 4000)
+    service, found, poisson = (
+        0.04 + 0.01 * np.arange(1.0, 9.0),
+        placements.Goodputs(0.05),
+        Arrivals(),
+    )
     at = 0.6 * service.size / service[-1]
     without, waiting = (
         float(np.interp(at, found.rates(service), found.curve(poisson, service, 1, wait_s)))
@@ -191,23 +199,27 @@ def test_latencies_of_waits_between_those_that_are_simulated_are_read_in_between
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """36 ms are between a half and all of a batch of one: by the nearest it was a sixth too low."""
-    monkeypatch.setattr(goodput, "_REQUESTS", 4000)
-    service, found, poisson = 0.04 + 0.01 * np.arange(1.0, 9.0), goodput.Goodputs(0.05), Arrivals()
+    monkeypatch.setattr(placements, "_REQUESTS", 4000)
+    service, found, poisson = (
+        0.04 + 0.01 * np.arange(1.0, 9.0),
+        placements.Goodputs(0.05),
+        Arrivals(),
+    )
     curve = found.curve(poisson, service, 1, 0.036)
     loads = [0.24, 0.6]
-    seen = [goodput.late_end(poisson, service, 1, load, events.lognormal(0.05), 0.036)
+    seen = [placements.late_end(poisson, service, 1, load, events.lognormal(0.05), 0.036)
             for load in loads]  # fmt: skip
-    np.testing.assert_allclose(np.interp(loads, goodput._LOADS, curve), seen, rtol=0.12)
+    np.testing.assert_allclose(np.interp(loads, placements._LOADS, curve), seen, rtol=0.12)
 
 
 def test_all_that_stations_ask_for_was_simulated_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(goodput, "_REQUESTS", 100)
+    monkeypatch.setattr(placements, "_REQUESTS", 100)
     made.write(tmp_path, made.service(wait_ms=[0.0, 5.0]), made.fleet())
     problem = read_problem(tmp_path / "service.yaml", tmp_path / "fleet.yaml")
-    found = goodput.Goodputs(0.05)
-    found.prepare(curves_of(problem), Silent())
+    found = placements.Goodputs(0.05)
+    found.prepare(curves_of(problem), NullProgress())
     simulated = {*found._known}
     assert {wait > 0 for *_, wait in simulated} == {False, True}
     assert [*stations_of(problem, found, limits_of(problem))]
@@ -215,9 +227,9 @@ def test_all_that_stations_ask_for_was_simulated_before(
 
 
 def test_hours_in_which_nothing_failed_are_said() -> None:
-    def seen(hour: int, late_after: float, *failed: int) -> HourSeen:
-        classes = {"web": Seen(100, 0.0, late_after, 0, 1.0, 2.0)}
-        return HourSeen(hour, 0, 60.0, classes, 0, 0.0, 0.0, 0.0, failed=failed)
+    def seen(hour: int, late_after: float, *failed: int) -> HourStatistics:
+        classes = {"web": ClassStatistics(100, 0.0, late_after, 0, 1.0, 2.0)}
+        return HourStatistics(hour, 0, 60.0, classes, 0, 0.0, 0.0, 0.0, failed=failed)
 
     runs = [seen(0, 0.5, 0, 0), seen(1, 0.25, 3, 0), seen(2, 0.125, 4, 2)]
     assert failed_sentences(runs, ["cpu", "cpu"]) == [
@@ -230,7 +242,7 @@ def test_hours_in_which_nothing_failed_are_said() -> None:
 
 
 def test_heat_slows_what_begins_after_it() -> None:
-    slow = events.Incidents(
+    slow = events.IncidentArrays(
         np.array([5.0]), np.zeros(1, np.int32), np.full(1, events.SLOW, np.int32), np.array([2.0])
     )
     arrivals = np.array([0.0, 10.0])

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 import hwnas
-from hwnas.planning import fronts
-from hwnas.planning.plan import read_plan
-from hwnas.results import Row
+from hwnas.core.run_folder import Row
+from hwnas.fleet import alternatives
+from hwnas.fleet.plan import read_plan
 from tests.planning import made
 
 AXES = {"cost_per_day": 1, "carbon_kg_per_day": 1, "accuracy": -1, "p99_of_limit": 1}
@@ -55,10 +55,10 @@ def test_a_plan_that_another_beats_says_which() -> None:
     plan = row("the plan", "", 4.0, 2.0, 0.91)
     other = row("carbon", "carbon of 1.8 kg", 4.2, 1.8, 0.91)
     better = row("accuracy", "accuracy_min +0.01", 4.0, 2.0, 0.92)
-    found, said = fronts._told([plan, other, better], (2, 2), 60.0)
+    found, said = alternatives._told([plan, other, better], (2, 2), 60.0)
     assert found == [plan, other, better]
     assert said[0].startswith("With accuracy_min +0.01 another plan is as good in all")
-    _, said = fronts._told([plan, other], (1, 1), 60.0)
+    _, said = alternatives._told([plan, other], (1, 1), 60.0)
     assert not any("another plan" in line for line in said)
 
 
@@ -66,7 +66,7 @@ def test_points_beside_a_plan_that_costs_nothing_are_told_without_a_percentage()
     plan = {"varied": "the plan", "asks": "", "cost_per_day": 0.0, "carbon_kg_per_day": 0.0,
             "accuracy": 0.91, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0}  # fmt: skip
     dearer = {**plan, "varied": "accuracy", "asks": "more", "cost_per_day": 2.0, "accuracy": 0.92}
-    _, said = fronts._told([plan, dearer], (1, 1), 60.0)
+    _, said = alternatives._told([plan, dearer], (1, 1), 60.0)
     assert said[0].startswith("With more: +2 $ a day, accuracy +0.0100")
 
 
@@ -100,13 +100,13 @@ def test_the_page_shows_them_and_what_breaks_first(folder: Path, rows: object) -
 
 
 def test_without_time_the_points_that_are_missing_are_counted(folder: Path, tmp_path: Path) -> None:
-    from hwnas.planning import planner
-    from hwnas.planning.problem import read_problem
-    from hwnas.progress import Silent
+    from hwnas.core.progress import NullProgress
+    from hwnas.fleet import planner
+    from hwnas.fleet.problem import read_problem
 
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    found = planner.planned(problem, "cost", 20, [0], Silent())
-    swept = fronts.swept(found, 9, 1e-6, 0, Silent())
+    found = planner.planned(problem, "cost", 20, [0], NullProgress())
+    swept = alternatives.swept(found, 9, 1e-6, 0, NullProgress())
     assert len(swept.rows) == 1
     assert "0 of " in swept.sentences[-1]
     assert "a larger front_s looks for the others" in swept.sentences[-1]

@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import HwnasError
-from hwnas.planning import prometheus
-from hwnas.planning.plan import Asked, Plan
-from hwnas.planning.prometheus import Range
-from hwnas.planning.telemetry import Sample
+from hwnas.core.errors import HwnasError
+from hwnas.fleet import telemetry
+from hwnas.fleet.plan import ClassRequirements, DeploymentPlan
+from hwnas.fleet.telemetry import TelemetrySample, TimeRange
 
-OVER = Range(0.0, 7200.0, 300.0)
-PLAN = Plan(
+OVER = TimeRange(0.0, 7200.0, 300.0)
+PLAN = DeploymentPlan(
     1, "cost", "$", 0.0, 0.0, 0.0, 0.05,
-    {"web": Asked(50.0, 0.7, 0.7, ["site"], [1.0], [1.0], "")}, {}, {}, [], {},
+    {"web": ClassRequirements(50.0, 0.7, 0.7, ["site"], [1.0], [1.0], "")}, {}, {}, [], {},
 )  # fmt: skip
 
 
@@ -67,10 +66,11 @@ def test_queries_become_samples() -> None:
         "d": _matrix("device", "cpu", [(900, "1"), (6600, "2")]),
     }
     with _server(200, answers) as url:
-        found = prometheus.samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
+        found = telemetry.samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
     assert found == [
-        Sample(0, "web", rate=12.5), Sample(900, "web", rate=13.0), Sample(0, "web", late=0.02),
-        Sample(900, device="cpu", down=1), Sample(6600, device="cpu", down=2),
+        TelemetrySample(0, "web", rate=12.5), TelemetrySample(900, "web", rate=13.0),
+        TelemetrySample(0, "web", late=0.02),
+        TelemetrySample(900, device="cpu", down=1), TelemetrySample(6600, device="cpu", down=2),
     ]  # fmt: skip
 
 
@@ -81,8 +81,8 @@ def test_what_was_down_once_is_not_down_now() -> None:
         "d": _matrix("device", "cpu", [(900, "2"), (6300, "2")]),
     }
     with _server(200, answers) as url:
-        found = prometheus.samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
-    assert found == [Sample(0, "web", rate=12.5)]
+        found = telemetry.samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
+    assert found == [TelemetrySample(0, "web", rate=12.5)]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_was_down_once_is_not_down_now() -> None:
 )  # fmt: skip
 def test_what_a_server_says_wrong_is_one_line(code: int, answer: Any, words: str) -> None:
     with _server(code, answer) as url, pytest.raises(HwnasError) as error:
-        prometheus.samples(url, {"rate": "r"}, OVER, 5, PLAN)
+        telemetry.samples(url, {"rate": "r"}, OVER, 5, PLAN)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -110,28 +110,28 @@ def test_a_server_that_is_slow_or_away_is_named() -> None:
         _server(200, b"{}", wait_s=0.5) as url,
         pytest.raises(HwnasError, match=r"no answer within 0\.1 s|timed out"),
     ):
-        prometheus.samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
+        telemetry.samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
     with pytest.raises(HwnasError, match="cannot be reached: Connection refused"):
-        prometheus.samples(url, {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.samples(url, {"rate": "r"}, OVER, 1, PLAN)
 
 
 def test_a_user_and_a_password_sign_in() -> None:
     """Special characters of a password are escaped in a URL, and not in what signs in."""
-    request = prometheus._request("http://me:s%40cret:1@host:9090/x/api", "")
+    request = telemetry._request("http://me:s%40cret:1@host:9090/x/api", "")
     assert request.full_url == "http://host:9090/x/api"
     signed = b"me:s@cret:1"
     assert request.unredirected_hdrs == {
         "Authorization": f"Basic {base64.b64encode(signed).decode()}"
     }
-    assert not prometheus._request("http://host:9090", "").unredirected_hdrs
+    assert not telemetry._request("http://host:9090", "").unredirected_hdrs
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:
     with pytest.raises(HwnasError) as error:
-        prometheus.samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
     assert "secret" not in str(error.value)
     with pytest.raises(HwnasError, match="is no URL") as error:
-        prometheus.samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
     assert "secret" not in str(error.value)
 
 
@@ -149,7 +149,7 @@ def test_a_plan_goes_on_by_what_a_server_says(tmp_path: Path, monkeypatch: Any) 
     now = time.time()
     answers = _matrix("class", "web", [(now - 60, "100"), (now - 7260, "100")])
     said = json.dumps(answers).encode()
-    monkeypatch.setattr(prometheus, "_got", lambda address, where, timeout_s: said.decode())
+    monkeypatch.setattr(telemetry, "_got", lambda address, where, timeout_s: said.decode())
     options = ["run.dir=q", f"query.rate={query}", "query.window_h=3"]
     assert run(["replan", "plan=p", "telemetry=http://127.0.0.1:1", *options]) == 0
     assert Path("q/telemetry.csv").read_text().count("web,100") == 2

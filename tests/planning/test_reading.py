@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwnas.errors import HwnasError
-from hwnas.figure import Figure
-from hwnas.latency_table import LatencyTable
-from hwnas.planning import clock
-from hwnas.planning.arrivals import Arrivals
-from hwnas.planning.clock import minutes, moment
-from hwnas.planning.demand import read_gaps
-from hwnas.planning.fleet import Fleet, Link, ways
-from hwnas.planning.problem import Problem, counted_as_nothing, read_problem
-from hwnas.planning.stations import has_room
+from hwnas.core.errors import HwnasError
+from hwnas.core.quantity import Quantity
+from hwnas.fleet import calendar
+from hwnas.fleet.calendar import minutes, moment
+from hwnas.fleet.demand import Arrivals, read_gaps
+from hwnas.fleet.fleet_file import Fleet, RegionLink, ways
+from hwnas.fleet.placements import has_room
+from hwnas.fleet.problem import PlanningProblem, counted_as_nothing, read_problem
+from hwnas.hardware.latency_tables.latency_table import LatencyTable
 from tests.planning import made
 
 
-def _read(folder: Path, asked: made.Content, there: made.Content) -> Problem:
+def _read(folder: Path, asked: made.Content, there: made.Content) -> PlanningProblem:
     made.write(folder, asked, there)
     return read_problem(folder / "service.yaml", folder / "fleet.yaml")
 
@@ -129,7 +128,7 @@ def test_latencies_are_slower_by_heat_and_modelled_on_a_device_like_another(tmp_
                                  "derate": 1.0, "sketch": True}  # fmt: skip
     found = _read(tmp_path, made.service(), there)
     timed = found.catalogue.on(found.fleet, "cpu", "small-int8")
-    assert timed == {1: Figure(10.0, "modelled"), 4: Figure(25.0, "modelled")}  # not said
+    assert timed == {1: Quantity(10.0, "modelled"), 4: Quantity(25.0, "modelled")}  # not said
     dreamt = found.catalogue.on(found.fleet, "dream", "small-int8")[1]
     assert dreamt.value == pytest.approx(4.0)
     assert dreamt.source == "modelled"
@@ -160,7 +159,7 @@ def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads
 ) -> None:
     several = _table(tmp_path, "1+2t-b1+8", 3.0, batch=8, threads=2)
     found = _read(tmp_path, made.service(profiles=[several]), made.fleet()).catalogue
-    assert found.latency_ms["cpu", "small-int8"][8] == Figure(3.0, "measured", 3.0, 3.0)
+    assert found.latency_ms["cpu", "small-int8"][8] == Quantity(3.0, "measured", 3.0, 3.0)
     ran = found.ran["cpu", "small-int8"][8]
     assert (ran.runtime, ran.provider, ran.threads) == ("onnxruntime", "cpu", 2)
     assert ran.place.endswith(several)
@@ -186,14 +185,14 @@ def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("begin", [None, "2026-02-04T00:00"])  # a Wednesday
 def test_carbon_of_a_week_beside_a_plan_of_a_day_begins_on_any_day(begin: str | None) -> None:
-    times = [{"time": f"2026-02-{4 + i // 24:02}T{i % 24:02}:00"} for i in range(clock.WEEK)]
-    begin_s = None if begin is None else clock.seconds(begin, "begin")
+    times = [{"time": f"2026-02-{4 + i // 24:02}T{i % 24:02}:00"} for i in range(calendar.WEEK)]
+    begin_s = None if begin is None else calendar.seconds(begin, "begin")
     # As a plan keeps it that is read again: the time of day alone.
-    kept = clock.began(clock.minutes(begin_s, clock.DAY), clock.DAY)
+    kept = calendar.began(calendar.minutes(begin_s, calendar.DAY), calendar.DAY)
     for at in (begin_s, kept):
-        clock.check_rows(times, Path("c.csv"), at, clock.DAY)
+        calendar.check_rows(times, Path("c.csv"), at, calendar.DAY)
     with pytest.raises(HwnasError, match=r"hour 0 of the plan at Monday 00:00 UTC"):
-        clock.check_rows(times, Path("c.csv"), None, clock.WEEK)
+        calendar.check_rows(times, Path("c.csv"), None, calendar.WEEK)
 
 
 @pytest.mark.parametrize("hours", [1, 12, 168, None])
@@ -210,8 +209,8 @@ def test_constant_demand_fits_any_hours_and_alone_is_for_a_day(
 
 def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
     links = {
-        "field-a": Link(5.0, usd_per_gb=0.2), "field-b": Link(5.0, usd_per_gb=0.1),
-        "a-cloud": Link(20.0), "b-cloud": Link(20.0), "cloud-b": Link(20.0),
+        "field-a": RegionLink(5.0, usd_per_gb=0.2), "field-b": RegionLink(5.0, usd_per_gb=0.1),
+        "a-cloud": RegionLink(20.0), "b-cloud": RegionLink(20.0), "cloud-b": RegionLink(20.0),
     }  # fmt: skip
     found = ways(Fleet({}, links), "field")
     assert found["cloud"].links == ("field-b", "b-cloud")

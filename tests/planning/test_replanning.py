@@ -13,8 +13,8 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.planning import moves, resolving, restoring
-from hwnas.planning.plan import Plan, read_plan, to_yaml
+from hwnas.fleet import plan_conversion, resolve
+from hwnas.fleet.plan import DeploymentPlan, read_plan, to_yaml
 from tests.conftest import few_of
 from tests.planning import checker, made
 
@@ -52,7 +52,7 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def _seen(plan: Plan, factors: dict[str, float], hours: list[int] | None = None) -> Path:
+def _seen(plan: DeploymentPlan, factors: dict[str, float], hours: list[int] | None = None) -> Path:
     """Write telemetry of a plan whose demands are so many times what they were."""
     path = Path("seen.csv")
     with path.open("w", newline="") as file:
@@ -65,10 +65,12 @@ def _seen(plan: Plan, factors: dict[str, float], hours: list[int] | None = None)
     return path
 
 
-def _moved(before: Plan, after: Plan, hour: int) -> tuple[int, int, int]:
+def _moved(before: DeploymentPlan, after: DeploymentPlan, hour: int) -> tuple[int, int, int]:
     """Return the replicas of an hour, and how many are started and stopped."""
-    ran, runs = (restoring.running(p, restoring.by_hour(p)[hour]) for p in (before, after))
-    return sum(ran.values()), *moves.counted(ran, runs)
+    ran, runs = (
+        plan_conversion.running(p, plan_conversion.by_hour(p)[hour]) for p in (before, after)
+    )
+    return sum(ran.values()), *resolve.counted(ran, runs)
 
 
 def _broken(folder: Path, plan: Path, demands: dict[str, list[float]]) -> list[str]:
@@ -121,7 +123,7 @@ def test_hours_that_nothing_was_seen_of_follow_or_stay(folder: Path) -> None:
     assert follow.classes["web"].demand == pytest.approx([rate * 1.5 for rate in HOURS])
     left = read_plan(stay.path)
     assert left.classes["web"].demand == pytest.approx([60.0, 90.0, 180.0, 90.0])
-    before, after = restoring.by_hour(old), restoring.by_hour(left)
+    before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(left)
     assert all(before[h].pools == after[h].pools for h in (0, 1, 3))
     assert all(before[h].routes == after[h].routes for h in (0, 1, 3))
     assert {str(row["hours"]) for row in stay.table("decisions").to_pylist()} == {"2"}
@@ -147,8 +149,8 @@ def test_what_an_hour_chooses_from_grows_where_it_does_not_suffice(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stations in use are all that hours choose from at first, and the device of theirs is down."""
-    monkeypatch.setattr(resolving, "MOST_COLUMNS", 0)
-    monkeypatch.setattr(resolving, "first", lambda _: [np.zeros((1, 3), np.intp)])
+    monkeypatch.setattr(resolve, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(resolve, "first", lambda _: [np.zeros((1, 3), np.intp)])
     used = read_plan(folder / "plan").hours[2].machines
     device = max(used, key=lambda name: used[name])
     Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
@@ -243,7 +245,7 @@ def test_hours_in_which_more_must_be_stopped_stay_served_when_all_are_polished(
     there["devices"]["cpu"]["quota"], there["devices"]["box"]["quota"] = 2, 1
     made.write(tmp_path, asked, there)
     plan = hwnas.plan("service.yaml", "fleet.yaml", front=0, run__dir="plan")
-    monkeypatch.setattr(resolving, "MOST_COLUMNS", 0)  # hours are solved one by one
+    monkeypatch.setattr(resolve, "MOST_COLUMNS", 0)  # hours are solved one by one
     seen = _seen(read_plan(plan.path), {"web": 0.3, "batch": 4.0})
     found = hwnas.replan(plan, seen, most_moved=0, run__dir="new")
     demands = {"web": [rate * 0.3 for rate in HOURS], "batch": [80.0, 80.0, 120.0, 80.0]}
@@ -385,8 +387,8 @@ def test_when_hour_0_begins_is_kept_and_said_anew(folder: Path) -> None:
 
 
 def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:
-    from hwnas.planning.clock import known, moment
-    from hwnas.planning.telemetry import read_samples, telemetry
+    from hwnas.fleet.calendar import known, moment
+    from hwnas.fleet.telemetry import read_samples, telemetry
 
     Path("seen.csv").write_text(
         "time,class,requests_per_s,late\n2026-01-31T01:10:00,web,10,0.5\n"

@@ -12,34 +12,39 @@ import numpy as np
 import pytest
 import yaml
 
-from hwnas.errors import HwnasError
-from hwnas.planning import explain, planner, routing, simulation, sketches, solving
-from hwnas.planning.arrivals import Arrivals
-from hwnas.planning.goodput import Goodputs
-from hwnas.planning.highs import solve_all
-from hwnas.planning.options import choices
-from hwnas.planning.plan import Plan, Route, read_plan, to_yaml
-from hwnas.planning.problem import Problem, read_problem
-from hwnas.planning.simulation import HourSeen, Scene
-from hwnas.planning.solving import Solution, again, solution
-from hwnas.planning.summary import sentences
-from hwnas.planning.task import Objective, Task
-from hwnas.planning.writing import as_plan
-from hwnas.progress import Silent
+from hwnas.core.errors import HwnasError
+from hwnas.core.progress import NullProgress
+from hwnas.fleet import alternatives, infeasibility, planner, simulation, solver
+from hwnas.fleet import simulation as routing
+from hwnas.fleet.column_generation import solve_all
+from hwnas.fleet.demand import Arrivals
+from hwnas.fleet.placements import Goodputs
+from hwnas.fleet.plan import DeploymentPlan, RequestRoute, read_plan, to_yaml
+from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.problem import PlanningProblem, read_problem
+from hwnas.fleet.routes import choices
+from hwnas.fleet.simulation import HourStatistics, SimulationSetup
+from hwnas.fleet.solver import Solution, again, solution
+from hwnas.fleet.summary import sentences
+from hwnas.fleet.task import Objective, PlanningTask
 from tests.conftest import few_of
 from tests.planning import brute_force, checker, made
 
 POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all tests
 
 
-def _problem(folder: Path) -> Problem:
+def _problem(folder: Path) -> PlanningProblem:
     found = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     return replace(found, arrivals=(POISSON,))
 
 
 def _solved(folder: Path, objective: Objective = "cost") -> Solution:
     problem = _problem(folder)
-    return solution(Task(problem, choices(problem, GOODPUTS, Silent()), objective), 20, Silent())
+    return solution(
+        PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), objective),
+        20,
+        NullProgress(),
+    )
 
 
 @pytest.mark.parametrize("seed", few_of(range(12), 6))
@@ -93,8 +98,8 @@ def test_a_pool_can_carry_what_it_is_planned_for_however_late_answers_may_be(
     asked["classes"]["web"] |= {"p99_ms": 1000.0, "demand": {"rate": 1500.0}}
     _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
     problem = _problem(tmp_path)
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
-    (hour,) = planner.planned_of(task, 20, [0, 1], Silent()).plan.hours
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
+    (hour,) = planner.planned_of(task, 20, [0, 1], NullProgress()).plan.hours
     assert sum(pool.replicas for pool in hour.pools) > 30  # a replica answers 50 a second at most
 
 
@@ -118,7 +123,7 @@ def test_what_flows_by_the_tolerance_of_the_solver_alone_is_no_route(
         found.values[: program.begin["z"]] += 1e-5
         return found
 
-    monkeypatch.setattr(solving, "solve_all", tolerant)
+    monkeypatch.setattr(solver, "solve_all", tolerant)
     plan = as_plan(_solved(tmp_path))
     for hour in plan.hours:
         there = {pool.kind for pool in hour.pools}
@@ -136,7 +141,9 @@ def test_links_are_paid_for_what_comes_and_hours_cost_what_the_plan_says(tmp_pat
     machines = sum(n * 0.2 * 1.5 for hour in plan.hours for n in hour.machines.values())
     sent = (30 + 60) * 3600 * 1000 / (1 << 20) * 0.09
     assert found.value == pytest.approx(machines + sent)
-    seen = simulation.simulate(plan, Scene(planner.arrivals(found.task.problem)), [0], Silent())
+    seen = simulation.simulate(
+        plan, SimulationSetup(planner.arrivals(found.task.problem)), [0], NullProgress()
+    )
     assert sum(hour.usd for hour in seen) == pytest.approx(found.value)
     budget = {"budgets": {"cost_per_day": (found.value + 0.01) * 12}}
     made.write(
@@ -218,7 +225,7 @@ def test_the_limit_that_binds_is_named(
     made.write(tmp_path, asked, fleet)
     found = _solved(tmp_path)
     assert not found.serves
-    told = explain.refusal(found, Silent())
+    told = infeasibility.refusal(found, NullProgress())
     assert words in told
     assert "% of the demand of class 'web' can be served" in told
 
@@ -228,11 +235,11 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
 ) -> None:
     made.write(tmp_path, made.service(budgets={"power_w": {"site": 10_000}}), made.fleet())
     with monkeypatch.context() as patch:
-        patch.setattr(solving, "MOST_COLUMNS", 0)  # hours are solved one by one
+        patch.setattr(solver, "MOST_COLUMNS", 0)  # hours are solved one by one
         found = _solved(tmp_path)
     assert found.serves
     found.hours[0].unserved[0, 0] = 0.25
-    told = explain.refusal(found, Silent())
+    told = infeasibility.refusal(found, NullProgress())
     assert "75% of the demand of class 'web' can be served" in told
     assert "No limit binds: ask for a larger limit_s" in told
 
@@ -288,7 +295,7 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
     assert _solved(tmp_path).serves  # a watt is enough
     asked["budgets"]["power_w"]["site"] = 0.1
     made.write(tmp_path, asked, there)
-    told = explain.refusal(_solved(tmp_path), Silent())
+    told = infeasibility.refusal(_solved(tmp_path), NullProgress())
     found = re.search(r"power_w binds: site=([\d.]+) W would do", told)
     assert found is not None, told
     asked["budgets"]["power_w"]["site"] = float(found[1])
@@ -298,8 +305,8 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
 
 def test_a_failure_that_was_not_simulated_is_not_said_to_be_survived(planned: Path) -> None:
     problem = _problem(planned)
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
-    found = planner.planned_of(task, 20, [0], Silent())
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = planner.planned_of(task, 20, [0], NullProgress())
     seen = next(iter(found.killed.values()))
     said = "\n".join(sentences(replace(found, killed={"box": seen, "spot": []})))
     assert "Whatever of box fails" in said
@@ -314,14 +321,14 @@ def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
     assert not found.serves
     assert re.search(
         r"carbon_kg_per_day=0.001 binds: .* takes [\d.]+ kg of CO2 a day",
-        explain.refusal(found, Silent()),
+        infeasibility.refusal(found, NullProgress()),
     )
 
 
 def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     problem = _problem(planned)
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
-    found = planner.planned_of(task, 20, [0, 1], Silent())
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = planner.planned_of(task, 20, [0, 1], NullProgress())
     assert found.late <= 0.01
     for runs in found.killed.values():
         for run in runs:
@@ -329,8 +336,8 @@ def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
 
 
 def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> None:
-    def route(first: str, rate: float) -> Route:
-        return Route("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    def route(first: str, rate: float) -> RequestRoute:
+        return RequestRoute("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
     gone, kept = route("spot", 6.0), route("cpu", 4.0)
     weights = routing._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
@@ -351,13 +358,13 @@ def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
     }  # fmt: skip
     made.write(tmp_path, asked, there, MODELS)
     problem = _problem(tmp_path)
-    only = sketches.real(problem)
-    task = Task(only, choices(only, GOODPUTS, Silent()), "cost")
+    only = alternatives.real(problem)
+    task = PlanningTask(only, choices(only, GOODPUTS, NullProgress()), "cost")
     stations = range(len(task.choices.stations))
     task = replace(task, scale={(i, q): 1.05 for i in (0, 1) for q in stations})
-    found = solution(task, 20, Silent())
-    (row,) = sketches.bought(
-        problem, planner.Planned(as_plan(found), found, [], {}, 0), 20, Silent()
+    found = solution(task, 20, NullProgress())
+    (row,) = alternatives.bought(
+        problem, planner.PlanningOutcome(as_plan(found), found, [], {}, 0), 20, NullProgress()
     )
     assert 0.015 < float(str(row["saved_share"])) < 0.025
 
@@ -366,33 +373,35 @@ def test_corrections_simulate_what_they_change(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(planned)
-    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
     simulated: list[int] = []
     real, late = simulation.simulate_hour, planner._late
 
-    def counted(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
+    def counted(
+        plan: DeploymentPlan, hour: int, scene: SimulationSetup, seed: int
+    ) -> HourStatistics:
         simulated.append(hour)
         return real(plan, hour, scene, seed)
 
-    def first_hour_once(found: Solution, seen: Sequence[HourSeen]) -> set[tuple[int, int]]:
+    def first_hour_once(found: Solution, seen: Sequence[HourStatistics]) -> set[tuple[int, int]]:
         monkeypatch.setattr(planner, "_late", late)
         return {(0, row.station) for row in found.hours[0].pools}
 
-    first = solution(task, 20, Silent())
+    first = solution(task, 20, NullProgress())
     monkeypatch.setattr(simulation, "simulate_hour", counted)
     monkeypatch.setattr(planner, "_late", first_hour_once)
     monkeypatch.setattr(planner, "_killed", lambda *_: {})
 
-    def resolve(found: Solution, task: Task, hours: Sequence[int]) -> Solution:
-        return again(found, task, hours, 20, Silent())
+    def resolve(found: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
+        return again(found, task, hours, 20, NullProgress())
 
-    found = planner.corrected(first, resolve, [0, 1], Silent())
+    found = planner.corrected(first, resolve, [0, 1], NullProgress())
     assert found.rounds > 0
     n_hours = len(found.plan.hours)
     assert n_hours > 1
     assert len(simulated) < 2 * n_hours * (found.rounds + 1)
-    scene = Scene(planner.arrivals(problem))
-    assert found.seen == simulation.simulate(found.plan, scene, [0, 1], Silent())
+    scene = SimulationSetup(planner.arrivals(problem))
+    assert found.seen == simulation.simulate(found.plan, scene, [0, 1], NullProgress())
 
 
 def test_a_longer_limit_of_one_class_never_costs_more(tmp_path: Path) -> None:
@@ -413,7 +422,7 @@ def test_hour_by_hour_is_near_what_is_solved_whole(
     made.write_random(tmp_path, np.random.default_rng(1006), classes=2, tiny=False)
     made.write_answers(tmp_path, np.random.default_rng(0))
     exact = _solved(tmp_path)
-    monkeypatch.setattr("hwnas.planning.solving.MOST_COLUMNS", 0)
+    monkeypatch.setattr("hwnas.fleet.solver.MOST_COLUMNS", 0)
     found = _solved(tmp_path)
     assert exact.serves
     assert found.serves

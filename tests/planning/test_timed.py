@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import RunError
-from hwnas.figure import Figure
-from hwnas.planning import models, restoring
-from hwnas.planning.fleet import Device, Fleet
-from hwnas.planning.plan import Kind, Ran
-from hwnas.space import Genotype
+from hwnas.core.errors import RunError
+from hwnas.core.quantity import Quantity
+from hwnas.fleet import models, plan_conversion
+from hwnas.fleet.fleet_file import DeviceType, Fleet
+from hwnas.fleet.plan import PoolType, TimedRuntime
+from hwnas.models.spaces import Genotype
 from tests.conftest import target
 
 NAME = "0a-float32"
@@ -24,19 +24,21 @@ def _run(name: str, accuracy: float, **chosen: int) -> Any:
     figures = {"accuracy_fp32": accuracy, "latency_ms": 9.0}
     member = SimpleNamespace(
         is_deliverable=True, dtype=lambda of_target: of_target,
-        figures={each: Figure(value, "measured") for each, value in figures.items()},
+        figures={each: Quantity(value, "measured") for each, value in figures.items()},
         candidate=SimpleNamespace(id="0a", genotype=genotype),
     )  # fmt: skip
     return SimpleNamespace(members=[member], config={"target": asdict(target(name))})
 
 
-def _device(**more: Any) -> Device:
-    return Device("site", "bought", 1, 0.1, **more)
+def _device(**more: Any) -> DeviceType:
+    return DeviceType("site", "bought", 1, 0.1, **more)
 
 
-def _read(monkeypatch: pytest.MonkeyPatch, runs: dict[str, Any]) -> models.Catalogue:
-    monkeypatch.setattr("hwnas.comparison.folder.read", lambda path, _: runs[str(path)])
-    found = models.Catalogue()
+def _read(monkeypatch: pytest.MonkeyPatch, runs: dict[str, Any]) -> models.ModelCatalogue:
+    monkeypatch.setattr(
+        "hwnas.analysis.run_fronts.read_run_folder", lambda path, _: runs[str(path)]
+    )
+    found = models.ModelCatalogue()
     for place in runs:
         models._read_run(found, Path(place))
     return found
@@ -49,28 +51,28 @@ def test_each_device_has_its_own_provider_and_threads(monkeypatch: pytest.Monkey
     })  # fmt: skip
     assert found.models[NAME].place == "run/cpu"
     assert {*found.latency_ms["cpu", NAME]} == {2}
-    found.time("mine", NAME, 1, Figure(3.0, "measured"))  # of a CSV file
-    found.time("cuda", NAME, 8, Figure(9.0, "measured"))
+    found.time("mine", NAME, 1, Quantity(3.0, "measured"))  # of a CSV file
+    found.time("cuda", NAME, 8, Quantity(9.0, "measured"))
     fleet = Fleet({
         "cpu": _device(), "gpu": _device(target="cuda"), "l4": _device(target="nvidia_l4"),
         "like": _device(like="gpu", speed=2.0), "mine": _device(),
         "said": _device(target="nvidia_l4", provider="cuda", threads=2),
     })  # fmt: skip
-    cuda = Ran("cuda", "run/cuda", "onnxruntime", "cuda", 1)
-    l4 = Ran("nvidia_l4", "run/l4", "elsewhere", "", 1)
+    cuda = TimedRuntime("cuda", "run/cuda", "onnxruntime", "cuda", 1)
+    l4 = TimedRuntime("nvidia_l4", "run/l4", "elsewhere", "", 1)
     assert {name: found.ran_on(fleet, name, NAME, 8) for name in fleet.devices} == {
-        "cpu": Ran("cpu", "run/cpu", "tvm", "cpu", 4), "gpu": cuda, "like": cuda, "l4": l4,
-        "mine": Ran("mine"), "said": replace(l4, provider="cuda", threads=2),
+        "cpu": TimedRuntime("cpu", "run/cpu", "tvm", "cpu", 4), "gpu": cuda, "like": cuda, "l4": l4,
+        "mine": TimedRuntime("mine"), "said": replace(l4, provider="cuda", threads=2),
     }  # fmt: skip
 
 
 def test_plans_of_earlier_versions_go_on_as_they_are() -> None:
     """They don't say by what models were timed; where a plan does, another is a change."""
-    ran = Ran("cpu", "run/cpu", "tvm", "cpu", 4)
-    kind = Kind("cpu", NAME, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "run/cpu", ran)
+    ran = TimedRuntime("cpu", "run/cpu", "tvm", "cpu", 4)
+    kind = PoolType("cpu", NAME, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "run/cpu", ran)
     was = [replace(kind, ran=None), kind, replace(kind, ran=replace(ran, threads=2))]
-    assert [restoring._is_kind(kind, each) for each in was] == [True, True, False]
-    assert not restoring._is_kind(kind, replace(was[0], goodput=40.0))
+    assert [plan_conversion._is_kind(kind, each) for each in was] == [True, True, False]
+    assert not plan_conversion._is_kind(kind, replace(was[0], goodput=40.0))
 
 
 def test_a_run_whose_target_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

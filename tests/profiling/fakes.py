@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from hwnas import families
-from hwnas.cost.host import as_run
-from hwnas.energy import PowerModel
-from hwnas.errors import CompileError, HwnasError
-from hwnas.graph import Graph
-from hwnas.latency_table import Entry, LatencyTable
-from hwnas.memory import activation_bytes, parameter_bytes
-from hwnas.op import OpSpec, Signature
-from hwnas.profiling.subject import Subject
-from hwnas.profiling.transfer import group
-from hwnas.runtimes.pool import Pool
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Target
-from hwnas.timing import Timing
+from hwnas.core.errors import CompileError, HwnasError
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry
+from hwnas.hardware.memory import activation_bytes, parameter_bytes
+from hwnas.hardware.profiling.passes import ProfiledSpace
+from hwnas.hardware.profiling.table_transfer import group
+from hwnas.hardware.runtimes.pool import DevicePool
+from hwnas.hardware.target import Target
+from hwnas.hardware.timing import Timing
+from hwnas.models import families
+from hwnas.models.graph import Graph, OpSpec, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.conftest import TVM
 
 CPU = Target(
@@ -36,14 +35,16 @@ CPU = Target(
 )
 
 
-def subject(space: SearchSpace, task: Signature, target: Target = CPU) -> Subject:
+def subject(space: SearchSpace, task: Signature, target: Target = CPU) -> ProfiledSpace:
     """Return a space as a target runs it."""
     family = families.get(space.family)
-    return Subject(space, lambda genotype: as_run(family.lower(space, genotype, task), target))
+    return ProfiledSpace(
+        space, lambda genotype: as_run(family.lower(space, genotype, task), target)
+    )
 
 
 @dataclass(frozen=True)
-class _DrawnOnce(Subject):
+class _DrawnOnce(ProfiledSpace):
     drawn: dict[Any, Any] = field(default_factory=dict)
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
@@ -58,7 +59,7 @@ class _DrawnOnce(Subject):
         return [*self.drawn[n, seed]]
 
 
-def drawn_once(space: SearchSpace, task: Signature, target: Target = CPU) -> Subject:
+def drawn_once(space: SearchSpace, task: Signature, target: Target = CPU) -> ProfiledSpace:
     """Return a space as a target runs it, for tests that draw the same over and over."""
     return _DrawnOnce(space, functools.cache(subject(space, task, target).lower))
 
@@ -86,7 +87,9 @@ class Device:
         return self._noisy(self.scale * alone + self.operator_ms * len(lowered))
 
     def table(self, path: Path, ops: Sequence[OpSpec]) -> LatencyTable:
-        return LatencyTable(path, {op: Entry("plan", timing(self.operator(op))) for op in ops})
+        return LatencyTable(
+            path, {op: OperatorEntry("plan", timing(self.operator(op))) for op in ops}
+        )
 
     def _noisy(self, ms: float) -> float:
         return ms * math.exp(self.rng.gauss(0.0, self.noise))
@@ -149,5 +152,5 @@ class FakePool:
             return error
 
 
-def pool(worker: FakeWorker, error: BaseException | None = None, after: int = 0) -> Pool:
-    return cast(Pool, FakePool(worker, error, after))
+def pool(worker: FakeWorker, error: BaseException | None = None, after: int = 0) -> DevicePool:
+    return cast(DevicePool, FakePool(worker, error, after))

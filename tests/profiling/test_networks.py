@@ -6,62 +6,65 @@ from typing import Any
 
 import pytest
 
-from hwnas.cost.calibration import Calibration, Features
-from hwnas.cost.table import TableCostModel
-from hwnas.errors import CompileError, ConfigError
-from hwnas.graph import Graph, distinct
-from hwnas.latency_table import LatencyTable, load
-from hwnas.op import Signature
-from hwnas.profiling.networks import (
-    Whole,
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, TableCostModel
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
+from hwnas.hardware.profiling.operator_measurement import (
+    MeasuredNetwork,
     error,
     measure_networks,
     report_error,
     time_whole,
 )
-from hwnas.profiling.options import NetworksConfig
-from hwnas.profiling.passes import Measured
-from hwnas.profiling.subject import Subject
-from hwnas.progress import Silent
-from hwnas.space import Genotype, SearchSpace
-from hwnas.timing import Timing
+from hwnas.hardware.profiling.options import NetworksConfig
+from hwnas.hardware.profiling.passes import ProfiledSpace, RepeatedMeasurement
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import Graph, Signature, distinct
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.profiling.fakes import CPU, Device, FakeWorker, pool, subject, timing
 
 COUNTS = NetworksConfig(fit=8, interval=19, held_out=10)
 
 
 @pytest.fixture
-def profiled(tiny: SearchSpace, task: Signature) -> Subject:
+def profiled(tiny: SearchSpace, task: Signature) -> ProfiledSpace:
     return subject(tiny, task)
 
 
 @pytest.fixture
-def table(profiled: Subject, tmp_path: Path) -> LatencyTable:
+def table(profiled: ProfiledSpace, tmp_path: Path) -> LatencyTable:
     return Device().table(tmp_path / "t", profiled.operators(0))
 
 
-def _wholes(n: int, seed: int = 0, noise: float = 0.02, space: str = "s") -> list[Whole]:
+def _wholes(n: int, seed: int = 0, noise: float = 0.02, space: str = "s") -> list[MeasuredNetwork]:
     """Return networks that take twice the sum of their operators."""
     rng, found = random.Random(seed), []
     for i in range(n):
-        known = Features(rng.uniform(1, 5), rng.randint(5, 20), rng.uniform(10, 90))
+        known = LatencyFeatures(rng.uniform(1, 5), rng.randint(5, 20), rng.uniform(10, 90))
         ms = 2 * known.operators_ms * (1 + rng.gauss(0, noise))
         genotype = Genotype(space, (("i", i),))
-        found.append(Whole(genotype, known, rng.uniform(1, 9), Measured(timing(ms), 2), f"{i}"))
+        found.append(
+            MeasuredNetwork(
+                genotype, known, rng.uniform(1, 9), RepeatedMeasurement(timing(ms), 2), f"{i}"
+            )
+        )
     return found
 
 
-def _with(wholes: list[Whole], index: int, ms: float, drifted: bool = False) -> list[Whole]:
-    new = replace(wholes[index], measured=Measured(timing(ms, drifted), 2))
+def _with(
+    wholes: list[MeasuredNetwork], index: int, ms: float, drifted: bool = False
+) -> list[MeasuredNetwork]:
+    new = replace(wholes[index], measured=RepeatedMeasurement(timing(ms, drifted), 2))
     return [*wholes[:index], new, *wholes[index + 1 :]]
 
 
 def test_each_network_gets_its_own_latency_and_features(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     device = Device(scale=1.3, operator_ms=0.01)
     genotypes, worker = profiled.sample(30, 0), FakeWorker(device)
-    found = measure_networks(table, profiled.lowered(genotypes), pool(worker), Silent())
+    found = measure_networks(table, profiled.lowered(genotypes), pool(worker), NullProgress())
     assert [whole.genotype for whole in found] == genotypes
     for whole in found:
         net = profiled.lower(whole.genotype)
@@ -80,14 +83,14 @@ def test_work_of_networks_is_that_of_all_images(
         batched = subject(tiny, task, replace(CPU, batch=batch))
         lowered = batched.lowered(batched.sample(4, 0))
         table = Device().table(tmp_path / f"{batch}", distinct(lowered.values()))
-        found = measure_networks(table, lowered, pool(FakeWorker()), Silent())
+        found = measure_networks(table, lowered, pool(FakeWorker()), NullProgress())
         return [whole.macs_m for whole in found]
 
     assert macs_m(8) == pytest.approx([8 * macs for macs in macs_m(1)])
 
 
 def test_further_passes_are_only_for_networks_whose_passes_differ(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(6, 0)}
     lowered = list(chosen.values())
@@ -98,7 +101,7 @@ def test_further_passes_are_only_for_networks_whose_passes_differ(
         lowered[3]: [timing(1.0, drifted=True), timing(1.1), timing(1.0), timing(1.01)],
     }
     worker = FakeWorker(script=script)
-    timings = [known.timing for known in time_whole(table, chosen, pool(worker), Silent())]
+    timings = [known.timing for known in time_whole(table, chosen, pool(worker), NullProgress())]
     nets = [net for net, _ in worker.networks]
     assert [nets.count(net) for net in lowered] == [2, 3, 3, 4, 2, 2]
     assert [t.n_repeats for t in timings] == [10, 15, 15, 15, 10, 10]
@@ -108,27 +111,29 @@ def test_further_passes_are_only_for_networks_whose_passes_differ(
 
 
 def test_network_that_cannot_be_measured_is_an_error(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(3, 0)}
     with pytest.raises(CompileError, match="crashed"):
-        time_whole(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), Silent())
+        time_whole(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), NullProgress())
 
 
 @pytest.mark.parametrize("after", [1, 7, 12])
 def test_networks_measured_before_an_interruption_are_not_measured_again(
-    table: LatencyTable, profiled: Subject, after: int
+    table: LatencyTable, profiled: ProfiledSpace, after: int
 ) -> None:
     genotypes, worker = profiled.sample(10, 0), FakeWorker()
     interrupted = pool(worker, KeyboardInterrupt(), after)
     with pytest.raises(KeyboardInterrupt):
-        measure_networks(table, profiled.lowered(genotypes), interrupted, Silent())
-    kept = load(table.path)
+        measure_networks(table, profiled.lowered(genotypes), interrupted, NullProgress())
+    kept = load_table(table.path)
     assert len(kept.networks) == min(after, 10)
-    wholes = measure_networks(kept, profiled.lowered(genotypes), pool(worker), Silent())
+    wholes = measure_networks(kept, profiled.lowered(genotypes), pool(worker), NullProgress())
     assert len(worker.networks) == 20  # two passes each, in both runs together
     assert [whole.measured.n_passes for whole in wholes] == [2] * 10
-    again = measure_networks(load(table.path), profiled.lowered(genotypes), pool(worker), Silent())
+    again = measure_networks(
+        load_table(table.path), profiled.lowered(genotypes), pool(worker), NullProgress()
+    )
     assert len(worker.networks) == 20
     assert [w.timing.median_ms for w in again] == pytest.approx(
         [w.timing.median_ms for w in wholes], rel=1e-6
@@ -136,12 +141,14 @@ def test_networks_measured_before_an_interruption_are_not_measured_again(
 
 
 def test_network_that_became_another_is_measured_again(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     (genotype,), worker = profiled.sample(1, 0), FakeWorker()
-    measure_networks(table, profiled.lowered([genotype]), pool(worker), Silent())
-    changed = Subject(profiled.space, lambda genotype: Graph.of(profiled.lower(genotype)[:-1]))
-    measure_networks(table, changed.lowered([genotype]), pool(worker), Silent())
+    measure_networks(table, profiled.lowered([genotype]), pool(worker), NullProgress())
+    changed = ProfiledSpace(
+        profiled.space, lambda genotype: Graph.of(profiled.lower(genotype)[:-1])
+    )
+    measure_networks(table, changed.lowered([genotype]), pool(worker), NullProgress())
     assert [len(net) for net, _ in worker.networks][::2] == [
         len(profiled.lower(genotype)),
         len(profiled.lower(genotype)) - 1,
@@ -149,15 +156,15 @@ def test_network_that_became_another_is_measured_again(
 
 
 def test_profile_of_a_device_predicts_its_new_networks(
-    table: LatencyTable, profiled: Subject
+    table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     device = Device(scale=1.25, operator_ms=0.0002, noise=0.01)
     worker = FakeWorker(device)
     wholes = measure_networks(
-        table, profiled.lowered(profiled.sample(60, 0)), pool(worker), Silent()
+        table, profiled.lowered(profiled.sample(60, 0)), pool(worker), NullProgress()
     )
     report_error(table, wholes, NetworksConfig(20, 25, 15), "tiny")
-    model = TableCostModel(load(table.path), CPU, profiled.lower, ["tiny"], "")
+    model = TableCostModel(load_table(table.path), CPU, profiled.lower, ["tiny"], "")
     quiet = Device(scale=1.25, operator_ms=0.0002)
     for genotype in profiled.sample(40, 7):
         net = profiled.lower(genotype)
@@ -170,11 +177,13 @@ def test_profile_of_a_device_predicts_its_new_networks(
 
 def test_error_is_what_it_says() -> None:
     calibration = Calibration(2.0, 0.0, 0.0, 0.1, 8, 19)
-    features = [Features(ms, 5, 10.0) for ms in (1.0, 2.0, 3.0, 4.0)]  # predicted: 2, 4, 6, 8
+    features = [
+        LatencyFeatures(ms, 5, 10.0) for ms in (1.0, 2.0, 3.0, 4.0)
+    ]  # predicted: 2, 4, 6, 8
     measured = [timing(2.0), timing(4.16), timing(5.6), timing(10.0, drifted=True)]
     genotype = Genotype("s", ())
     wholes = [
-        Whole(genotype, known, m, Measured(t), "")
+        MeasuredNetwork(genotype, known, m, RepeatedMeasurement(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
     found = error(calibration, wholes, [calibration.predict(each) for each in features])
@@ -223,7 +232,7 @@ def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
     for seed in range(2):  # the second profile replaces the first one
         wholes = _wholes(37, seed)
         calibration = report_error(table, wholes, COUNTS, "s")
-    loaded = load(table.path)
+    loaded = load_table(table.path)
     assert [row["search_space"] for row in loaded.networks] == ["other"] * 37 + ["s"] * 37
     rows = loaded.networks[37:]
     assert [row["role"] for row in rows] == ["fit"] * 8 + ["interval"] * 19 + ["held_out"] * 10
@@ -238,7 +247,7 @@ def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
     assert Calibration(**loaded.calibration["s"]["coefficients"]) == calibration
     # A profile of fewer networks: the others stay, but judge nothing any more.
     report_error(loaded, wholes[:32], NetworksConfig(fit=8, interval=19, held_out=10), "s")
-    roles = [row["role"] for row in load(table.path).networks]
+    roles = [row["role"] for row in load_table(table.path).networks]
     assert roles == [
         *["fit"] * 8, *["interval"] * 19, *["held_out"] * 10,
         *[""] * 5, *["fit"] * 8, *["interval"] * 19, *["held_out"] * 5,

@@ -1,9 +1,8 @@
 import itertools
 import random
 
-from hwnas.graph import distinct
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.models.graph import Signature, distinct
+from hwnas.models.spaces import Genotype, SearchSpace
 from tests.profiling.fakes import subject
 
 

@@ -5,26 +5,30 @@ from typing import cast
 
 import pytest
 
-from hwnas import families
-from hwnas.api import profiling
-from hwnas.config import ProfileConfig
-from hwnas.cost.calibration import Features
-from hwnas.cost.host import as_run
-from hwnas.errors import CompileError
-from hwnas.families import running
-from hwnas.graph import Graph
-from hwnas.networks import Networks
-from hwnas.op import OpSpec, Signature
-from hwnas.profiling import throughput
-from hwnas.profiling.networks import Whole
-from hwnas.profiling.passes import Measured
-from hwnas.profiling.throughput import Batch, batches, compare_runtimes, sweet_spot
-from hwnas.progress import Silent
-from hwnas.runtimes.worker import Worker
-from hwnas.space import SearchSpace
-from hwnas.target import Target
-from hwnas.timing import Timing
+from hwnas.core.errors import CompileError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.table_cost import LatencyFeatures
+from hwnas.hardware.profiling import throughput
+from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
+from hwnas.hardware.profiling.passes import RepeatedMeasurement
+from hwnas.hardware.profiling.throughput import (
+    BatchThroughput,
+    batches,
+    compare_runtimes,
+    sweet_spot,
+)
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Target
+from hwnas.hardware.timing import Timing
+from hwnas.models import families
+from hwnas.models.families import annotations
+from hwnas.models.graph import Graph, OpSpec, Signature
+from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import DatasetConfig
+from hwnas.workflows import profile
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.networks import Networks
 from tests.conftest import target
 from tests.profiling.fakes import CPU, subject, timing
 
@@ -91,18 +95,22 @@ def lowered(tiny: SearchSpace, task: Signature) -> list[Graph]:
 
 
 def test_sweet_spot_is_the_smallest_batch_with_nearly_the_highest_throughput() -> None:
-    found = [Batch(size, size / rate * 1e3) for size, rate in ((1, 500), (4, 960), (16, 1000))]
+    found = [
+        BatchThroughput(size, size / rate * 1e3) for size, rate in ((1, 500), (4, 960), (16, 1000))
+    ]
     assert [round(batch.images_per_s) for batch in found] == [500, 960, 1000]
     assert sweet_spot(found).size == 4
     assert sweet_spot(found[::-1]).size == 4
-    assert sweet_spot([Batch(1, 1.0), Batch(2, 2.0)]).size == 1  # no gain at all
-    assert sweet_spot([Batch(1, 1.0), Batch(8, 1.0)]).size == 8
+    assert (
+        sweet_spot([BatchThroughput(1, 1.0), BatchThroughput(2, 2.0)]).size == 1
+    )  # no gain at all
+    assert sweet_spot([BatchThroughput(1, 1.0), BatchThroughput(8, 1.0)]).size == 8
 
 
 def test_each_batch_size_is_tuned_and_timed_for_itself(
     lowered: list[Graph], opened: list[Opened]
 ) -> None:
-    found = batches(lowered[0], CPU, _open(opened), Silent())
+    found = batches(lowered[0], CPU, _open(opened), NullProgress())
     assert [batch.size for batch in found] == list(throughput.BATCHES)
     assert [worker.target.batch for worker in opened] == list(throughput.BATCHES)
     n = len({node.op for node in as_run(lowered[0], CPU)})
@@ -114,7 +122,7 @@ def test_each_batch_size_is_tuned_and_timed_for_itself(
 def test_runtimes_take_turns_and_the_median_counts(
     lowered: list[Graph], opened: list[Opened]
 ) -> None:
-    found = compare_runtimes(lowered, TARGETS, _open(opened), Silent())
+    found = compare_runtimes(lowered, TARGETS, _open(opened), NullProgress())
     assert list(found) == ["tvm float32", "onnxruntime float32", "onnxruntime int8"]
     assert [w.target for w in opened] == TARGETS
     assert all(worker.closed for worker in opened)
@@ -130,7 +138,7 @@ def test_runtimes_take_turns_and_the_median_counts(
 def test_runtime_that_refuses_is_left_out(
     lowered: list[Graph], opened: list[Opened], when: str
 ) -> None:
-    found = compare_runtimes(lowered, TARGETS, _open(opened, onnxruntime_int8=when), Silent())
+    found = compare_runtimes(lowered, TARGETS, _open(opened, onnxruntime_int8=when), NullProgress())
     assert list(found) == ["tvm float32", "onnxruntime float32"]
     assert all(len(values) == len(lowered) for values in found.values())
     assert all(worker.closed for worker in opened)
@@ -142,7 +150,7 @@ def told(
 ) -> Callable[[float], list[str]]:
     """Return what says the lines of networks that choose how they run, by the latency of one."""
     device = replace(target("cpu"), runtime="onnxruntime", batches=[4, 8], thread_counts=[2, 3])
-    several = running.chosen_of(tiny, device.running)
+    several = annotations.chosen_of(tiny, device.running)
     parts = Networks(device, several, {tiny.name: families.get(tiny.family)}, task)
     config = ProfileConfig(target=device, dataset=DatasetConfig("digits"))
     genotypes = [several.sample(random.Random(i)) for i in range(3)]
@@ -152,11 +160,14 @@ def told(
         return opened[-1]
 
     def lines(ms: float) -> list[str]:
-        wholes = [Whole(g, Features(1, 1, 1), 1, Measured(timing(ms)), "") for g in genotypes]
-        return profiling._extras(config, parts, wholes, Silent())
+        wholes = [
+            MeasuredNetwork(g, LatencyFeatures(1, 1, 1), 1, RepeatedMeasurement(timing(ms)), "")
+            for g in genotypes
+        ]
+        return profile._extras(config, parts, wholes, NullProgress())
 
-    monkeypatch.setattr(profiling, "Worker", open_worker)
-    monkeypatch.setattr(profiling, "_comparable", lambda plain: [replace(plain, batch=1)])
+    monkeypatch.setattr(profile, "Worker", open_worker)
+    monkeypatch.setattr(profile, "_comparable", lambda plain: [replace(plain, batch=1)])
     return lines
 
 
@@ -197,6 +208,6 @@ def test_workers_are_closed_after_a_mistake(
 
     monkeypatch.setattr(Opened, "time_network", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compare_runtimes(lowered, TARGETS, _open(opened), Silent())
+        compare_runtimes(lowered, TARGETS, _open(opened), NullProgress())
     assert len(opened) == 3
     assert all(worker.closed for worker in opened)

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.errors import RunError
-from hwnas.records import read_json
-from hwnas.records.bounded import Damaged, content
+from hwnas.core.errors import RunError
+from hwnas.core.safe_read import CorruptFileError, content
+from hwnas.core.typed_files import read_json
 
 
 def test_pipes_devices_folders_and_large_files_are_no_content(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_pipes_devices_folders_and_large_files_are_no_content(tmp_path: Path) ->
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path / "folder", tmp_path / "large"):
-        with pytest.raises(Damaged):
+        with pytest.raises(CorruptFileError):
             content(path, 1000)
 
 

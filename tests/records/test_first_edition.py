@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.manifest import read_manifest, weights_of
+from hwnas.core.manifest import read_manifest, weights_of
 
 KEPT = Path(__file__).parents[1] / "first_edition.zip"
 

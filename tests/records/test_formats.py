@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from hwnas import latency_table, manifest, verified
-from hwnas.api import layers
-from hwnas.comparison import frame
-from hwnas.comparison.fronts import Objective
-from hwnas.errors import HwnasError
-from hwnas.space import SearchSpace
-from hwnas.verified import read_front, read_made
+from hwnas.analysis import fronts
+from hwnas.analysis.fronts import Objective
+from hwnas.core import manifest
+from hwnas.core.errors import HwnasError
+from hwnas.hardware.latency_tables import latency_table
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import verified_files
+from hwnas.nas.verified_files import read_front, read_made
+from hwnas.workflows import profile_layers
 from tests.records.test_first_edition import KEPT
 
 TABLE = Path(__file__).parents[2] / "latency_tables" / "cpu" / "onnxruntime-float32-1t-b1"
@@ -25,13 +27,19 @@ FRAME = {"ideal": {"accuracy": 1, "latency_ms": 1}, "reference": {"accuracy": 0,
 #: What reads a file, and the largest format that it reads.
 READERS: dict[str, tuple[Callable[[Path], object], int]] = {
     "run/manifest.json": (lambda kept: manifest.read_manifest(kept / "run"), manifest.FORMAT),
-    "run/front.json": (lambda kept: read_front(kept / "run"), verified.FORMAT),
-    f"run/models/{MEMBER}.json": (lambda kept: read_made(kept / "run", MEMBER), verified.FORMAT),
+    "run/front.json": (lambda kept: read_front(kept / "run"), verified_files.FORMAT),
+    f"run/models/{MEMBER}.json": (
+        lambda kept: read_made(kept / "run", MEMBER),
+        verified_files.FORMAT,
+    ),
     "table/provenance.json": (
-        lambda kept: latency_table.load(kept / "table").networks,
+        lambda kept: latency_table.load_table(kept / "table").networks,
         latency_table.FORMAT,
     ),
-    "comparison.json": (lambda kept: str(frame.read(kept / "comparison.json", PAIR)), frame.FORMAT),
+    "comparison.json": (
+        lambda kept: str(fronts.read_frame(kept / "comparison.json", PAIR)),
+        fronts.FORMAT,
+    ),
 }
 
 
@@ -76,14 +84,14 @@ def test_newest_format_is_read_and_a_newer_one_is_refused(kept: Path, name: str)
 def test_genotype_of_a_newer_file_is_refused(kept: Path, tiny: SearchSpace) -> None:
     path = kept / "run" / "models" / f"{MEMBER}.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"format": verified.FORMAT + 1}))
+    path.write_text(json.dumps(content | {"format": verified_files.FORMAT + 1}))
     with pytest.raises(HwnasError, match=r"genotype=.*a newer version of hwnas"):
-        layers.find_genotype(tiny, str(path))
+        profile_layers.find_genotype(tiny, str(path))
 
 
 def test_table_says_its_format(kept: Path) -> None:
-    table = latency_table.load(kept / "table")
+    table = latency_table.load_table(kept / "table")
     table.save()
     said = json.loads((kept / "table" / "provenance.json").read_text())
     assert said["format"] == latency_table.FORMAT
-    assert latency_table.load(kept / "table").provenance == table.provenance
+    assert latency_table.load_table(kept / "table").provenance == table.provenance

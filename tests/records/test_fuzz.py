@@ -15,16 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from hwnas import families, latency_table, space, tabular
-from hwnas.comparison import foreign
-from hwnas.comparison.fronts import Objective
-from hwnas.errors import HwnasError
-from hwnas.export import recorded
-from hwnas.latency_table import LatencyTable
-from hwnas.manifest import read_manifest
-from hwnas.runtimes import onnx_reader
-from hwnas.tabular_options import BenchmarkConfig
-from hwnas.verified import read_front, read_made
+from hwnas.analysis import reading
+from hwnas.analysis.fronts import Objective
+from hwnas.core.errors import HwnasError
+from hwnas.core.manifest import read_manifest
+from hwnas.export import proof_file
+from hwnas.hardware.latency_tables import latency_table
+from hwnas.hardware.latency_tables.latency_table import LatencyTable
+from hwnas.models import families, spaces
+from hwnas.models.onnx import importer
+from hwnas.nas import benchmark_table
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.verified_files import read_front, read_made
 from tests.records.test_first_edition import KEPT
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +51,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a latency table with few rows."""
     folder = ROOT / "latency_tables" / "cpu" / "onnxruntime-float32-1t-b1"
-    whole = latency_table.load(folder)
+    whole = latency_table.load_table(folder)
     few = dict(list(whole.entries.items())[:4])
     path = tmp_path_factory.mktemp("table")
     LatencyTable(path, few, whole.networks[:4], whole.calibration, whole.provenance).save()
@@ -93,7 +95,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "run/manifest.json": lambda kept: read_manifest(kept / "run"),
     "run/front.json": lambda kept: read_front(kept / "run"),
     "run/models/805385a6b93a.json": lambda kept: read_made(kept / "run", "805385a6b93a"),
-    "export/proof.json": lambda kept: recorded.read(kept / "export"),
+    "export/proof.json": lambda kept: proof_file.read_proof(kept / "export"),
 }
 
 
@@ -121,7 +123,7 @@ def test_spaces(kept: Path, data: st.DataObject) -> None:
     path = kept / "space.yaml"
     path.write_text(data.draw(st.sampled_from([changed, _cut(data, said)])), errors="replace")
     with contextlib.suppress(HwnasError):
-        found = space.load(path)
+        found = spaces.load_space(path)
         family = families.get(found.family)
         family.check(found)
         family.resolution(found, found.largest())
@@ -142,7 +144,7 @@ def test_latency_tables(kept: Path, table: Path, data: st.DataObject) -> None:
         provenance = _changed(data, provenance)
     (kept / "table" / "provenance.json").write_text(json.dumps(provenance))
     with contextlib.suppress(HwnasError):
-        latency_table.load(kept / "table")
+        latency_table.load_table(kept / "table")
 
 
 @FEW
@@ -152,10 +154,12 @@ def test_csv(kept: Path, data: st.DataObject) -> None:
     path = kept / "table.csv"
     path.write_text(_cut(data, "\n".join(rows)))
     with contextlib.suppress(HwnasError):
-        foreign.read(path, [Objective("accuracy", True), Objective("latency_ms", False)])
+        reading.read_foreign_csv(
+            path, [Objective("accuracy", True), Objective("latency_ms", False)]
+        )
     costs = {"latency_ms": "latency_ms"}
     with contextlib.suppress(HwnasError):
-        tabular.load(BenchmarkConfig(str(path), ["a", "b"], "accuracy", costs))
+        benchmark_table.load_benchmark(BenchmarkConfig(str(path), ["a", "b"], "accuracy", costs))
 
 
 SIZES = st.sampled_from([0, 1, 2, 3, -1, 7, 10**6, 10**9, 2**62])
@@ -192,4 +196,4 @@ def test_onnx(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(HwnasError):
-        onnx_reader.read(bytes(content))
+        importer.import_onnx(bytes(content))

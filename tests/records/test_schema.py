@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from hwnas.records import bounded
-from hwnas.records.bounded import Damaged, from_json, from_yaml
-from hwnas.records.schema import OPEN, Bound, Size, Unfit, fitted
+from hwnas.core import safe_read
+from hwnas.core.safe_read import CorruptFileError, from_json, from_yaml
+from hwnas.core.schema import OPEN, NumberBounds, SchemaError, Size, fitted
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class _Box:
 
 
 class _Inner(TypedDict):
-    share: Annotated[float, Bound(0, 1)]
+    share: Annotated[float, NumberBounds(0, 1)]
 
 
 class _Record(TypedDict):
@@ -61,12 +61,12 @@ def test_value_of_its_type_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_path(raw: Any, words: str) -> None:
-    with pytest.raises(Unfit, match=re.escape(words)):
+    with pytest.raises(SchemaError, match=re.escape(words)):
         fitted(_Record, raw)
 
 
 def test_long_values_are_cut_off() -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(SchemaError) as caught:
         fitted(int, "x" * 1000)
     assert len(str(caught.value)) < 200
 
@@ -76,13 +76,13 @@ def test_long_values_are_cut_off() -> None:
     ['{"a": 1, "a": 1}', "[NaN]", "[-Infinity]", "[" * 100_000, "{", "1" * 5000, '"\ud800', ""],
 )
 def test_damaged_json_is_refused(said: str) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptFileError):
         from_json(said)
 
 
 def test_bombs_of_json_are_refused_by_their_depth() -> None:
     deep = "[" * 100 + "]" * 100
-    with pytest.raises(Unfit, match="nested more than 32 deep"):
+    with pytest.raises(SchemaError, match="nested more than 32 deep"):
         fitted(Any, from_json(deep))
 
 
@@ -100,7 +100,7 @@ _BOMB = "\n".join(
     ],
 )  # fmt: skip
 def test_damaged_yaml_is_refused(said: str) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptFileError):
         from_yaml(said)
 
 
@@ -108,10 +108,10 @@ def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans of a week say more than 100,000 values, which were refused."""
-    monkeypatch.setattr(bounded, "_NODES", 100)
+    monkeypatch.setattr(safe_read, "_NODES", 100)
     assert from_yaml("[" + "x," * 500 + "]") == ["x"] * 500
     assert from_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))
-    with pytest.raises(Damaged, match="says more than 643 values"):
+    with pytest.raises(CorruptFileError, match="says more than 643 values"):
         from_yaml("a: &a [" + "x," * 300 + "]\nb: [" + ",".join(["*a"] * 10) + "]")
 
 

@@ -9,12 +9,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas import metrics
-from hwnas.figure import Figure, Figures
-from hwnas.report.explorer import Beside, Explorer, Line, Page, Picture, Point, RunData, Table
-from hwnas.report.page import _asset as asset
-from hwnas.report.page import render
-from hwnas.space import Option
+from hwnas.analysis.page.html import _asset as asset
+from hwnas.analysis.page.html import render
+from hwnas.analysis.page.model import (
+    DecisionRow,
+    FrontExplorer,
+    OverlaidFront,
+    Page,
+    PagePoint,
+    PageTable,
+    RunData,
+    SvgFigure,
+)
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.models.spaces import Option
+from hwnas.tasks import metrics
 from tests.report.conftest import Opened
 
 EVIL = "</script><script>alert(1)</script>"
@@ -23,26 +32,28 @@ OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 SHOWN = {name: metrics.known()[name] for name in OBJECTIVES}
 
 
-def _figures(accuracy: float, ms: float) -> Figures:
+def _figures(accuracy: float, ms: float) -> Quantities:
     return {
-        "accuracy": Figure(accuracy, "measured", accuracy - 0.01, accuracy + 0.01),
-        "latency_ms": Figure(ms, "modelled", 0.9 * ms, 1.1 * ms),
-        "energy_mj": Figure(ms / 10, "modelled"),
+        "accuracy": Quantity(accuracy, "measured", accuracy - 0.01, accuracy + 0.01),
+        "latency_ms": Quantity(ms, "modelled", 0.9 * ms, 1.1 * ms),
+        "energy_mj": Quantity(ms / 10, "modelled"),
     }
 
 
-def _member(i: int, note: str = "") -> Point:
+def _member(i: int, note: str = "") -> PagePoint:
     figures = _figures(0.5 + i / 20, 1.0 + i)
     verified = _figures(0.49 + i / 20, 1.01 + i)
     options: list[tuple[str, Option]] = [("width", 8 * (i % 3 + 1)), ("kernel", "3x3")]
-    return Point(f"{i:012x}", figures, options, i, True, verified, note)
+    return PagePoint(f"{i:012x}", figures, options, i, True, verified, note)
 
 
 def _run(name: str = "run", group: str = "") -> RunData:
     """Return a run of 8 members at 1, 2, ... ms, of which one left, and of 40 others."""
     rng = random.Random(0)
     others = [
-        Point(f"{100 + i:012x}", _figures(0.45, 1.5 + 7 * rng.random()), [("width", 8)], 100 + i)
+        PagePoint(
+            f"{100 + i:012x}", _figures(0.45, 1.5 + 7 * rng.random()), [("width", 8)], 100 + i
+        )
         for i in range(40)
     ]
     members = [_member(i, "left the front" if i == 7 else "") for i in range(8)]
@@ -51,8 +62,11 @@ def _run(name: str = "run", group: str = "") -> RunData:
 
 @pytest.fixture
 def single(opened: Callable[[Page], Opened]) -> Opened:
-    explorer = Explorer("Front", OBJECTIVES, SHOWN, [_run()], {"latency_ms": 20.0})
-    log = [Line("trial 0", "front", "a enters"), Line("trial 1", "refused", "b refused")]
+    explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], {"latency_ms": 20.0})
+    log = [
+        DecisionRow("trial 0", "front", "a enters"),
+        DecisionRow("trial 1", "refused", "b refused"),
+    ]
     page = Page("run", [explorer], ["How to read it."], log=log, facts=[("target", "npu")])
     return opened(page)
 
@@ -70,8 +84,8 @@ def test_baseline_is_drawn_beside_the_front_as_far_as_it_is_known(
     opened: Callable[[Page], Opened],
 ) -> None:
     known = _figures(0.8, 30.0)
-    beside = Beside("baseline b", [known, {n: known[n] for n in ("accuracy", "latency_ms")}])
-    page = opened(Page("run", [Explorer("Front", OBJECTIVES, SHOWN, [_run()], beside=beside)]))
+    beside = OverlaidFront("baseline b", [known, {n: known[n] for n in ("accuracy", "latency_ms")}])
+    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], beside=beside)]))
     assert page.complaints == []
     assert "baseline b" in page.tab.locator(".legend").inner_text()
     assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # it is none of them
@@ -216,15 +230,15 @@ def test_kinds_of_log_lines_can_be_hidden(single: Opened) -> None:
 def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
     figures = _figures(0.5, 1.0)
     evil = [
-        Point(EVIL, figures, [(EVIL, EVIL)], 0, True, figures, EVIL),
-        Point("2", figures, [(EVIL, 2)]),
+        PagePoint(EVIL, figures, [(EVIL, EVIL)], 0, True, figures, EVIL),
+        PagePoint("2", figures, [(EVIL, 2)]),
     ]
     runs = [RunData(EVIL, evil, EVIL), _run("other", "b")]
-    explorer = Explorer(EVIL, OBJECTIVES, SHOWN, runs, notes=[EVIL], link=(EVIL, EVIL))
+    explorer = FrontExplorer(EVIL, OBJECTIVES, SHOWN, runs, notes=[EVIL], link=(EVIL, EVIL))
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
     page = Page(
-        EVIL, [explorer], [EVIL], [Table(EVIL, [EVIL], [[EVIL]], EVIL)],
-        [Picture(EVIL, svg, EVIL)], [Line(EVIL, EVIL, EVIL)], [(EVIL, EVIL)],
+        EVIL, [explorer], [EVIL], [PageTable(EVIL, [EVIL], [[EVIL]], EVIL)],
+        [SvgFigure(EVIL, svg, EVIL)], [DecisionRow(EVIL, EVIL, EVIL)], [(EVIL, EVIL)],
     )  # fmt: skip
     found = opened(page)
     found.tab.get_by_label(f"select {EVIL}").check()
@@ -245,7 +259,7 @@ def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
 
 def test_groups_are_hidden_and_shown(opened: Callable[[Page], Opened]) -> None:
     runs = [_run("a1", "a"), _run("a2", "a"), _run("b1", "b")]
-    found = opened(Page("runs", [Explorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    found = opened(Page("runs", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
     assert len(found.ids()) == 24
     found.tab.get_by_label("a (2 runs)").uncheck()
     found.tab.wait_for_selector("text=48 of 48 networks fit")
@@ -254,7 +268,7 @@ def test_groups_are_hidden_and_shown(opened: Callable[[Page], Opened]) -> None:
 
 
 def test_selection_is_that_of_all_sections(opened: Callable[[Page], Opened]) -> None:
-    sections = [Explorer(name, OBJECTIVES, SHOWN, [_run()]) for name in ("npu", "cpu")]
+    sections = [FrontExplorer(name, OBJECTIVES, SHOWN, [_run()]) for name in ("npu", "cpu")]
     found = opened(Page("joint", sections))
     first, second = found.tab.locator("section.explorer").all()
     first.get_by_label(f"select {3:012x}").check()
@@ -270,12 +284,12 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
 ) -> None:
     columns = {"error": metrics.known()["latency_ms"], "speed": metrics.known()["accuracy"]}
     points = [
-        Point(str(i), {"error": Figure(i, "measured"), "speed": Figure(i * i, "measured")},
+        PagePoint(str(i), {"error": Quantity(i, "measured"), "speed": Quantity(i * i, "measured")},
               on_front=True)
         for i in range(5)
     ]  # fmt: skip
     found = opened(
-        Page("csv", [Explorer("Fronts", list(columns), columns, [RunData("t", points)])])
+        Page("csv", [FrontExplorer("Fronts", list(columns), columns, [RunData("t", points)])])
     )
     assert found.complaints == []
     assert found.ids() == list("01234")
@@ -287,18 +301,19 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
 def test_errors_have_their_intervals_and_rows_the_order_of_costs(
     opened: Callable[[Page], Opened],
 ) -> None:
-    def figures(mae: float, ms: float) -> Figures:
+    def figures(mae: float, ms: float) -> Quantities:
         return {
-            "mae": Figure(mae, "measured", mae - 1, mae + 1), "latency_ms": Figure(ms, "modelled"),
+            "mae": Quantity(mae, "measured", mae - 1, mae + 1),
+            "latency_ms": Quantity(ms, "modelled"),
         }  # fmt: skip
 
     points = [
-        Point(str(i), figures(9.0 - i, 1.0 + i), (), i, True, figures(9.5 - i, 1.0 + i))
+        PagePoint(str(i), figures(9.0 - i, 1.0 + i), (), i, True, figures(9.5 - i, 1.0 + i))
         for i in range(3)
     ]
     names = ("mae", "latency_ms")
     shown = {name: metrics.known()[name] for name in names}
-    found = opened(Page("run", [Explorer("Front", names, shown, [RunData("run", points)])]))
+    found = opened(Page("run", [FrontExplorer("Front", names, shown, [RunData("run", points)])]))
     assert found.ids() == ["0", "1", "2"]
     cells = found.tab.locator("tr", has=found.tab.get_by_label("select 0")).locator("td")
     assert {"9 8 to 10", "9.5 8.5 to 10.5"} <= {*cells.all_inner_texts()}
@@ -307,9 +322,9 @@ def test_errors_have_their_intervals_and_rows_the_order_of_costs(
 def test_members_that_are_not_verified_are_said_to_be_so(
     opened: Callable[[Page], Opened],
 ) -> None:
-    bare = [Point("a", _figures(0.5, 1.0), on_front=True), Point("b", _figures(0.4, 1.0))]
+    bare = [PagePoint("a", _figures(0.5, 1.0), on_front=True), PagePoint("b", _figures(0.4, 1.0))]
     runs = [_run("ours"), RunData("theirs", bare)]
-    found = opened(Page("both", [Explorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    found = opened(Page("both", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
     row = found.tab.locator("tr", has=found.tab.get_by_label("select a"))
     cells = row.locator("td").all_inner_texts()
     assert cells[1:5] == ["a", "theirs", NONE, "not verified"]
@@ -344,7 +359,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
             options = [pairs[j][k] for j, k in enumerate(code)]
             on_front = i < 200
             points.append(
-                Point(f"{rng.integers(1 << 48):012x}", figures, options, i, on_front,
+                PagePoint(f"{rng.integers(1 << 48):012x}", figures, options, i, on_front,
                       figures if on_front else {})
             )  # fmt: skip
         runs.append(RunData(f"run {r}", points, f"group {r % 4}"))
@@ -353,7 +368,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
 
 @pytest.mark.slow
 def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
-    page = Page("many", [Explorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
+    page = Page("many", [FrontExplorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
     found = opened(page)
     size = len(render(page).encode()) / 1e6
     seconds = float(found.tab.evaluate("document.documentElement.dataset.ready")) / 1000

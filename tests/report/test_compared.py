@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from hwnas import metrics
 from hwnas.__main__ import run
-from hwnas.budget import Budget
-from hwnas.candidates import read_candidates
-from hwnas.figure import Figure
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.front import pareto_front
-from hwnas.searching.member import Member, verified_names
-from hwnas.space import SearchSpace
-from hwnas.tasks.proportion import proportion
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.candidates import Candidate, read_candidates
+from hwnas.nas.front import pareto_front
+from hwnas.nas.member import Member, verified_names
+from hwnas.tasks import metrics
+from hwnas.tasks.intervals import proportion
+from hwnas.tasks.metrics.budget import Budget
 from tests.report.conftest import Opened
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -31,7 +31,7 @@ Visit = Callable[[Path], Opened]
 def _candidate(space: SearchSpace, trial: int, rng: random.Random) -> Candidate:
     ms = rng.uniform(1, 9)
     accuracy = proportion(round(1000 * (0.95 - 0.4 / ms - 0.1 * rng.random())), 1000)
-    costs = {name: Figure(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in metrics.GIVEN}
+    costs = {name: Quantity(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in metrics.GIVEN}
     return Candidate(trial, space.sample(rng), {"accuracy": accuracy, **costs})
 
 

@@ -3,14 +3,14 @@ import random
 import numpy as np
 import pytest
 
-from hwnas import metrics
-from hwnas.figure import Figure
-from hwnas.pareto import non_dominated
-from hwnas.report.decisions import decisions
-from hwnas.results import Candidate
-from hwnas.searching.front import distinct
-from hwnas.searching.member import Member
-from hwnas.space import Genotype
+from hwnas.analysis.search_page import decisions
+from hwnas.core.pareto import non_dominated
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import distinct
+from hwnas.nas.member import Member
+from hwnas.tasks import metrics
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
@@ -18,8 +18,8 @@ OBJECTIVES = ("accuracy", "latency_ms")
 def _candidate(
     trial: int, accuracy: float, latency: float, reason: str = "", name: int | None = None
 ) -> Candidate:
-    figures = {"accuracy": Figure(accuracy, "measured")} if not reason else {}
-    figures["latency_ms"] = Figure(latency, "modelled")
+    figures = {"accuracy": Quantity(accuracy, "measured")} if not reason else {}
+    figures["latency_ms"] = Quantity(latency, "modelled")
     genotype = Genotype("s", (("n", trial if name is None else name),))
     return Candidate(trial, genotype, figures, reason=reason)
 
@@ -61,8 +61,8 @@ def test_front_at_the_end_is_that_of_all(n: int) -> None:
 
 def test_verification_is_told() -> None:
     candidate = _candidate(0, 0.8, 2.0)
-    figures = {name: Figure(1.0, "modelled") for name in metrics.GIVEN}
-    figures |= {name: Figure(0.75, "measured") for name in ("accuracy_fp32", "accuracy_int8")}
+    figures = {name: Quantity(1.0, "modelled") for name in metrics.GIVEN}
+    figures |= {name: Quantity(0.75, "measured") for name in ("accuracy_fp32", "accuracy_int8")}
     stays, leaves = (Member(candidate, figures, {}, {}, (), stays) for stays in (True, False))
     kept, left = decisions([], [stays, leaves], OBJECTIVES)
     told = "accuracy 75.00% (searched 80.00%), latency 1 ms (searched 2)"

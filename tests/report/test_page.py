@@ -4,18 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from hwnas.budget import Budget
-from hwnas.figure import Figure
-from hwnas.metrics import Metric, column
-from hwnas.report import searched
-from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
-from hwnas.report.page import render, with_section
-from hwnas.report.plot import Panel, front_figure, front_png
-from hwnas.report.searched import FrontData
-from hwnas.report.view import content
-from hwnas.results import Candidate
-from hwnas.searching.member import NEAR, Member, verified_names
-from hwnas.space import Genotype, SearchSpace
+from hwnas.analysis import search_page
+from hwnas.analysis.figures import FrontPanel, front_figure, front_png
+from hwnas.analysis.page.data import content
+from hwnas.analysis.page.html import render, with_section
+from hwnas.analysis.page.model import (
+    DecisionRow,
+    FrontExplorer,
+    Page,
+    PagePoint,
+    PageTable,
+    RunData,
+    SvgFigure,
+)
+from hwnas.analysis.search_page import FrontData
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import NEAR, Member, verified_names
+from hwnas.tasks.metrics import Metric, column
+from hwnas.tasks.metrics.budget import Budget
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 EVIL = "</script><script>alert(1)</script>"
@@ -30,8 +38,8 @@ def candidates(tiny: SearchSpace) -> list[Candidate]:
             n,
             tiny.sample(rng),
             {
-                "accuracy": Figure(0.5 + n / 100, "measured", 0.4 + n / 100, 0.6 + n / 100),
-                **{name: Figure(1.0 + n, "modelled") for name in costs},
+                "accuracy": Quantity(0.5 + n / 100, "measured", 0.4 + n / 100, 0.6 + n / 100),
+                **{name: Quantity(1.0 + n, "modelled") for name in costs},
             },
         )
         for n in range(12)
@@ -41,9 +49,9 @@ def candidates(tiny: SearchSpace) -> list[Candidate]:
 @pytest.fixture
 def members(candidates: list[Candidate]) -> list[Member]:
     figures = {
-        name: Figure(0.5, "measured", 0.4, 0.6)
+        name: Quantity(0.5, "measured", 0.4, 0.6)
         if name.startswith("accuracy")
-        else Figure(2.0, "compiler-estimate")
+        else Quantity(2.0, "compiler-estimate")
         for name in verified_names("accuracy")
     }
     first = Member(candidates[0], figures, {}, {f"{candidates[0].id}.tflite": "ab"})
@@ -54,7 +62,7 @@ def test_picture_is_a_png_of_readable_size(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
     budget = Budget({"latency_ms": 3.0})
-    png = front_png(Panel(FrontData(candidates, members, OBJECTIVES, budget), "title"))
+    png = front_png(FrontPanel(FrontData(candidates, members, OBJECTIVES, budget), "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 
@@ -65,7 +73,7 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
     near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
 
     def drawn(*shown: Member, **limits: float) -> tuple[str, set[str]]:
-        panel = Panel(FrontData(candidates, shown, OBJECTIVES, Budget(limits)), "title")
+        panel = FrontPanel(FrontData(candidates, shown, OBJECTIVES, Budget(limits)), "title")
         (axes,) = front_figure(panel).axes
         return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
 
@@ -83,7 +91,7 @@ def test_page_is_self_contained_and_tells_what_left(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
     front = FrontData(candidates, members, OBJECTIVES, Budget({"latency_ms": 3.0}))
-    page = render(searched.single("run", front, [("target", "npu")]))
+    page = render(search_page.single("run", front, [("target", "npu")]))
     assert "<script src" not in page
     assert "<link" not in page
     assert "default-src 'none'" in page
@@ -101,13 +109,13 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     member = Member(candidate, members[0].figures, {}, {})
     refused = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
     front = FrontData([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
-    page = render(searched.single(EVIL, front, [(EVIL, EVIL)]))
-    point = Point(EVIL, {"a": Figure(1, "measured"), "b": Figure(2, "measured")})
+    page = render(search_page.single(EVIL, front, [(EVIL, EVIL)]))
+    point = PagePoint(EVIL, {"a": Quantity(1, "measured"), "b": Quantity(2, "measured")})
     columns = {"a": Metric(EVIL, EVIL), "b": Metric(EVIL, "")}
-    explorer = Explorer(
+    explorer = FrontExplorer(
         EVIL, ["a", "b"], columns, [RunData(EVIL, [point], EVIL)], notes=[EVIL], link=(EVIL, EVIL)
     )
-    table, picture = Table(EVIL, [EVIL], [[EVIL]], EVIL), Picture(EVIL, EVIL, EVIL)
+    table, picture = PageTable(EVIL, [EVIL], [[EVIL]], EVIL), SvgFigure(EVIL, EVIL, EVIL)
     page += render(Page(EVIL, [explorer], [EVIL], [table], [picture]))
     assert "alert(1)" in page
     assert "<script>alert" not in page
@@ -127,7 +135,7 @@ def test_section_takes_the_place_of_an_earlier_one() -> None:
 
 
 def test_of_a_long_log_the_end_is_kept() -> None:
-    lines = [Line(f"trial {i}", "front", f"line {i} of the log") for i in range(3_001)]
+    lines = [DecisionRow(f"trial {i}", "front", f"line {i} of the log") for i in range(3_001)]
     page = render(Page("title", [], log=lines))
     assert "The last 3,000 of 3,001 lines." in page
     assert "line 0 of" not in page
@@ -135,7 +143,7 @@ def test_of_a_long_log_the_end_is_kept() -> None:
 
 
 def test_empty_front_has_a_page() -> None:
-    explorer = Explorer("Front", OBJECTIVES, {}, [], notes=["Nothing fits."])
+    explorer = FrontExplorer("Front", OBJECTIVES, {}, [], notes=["Nothing fits."])
     assert "Nothing fits." in render(Page("title", [explorer]))
 
 
@@ -153,7 +161,7 @@ def test_member_row_has_searched_and_verified_columns(
 def test_plot_over_a_targets_cost_shows_its_own_verified_accuracy() -> None:
     names = ("accuracy", "npu.accuracy", "npu.latency_ms", "latency_ms")
     columns = {name: column(name) for name in names}
-    point = Point("a", {name: Figure(1.0, "measured") for name in names})
+    point = PagePoint("a", {name: Quantity(1.0, "measured") for name in names})
     objectives = ("accuracy", "npu.latency_ms", "latency_ms")
-    found = content(Explorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)
+    found = content(FrontExplorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)
     assert [(p["x"], p["y"], p["verified"]) for p in found["plots"]] == [(2, 0, 1), (3, 0, 0)]

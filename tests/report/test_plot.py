@@ -2,8 +2,8 @@ import struct
 
 import pytest
 
-from hwnas.report.plot import layers_png, prediction_png
-from hwnas.results import Row
+from hwnas.analysis.figures import layers_png, prediction_png
+from hwnas.core.run_folder import Row
 
 
 def _size(png: bytes) -> tuple[int, int]:

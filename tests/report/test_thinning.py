@@ -1,11 +1,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas import metrics
-from hwnas.figure import Figure
-from hwnas.report.explorer import Explorer, Point, RunData
-from hwnas.report.thinning import thinned
-from hwnas.report.view import content
+from hwnas.analysis.page.data import content, thinned
+from hwnas.analysis.page.model import FrontExplorer, PagePoint, RunData
+from hwnas.core.quantity import Quantity
+from hwnas.tasks import metrics
 
 #: Of the front: errors and latencies.
 FRONT = np.array([[-0.9, 1000.0], [-0.85, 900.0]])
@@ -44,9 +43,12 @@ def test_without_a_front_an_even_share_is_kept() -> None:
     assert kept.tolist() == [int(i * 111) for i in range(10)]
 
 
-def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -> Point:
-    figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "modelled")}
-    return Point(f"{i:012x}", figures, [("width", i % 2)], i, on_front)
+def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -> PagePoint:
+    figures = {
+        "accuracy": Quantity(accuracy, "measured"),
+        "latency_ms": Quantity(latency, "modelled"),
+    }
+    return PagePoint(f"{i:012x}", figures, [("width", i % 2)], i, on_front)
 
 
 def test_page_of_many_keeps_the_front_and_counts_all() -> None:
@@ -54,7 +56,7 @@ def test_page_of_many_keeps_the_front_and_counts_all() -> None:
     points[7] = _point(7, 0.9, 1000.0, on_front=True)
     columns = {name: metrics.known()[name] for name in ("accuracy", "latency_ms")}
     runs = [RunData("a", points[:70_000]), RunData("b", points[70_000:])]
-    found = content(Explorer("", tuple(columns), columns, runs), n_runs=2)
+    found = content(FrontExplorer("", tuple(columns), columns, runs), n_runs=2)
     assert found["n"] == 100_000
     assert [(run["n"], run["all"]) for run in found["runs"]] == [(50_000, 70_000), (50_000, 50_000)]
     (width,) = found["choices"]

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.energy import PowerModel
-from hwnas.graph import INPUT, Node
-from hwnas.op import OpSpec
-from hwnas.target import Remote, Target
-from hwnas.timing import TimingConfig
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models.graph import INPUT, Node, OpSpec
 from tests.conftest import TVM
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +137,7 @@ class Lab:
         """Return how many servers wait for a client."""
         from tvm.rpc import base
 
-        from hwnas.backends.tvm import tracker
+        from hwnas.hardware.backends.tvm import remote as tracker
 
         with suppress(OSError), tracker._dial(self.remote(), 5.0) as connection:
             base.sendjson(connection, [base.TrackerCode.SUMMARY])

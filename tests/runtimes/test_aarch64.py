@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwnas.backends.tvm.settings import Tvm
+from hwnas.hardware.backends.tvm import TvmSettings
 from tests.conftest import target
 from tests.runtimes.emulator import emulate, needs_cross_compiler, needs_emulator
 from tests.runtimes.rpc_lab import CONV, needs_rpc
@@ -19,13 +19,13 @@ RASPI4 = target("raspi4")
 @pytest.fixture(scope="module")
 def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[tuple[int, ...]]]:
     """The convolution as a library for the Raspberry Pi, its name and the shapes it works on."""
-    from hwnas.backends.tvm import linker
-    from hwnas.backends.tvm.compiler import Compiler
+    from hwnas.hardware.backends.tvm import linker
+    from hwnas.hardware.backends.tvm.compiler import Compiler
 
     compiler = Compiler(RASPI4)
     compiled = compiler.compile(CONV, compiler.plans(CONV, 1)[0])
     path = tmp_path_factory.mktemp("cross") / "operator.so"
-    cc = RASPI4.section(Tvm).cc
+    cc = RASPI4.section(TvmSettings).cc
     path.write_bytes(linker.shared_library(linker.object_files(compiled.library), cc))
     return path, compiled.name, [b.shape for b in compiler.buffers(CONV)]
 
@@ -45,7 +45,7 @@ def test_a_library_for_the_raspberry_pi(cross: tuple[Path, str, list[tuple[int, 
 def test_the_library_computes_the_same_under_qemu(
     cross: tuple[Path, str, list[tuple[int, ...]]], tmp_path: Path
 ) -> None:
-    from hwnas.backends.tvm.layout import pack
+    from hwnas.hardware.backends.tvm.layout import pack
 
     path, name, shapes = cross
     rng = np.random.default_rng(2)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.metering import Meter
-from hwnas.op import OpSpec
-from hwnas.runtimes import bench as bench_module
-from hwnas.runtimes.base import Loaded, Parameters, Plans
-from hwnas.runtimes.bench import Bench
-from hwnas.timing import Timer, Timing, TimingConfig, measure
+from hwnas.core.errors import CompileError
+from hwnas.hardware.meters.meter import EnergyMeter
+from hwnas.hardware.runtimes import bench as bench_module
+from hwnas.hardware.runtimes.bench import DeviceBench
+from hwnas.hardware.runtimes.interfaces import LoadedNetwork, OperatorPlans
+from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec
+from hwnas.models.parameters import Parameters
 
 OP = OpSpec("linear", (16, 1, 1), (16, 1, 1), dtype="float32")
 NETWORK = (Node("linear", OP, (INPUT,)),)
@@ -48,7 +48,7 @@ class FakeEngine:
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
         return measure(self.operator(op, plan), config)
 
-    def network(self, lowered: Graph, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: OperatorPlans) -> Timer:
         self.compiled.append("network")
         return self._timer(
             "network", sum(self.seconds[plans.get(node.op, "")] or 0 for node in lowered)
@@ -57,13 +57,15 @@ class FakeEngine:
     def forget(self, op: OpSpec, plan: str) -> None:
         self.forgotten.append(plan)
 
-    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
+    def export(
+        self, lowered: Graph, plans: OperatorPlans, weights: Parameters
+    ) -> Mapping[str, bytes]:
         return {".bin": plans[lowered[0].op].encode()}
 
-    def open(self, files: Mapping[str, Path]) -> Loaded:
+    def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
         plan = files[".bin"].read_text()
         timer = self._timer(plan, self.seconds[plan] or 0)
-        return Loaded(timer, FakeSession(), self.uncounted)
+        return LoadedNetwork(timer, FakeSession(), self.uncounted)
 
     def _timer(self, plan: str, seconds: float) -> Timer:
         def run(n: int) -> float:
@@ -79,8 +81,8 @@ class FakeSession:
         return sums
 
 
-def _bench(engine: FakeEngine) -> Bench:
-    bench = Bench(engine, CONFIG, "float32")
+def _bench(engine: FakeEngine) -> DeviceBench:
+    bench = DeviceBench(engine, CONFIG, "float32")
     assert engine.compiled == ["sentinel"]
     engine.compiled.clear()
     return bench
@@ -168,7 +170,7 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
 
 
 def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
-    bench = Bench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", tail_s=60.0)
+    bench = DeviceBench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", tail_s=60.0)
     (tmp_path / "network.bin").write_bytes(bench.export(Graph.of(NETWORK), {OP: "a"}, {})[".bin"])
     judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is not None
@@ -177,7 +179,7 @@ def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     engine = FakeEngine({"a": 0.1}, uncounted=1)
-    bench = Bench(engine, CONFIG, "float32", tail_s=60.0)
+    bench = DeviceBench(engine, CONFIG, "float32", tail_s=60.0)
     (tmp_path / "network.bin").write_text("a")
     judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is None
@@ -191,7 +193,7 @@ def test_energy_is_shared_by_all_inferences_that_a_timer_runs(
     engine = FakeEngine({"a": 1 * MS}, uncounted=1)
     asked = list[dict[str, int]]()
     monkeypatch.setattr(bench_module, "measure_energy", lambda *_, **said: asked.append(said))
-    bench = Bench(engine, CONFIG, "float32", cast(Meter, object()))
+    bench = DeviceBench(engine, CONFIG, "float32", cast(EnergyMeter, object()))
     (tmp_path / "network.bin").write_text("a")
     bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert asked == [{"uncounted": 1}]

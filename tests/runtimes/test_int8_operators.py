@@ -11,23 +11,27 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hwnas import families, machine, space
-from hwnas.backends import portable
-from hwnas.backends.tvm import dots, int8_layout, linker
-from hwnas.backends.tvm.buffers import Buffer
-from hwnas.backends.tvm.compiler import Compiler
-from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.backends.tvm.kernels import Bytes
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.backends.tvm.templates import Plan, Tile
-from hwnas.cost.host import as_run
-from hwnas.errors import CompileError, ConfigError
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.graph import Node
-from hwnas.int8.network import CLIPS, QuantisedOp, Scale, Weights
-from hwnas.int8.quantise import quantise
-from hwnas.op import OpSpec, Signature
-from hwnas.target import Target
+from hwnas.core import machine
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.tvm import TvmSettings, dots, int8_layout, linker
+from hwnas.hardware.backends.tvm.compiler import Compiler
+from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.hardware.backends.tvm.kernels import Bytes
+from hwnas.hardware.backends.tvm.templates import Plan, Tile
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.runtimes.interfaces import Buffer
+from hwnas.hardware.target import Target
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.graph import Node, OpSpec, Signature
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.quantised_network import (
+    CLIPS,
+    QuantisationScale,
+    QuantisedOp,
+    QuantisedWeights,
+)
 from tests.conftest import few_of, with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
@@ -46,7 +50,7 @@ CPUS = {
     "avx2": ("x86-64-v3", "avx2"),
 }
 ARM = replace(INT8, name="pi5")
-PI5 = Tvm(mcpu="cortex-a76", mtriple="aarch64-linux-gnu", cc=CROSS)
+PI5 = TvmSettings(mcpu="cortex-a76", mtriple="aarch64-linux-gnu", cc=CROSS)
 
 
 def _here(feature: str) -> Compiler:
@@ -54,7 +58,7 @@ def _here(feature: str) -> Compiler:
     if platform.machine() != "x86_64" or flag not in FLAGS:
         pytest.skip(f"this CPU has no {flag}")
     LocalDevice(1)
-    return Compiler(with_settings(INT8, Tvm(mcpu=mcpu)))
+    return Compiler(with_settings(INT8, TvmSettings(mcpu=mcpu)))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def best() -> Target:
     feature = next((name for name, (_, flag) in CPUS.items() if flag in FLAGS), None)
     if feature is None:
         pytest.skip("this CPU multiplies no bytes")
-    return with_settings(INT8, Tvm(mcpu=CPUS[feature][0]))
+    return with_settings(INT8, TvmSettings(mcpu=CPUS[feature][0]))
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +106,14 @@ OPERATORS = tuple(
 )
 
 
-def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[Scale], list[Any], Any]:
+def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[QuantisationScale], list[Any], Any]:
     """Return an operator with weights and scales, int8 inputs ``(N, C, H, W)``, and what is right.
 
     What is right is in units of what is written, before it is rounded.
     """
     examples, _ = reference.example(op)
     rng = np.random.default_rng(0)
-    sources = [Scale(0.02, -7), Scale(0.03, 11)][: len(examples)]
+    sources = [QuantisationScale(0.02, -7), QuantisationScale(0.03, 11)][: len(examples)]
     inputs = [rng.integers(-128, 128, x.shape) for x in examples]
     real = [
         torch.from_numpy((x - s.zero_point) * s.scale) for x, s in zip(inputs, sources, strict=True)
@@ -120,7 +124,7 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[Scale], list[Any], Any]:
         n = 1 if op.base == "linear" else op.out_shape[0]
         steps = rng.uniform(0.5, 1.5, n).astype(np.float32) / np.sqrt(weight[0].size) / 64
         bias = rng.integers(-9000, 9000, op.out_shape[0])
-        weights = Weights(weight.astype(np.int8), steps, bias.astype(np.int32))
+        weights = QuantisedWeights(weight.astype(np.int8), steps, bias.astype(np.int32))
         each = np.broadcast_to(steps.astype(float), op.out_shape[0])
         parameters = [
             torch.from_numpy(weight * each.reshape(-1, *[1] * (weight.ndim - 1))),
@@ -129,7 +133,9 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[Scale], list[Any], Any]:
     plain = replace(op, kind="+".join(w for w in op.kind.split("+") if w != "hardsigmoid"))
     expected = reference.operator(plain, real, parameters).numpy()
     low, high = CLIPS.get(op.activation, (-np.inf, np.inf))
-    out = Scale.of_range(max(low, float(expected.min())), min(high, float(expected.max()) * 0.9))
+    out = QuantisationScale.of_range(
+        max(low, float(expected.min())), min(high, float(expected.max()) * 0.9)
+    )
     if op.base == "max_pool2d":
         out = sources[0]
     node = Node("operator", op, ("a", "b")[: len(inputs)])
@@ -221,15 +227,17 @@ def test_products_of_the_largest_bytes_do_not_saturate(feature: str) -> None:
     kernels = compiler._kernels
     assert isinstance(kernels, Bytes)
     assert kernels.dot == next(dot for dot in dots.DOTS if dot.feature == feature)
-    weights = Weights(
+    weights = QuantisedWeights(
         np.full((16, 64, 1, 1), 127, np.int8), np.full(16, 1, np.float32), np.zeros(16, np.int32)
     )
-    out = Scale(float(255 * 127 * 64 / 255), -128)
+    out = QuantisationScale(float(255 * 127 * 64 / 255), -128)
     quantised = QuantisedOp(Node("operator", op, ("a",)), weights, out)
     reads, _, writes = kernels.buffers(op)
     arrays = [
         np.full(reads[0].shape, 255, reads[0].dtype),
-        *int8_layout.pack(quantised, [Scale(1.0, -128)], compiler.cpu.lanes, kernels.dot),
+        *int8_layout.pack(
+            quantised, [QuantisationScale(1.0, -128)], compiler.cpu.lanes, kernels.dot
+        ),
         np.zeros(writes.shape, writes.dtype),
     ]
     device, (plan,) = LocalDevice(1), compiler.plans(op, 1)
@@ -251,7 +259,7 @@ def test_operators_run_on_two_threads(best: Target) -> None:
 def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path) -> None:
     """What is fused skips a rounding: answers differ by a few steps of their scale."""
     torch.manual_seed(0)
-    where, signature = space.load(space.find("resnet_small")), Signature(1, 10)
+    where, signature = spaces.load_space(spaces.find("resnet_small")), Signature(1, 10)
     family, genotype = families.get(where.family), where.smallest()
     side = family.resolution(where, genotype)
     module = family.build(where, genotype, signature)
@@ -269,7 +277,7 @@ def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path
         paths[suffix] = tmp_path / f"model{suffix}"
         paths[suffix].write_bytes(content)
     found = engine.open(paths).session.run(images.numpy())
-    expected = portable.int8_session(int8).run(images.numpy())
+    expected = onnx_files.int8_session(int8).run(images.numpy())
     step = int8.ops[-1].out.scale
     assert np.ptp(expected) > 50 * step
     assert np.abs(found - expected).max() <= 8 * step
@@ -278,7 +286,7 @@ def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v2", "cortex-a72"])
 def test_cpu_that_multiplies_no_bytes_is_refused_by_name(mcpu: str) -> None:
-    facts = Tvm(mcpu=mcpu, mtriple="aarch64-linux-gnu" if "cortex" in mcpu else "")
+    facts = TvmSettings(mcpu=mcpu, mtriple="aarch64-linux-gnu" if "cortex" in mcpu else "")
     with pytest.raises(
         ConfigError, match=f"'{mcpu}' multiplies no bytes: it has none of avx512vnni"
     ):

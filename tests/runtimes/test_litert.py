@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.graph import Graph
-from hwnas.int8.tflite import write
-from hwnas.op import Signature
-from hwnas.runtimes.base import Session
-from hwnas.space import SearchSpace
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.spaces import SearchSpace
 from hwnas.testing import SessionContract
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
@@ -22,7 +21,7 @@ class TestLiteRT(SessionContract):
         self, tiny: SearchSpace, task: Signature
     ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         _, lowered, network = quantised(tiny, tiny.sample(random.Random(0)), task)
-        return LiteRTSession(write(network)), lowered, oracle(network)
+        return LiteRTSession(write_tflite(network)), lowered, oracle(network)
 
     @pytest.fixture
     def tolerance(self, tiny: SearchSpace, task: Signature) -> float:
@@ -34,5 +33,5 @@ def test_loading_says_nothing_on_stderr(
     tiny: SearchSpace, task: Signature, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, _, network = quantised(tiny, tiny.smallest(), task)
-    LiteRTSession(write(network))
+    LiteRTSession(write_tflite(network))
     assert capfd.readouterr().err == ""

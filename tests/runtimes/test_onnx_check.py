@@ -5,16 +5,14 @@ import numpy as np
 import onnx
 import pytest
 
-from hwnas import families, space
-from hwnas.backends import portable
-from hwnas.cost.host import as_run
-from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.runtimes.onnx_versions import lowest
-from hwnas.runtimes.onnx_writer import OPSET, write_fp32
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.models import families, spaces
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
+from hwnas.models.onnx.opsets import checked_opset, lowest
+from hwnas.models.onnx.writer import OPSET, write_fp32
 from tests.conftest import target
 
 LOWERED = (Node("conv", OpSpec("conv2d+relu", (3, 8, 8), (4, 8, 8), 3, dtype="float32"), (INPUT,)),)
@@ -61,16 +59,16 @@ def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> N
 def test_lowest_versions_are_valid_and_compute_the_same(
     name: str, dtype: str, versions: tuple[str, ...], task: Signature
 ) -> None:
-    where, rng = space.load(space.find(name)), random.Random(0)
+    where, rng = spaces.load_space(spaces.find(name)), random.Random(0)
     family, device = families.get(where.family), replace(target("nvidia_t4"), dtype=dtype)
     for genotype in (where.smallest(), where.largest(), where.sample(rng)):
         lowered = as_run(family.lower(where, genotype, task), device)
-        model = portable.random_model(lowered)
+        model = onnx_files.random_model(lowered)
         stamped, words = lowest(model)
         assert words in versions
         assert words.startswith(f"opset {checked_opset(stamped)},")
         images = np.random.default_rng(0).standard_normal((1, *lowered[0].op.in_shape))
         before, after = (
-            portable.session(each).run(images.astype(np.float32)) for each in (model, stamped)
+            onnx_files.session(each).run(images.astype(np.float32)) for each in (model, stamped)
         )
         assert np.array_equal(before, after)

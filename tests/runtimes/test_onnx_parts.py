@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas import families, segments
-from hwnas import space as spaces
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.errors import CompileError
-from hwnas.graph import Graph, fuse
-from hwnas.int8 import tflite
-from hwnas.int8.network import stand_in
-from hwnas.op import Signature
-from hwnas.runtimes.onnx_parts import (
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models import families, partition, spaces
+from hwnas.models.graph import Graph, Signature, fuse
+from hwnas.models.int8 import tflite
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.onnx.subgraphs import (
     PASSED,
     answering_bytes,
     passing,
@@ -22,15 +21,14 @@ from hwnas.runtimes.onnx_parts import (
     read_int8,
     reading_bytes,
 )
-from hwnas.runtimes.onnx_writer import write_fp32, write_int8
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.models.onnx.writer import write_fp32, write_int8
 
 SPACES = ("mbconv_small", "cpu_small", "resnet_small", "hardswish")
 
 
 def _lowered(name: str, seed: int) -> Graph:
     """Return the operators of a random network; ``hardswish`` is one with activations computed."""
-    space = spaces.load(spaces.find("mbconv_small" if name == "hardswish" else name))
+    space = spaces.load_space(spaces.find("mbconv_small" if name == "hardswish" else name))
     genotype = space.sample(random.Random(seed))
     lowered = families.get(space.family).lower(space, genotype, Signature(1, 10))
     if name != "hardswish":
@@ -49,9 +47,9 @@ def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None
         model = write_int8(network, any_batch=True)
         found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.answered))
         assert write_int8(found, any_batch=True) == model
-    assert tflite.write(read_int8(write_int8(stand_in(lowered)), lowered)) == tflite.write(
-        stand_in(lowered)
-    )
+    assert tflite.write_tflite(
+        read_int8(write_int8(stand_in(lowered)), lowered)
+    ) == tflite.write_tflite(stand_in(lowered))
     fused = fuse(lowered, "float32")
     real = write_fp32(fused, random_weights(lowered, 0), any_batch=True)
     assert write_fp32(fused, read_fp32(real, lowered), any_batch=True) == real
@@ -71,7 +69,7 @@ def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
     expected = OrtSession(write_int8(whole)).run(images)
-    found = [cut for cut in segments.cuts(lowered) if cut.shape[1:] != (1, 1)]
+    found = [cut for cut in partition.cuts(lowered) if cut.shape[1:] != (1, 1)]
     assert found
     for cut in found:
         head, tail = (write_int8(whole.part(part), any_batch=True) for part in (cut.head, cut.tail))
@@ -97,7 +95,7 @@ def test_no_cut_goes_through_a_residual() -> None:
         ]
     }
     assert inside
-    assert not inside & {cut.after for cut in segments.cuts(lowered)}
+    assert not inside & {cut.after for cut in partition.cuts(lowered)}
 
 
 def test_a_file_of_another_network_is_refused() -> None:

@@ -11,14 +11,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.errors import CompileError
-from hwnas.graph import Graph, fuse
-from hwnas.op import ACTIVATIONS, OpSpec, Shape
-from hwnas.runtimes.base import Weights
-from hwnas.runtimes.onnx_reader import read
-from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models.graph import ACTIVATIONS, Graph, OpSpec, Shape, fuse
+from hwnas.models.onnx.importer import import_onnx
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.models.parameters import Weights
 from tests.runtimes.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 from tests.runtimes.torch_models import MODELS, model
 
@@ -40,7 +39,7 @@ def round_trip(lowered: Graph) -> Graph:
     lowered = Graph.of(replace(node, op=replace(node.op, dtype="float32")) for node in lowered)
     weights = random_weights(lowered, 1)
     written = write_fp32(lowered, weights)
-    found, found_weights = read(written)
+    found, found_weights = import_onnx(written)
     assert {*found_weights} == {*weights}
     for name, arrays in weights.items():
         for array, other in zip(arrays, found_weights[name], strict=True):
@@ -120,7 +119,7 @@ def test_export_computes_what_it_did(name: str, opset: int, free: bool) -> None:
     module, x = model(name), images((3, SIDE, SIDE))
     options = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}} if free else {}
     exported = export(module, opset, **options)
-    found = run(*read(exported), x)
+    found = run(*import_onnx(exported), x)
     expected = outputs(module, x)
     if not free:
         np.testing.assert_allclose(OrtSession(exported).run(x), expected, rtol=1e-4, atol=1e-4)
@@ -135,7 +134,7 @@ def test_batch_norm_that_was_exported_is_folded() -> None:
     exported = export(module, 17, training=kept, do_constant_folding=False)
     kinds = [node.op_type for node in onnx.load_from_string(exported).graph.node]
     assert kinds.count("BatchNormalization") == 6
-    lowered, weights = read(exported)
+    lowered, weights = import_onnx(exported)
     x = images((3, SIDE, SIDE))
     np.testing.assert_allclose(run(lowered, weights, x), outputs(module, x), rtol=1e-4, atol=1e-4)
     assert [node.op.kind for node in fuse(lowered, "float32")] == [
@@ -152,18 +151,18 @@ def test_batch_norm_that_was_exported_is_folded() -> None:
 
 
 def test_operators_are_named_after_modules() -> None:
-    lowered, _ = read(export(model("mobilenet v3"), 17))
+    lowered, _ = import_onnx(export(model("mobilenet v3"), 17))
     names = [node.name for node in lowered]
     assert names[:3] == ["0", "3.layers.0", "3.layers.3"]
     assert {"3.layers.6.fc1", "3.layers.6.fc2", "3.layers.7", "8"} <= {*names}
 
 
 def test_foreign_network_is_compiled_by_tvm(tmp_path: Path) -> None:
-    from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
+    from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
     from tests.runtimes.rpc_lab import HOST
 
     module, x = model("transformer by hand"), images((3, SIDE, SIDE))
-    lowered, weights = read(export(module, 17))
+    lowered, weights = import_onnx(export(module, 17))
     lowered = fuse(lowered, "float32")
     engine = TvmEngine(HOST, LocalDevice(1))
     plans = {node.op: engine.plans(node.op, 1)[0] for node in lowered}
@@ -210,6 +209,6 @@ class Spread(torch.nn.Module):
     ],
 )
 def test_attention_with_a_fault_is_refused(fault: str, message: str) -> None:
-    read(export(Spread(""), 17))
+    import_onnx(export(Spread(""), 17))
     with pytest.raises(CompileError, match=message):
-        read(export(Spread(fault), 17))
+        import_onnx(export(Spread(fault), 17))

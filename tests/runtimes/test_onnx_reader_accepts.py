@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.errors import CompileError
-from hwnas.graph import fuse
-from hwnas.runtimes.onnx_reader import read
-from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models.graph import fuse
+from hwnas.models.onnx.importer import import_onnx
+from hwnas.models.onnx.writer import write_fp32
 from tests.runtimes.onnx_graphs import CHANNELS, MATRIX, RNG, SQUARE, X, conv, f32, graph, op
 
 
@@ -23,7 +23,7 @@ def check(model: bytes, *kinds: str) -> None:
     (expected,) = map(
         np.asarray, ReferenceEvaluator(onnx.load_from_string(model)).run(None, {"x": x})
     )
-    lowered, weights = read(model)
+    lowered, weights = import_onnx(model)
     fused = fuse(lowered, "float32")
     assert tuple(node.op.kind for node in fused) == kinds
     found = OrtSession(write_fp32(fused, weights)).run(x)
@@ -139,7 +139,7 @@ def test_same_padding_is_taken_where_it_is_symmetric(lower: str) -> None:
     check(graph(nodes, w=SQUARE), "conv2d")
     strided = [op("Conv", "x w", "y", auto_pad=lower, strides=[2, 2])]
     with pytest.raises(CompileError, match=r"pads \[(0, 0, 1, 1|1, 1, 0, 0)\]"):
-        read(graph(strided, w=SQUARE))
+        import_onnx(graph(strided, w=SQUARE))
 
 
 def test_valid_padding_is_taken_where_there_is_none() -> None:

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hwnas.errors import CompileError
-from hwnas.runtimes.onnx_reader import read
+from hwnas.core.errors import CompileError
+from hwnas.models.onnx.importer import import_onnx
 from tests.runtimes.onnx_graphs import CHANNELS, RNG, SQUARE, conv, f32, graph, op
 
 REFUSED: dict[str, tuple[list[Any], str]] = {
@@ -124,7 +124,7 @@ def test_what_is_no_operator_is_refused_by_name(name: str) -> None:
     nodes, message = REFUSED[name]
     used = {k: v for k, v in CONSTANTS.items() if any(k in node.input for node in nodes)}
     with pytest.raises(CompileError, match=message) as caught:
-        read(graph(nodes, 20, **used))
+        import_onnx(graph(nodes, 20, **used))
     assert "\n" not in str(caught.value)
     if "output 'y'" not in str(caught.value):
         assert str(caught.value).startswith("ONNX node '")
@@ -133,7 +133,7 @@ def test_what_is_no_operator_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(100), Path(__file__).read_bytes()])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
     with pytest.raises(CompileError, match="This is no valid ONNX model: ") as caught:
-        read(content)
+        import_onnx(content)
     assert "\n" not in str(caught.value)
 
 
@@ -146,7 +146,7 @@ def test_what_is_no_model_is_refused(content: bytes) -> None:
 )
 def test_what_reads_no_images_is_refused(shape: Any, message: str) -> None:
     with pytest.raises(CompileError, match=message):
-        read(graph([op("Relu", "x")], shape=shape))
+        import_onnx(graph([op("Relu", "x")], shape=shape))
 
 
 def test_other_inputs_opsets_and_files_are_refused() -> None:
@@ -154,18 +154,18 @@ def test_other_inputs_opsets_and_files_are_refused() -> None:
     two.graph.input.add().CopyFrom(two.graph.input[0])
     two.graph.input[1].name = "z"
     with pytest.raises(CompileError, match="2 inputs and 1 outputs; allowed: one of each"):
-        read(two.SerializeToString())
+        import_onnx(two.SerializeToString())
     with pytest.raises(CompileError, match="opset 6; allowed: 7 or more"):
-        read(graph([op("Relu", "x")], 6))
+        import_onnx(graph([op("Relu", "x")], 6))
     outside = onnx.load_from_string(graph([conv(out="y")], w=SQUARE))
     outside.graph.initializer[0].data_location = TensorProto.EXTERNAL
     outside.graph.initializer[0].ClearField("raw_data")
     outside.graph.initializer[0].external_data.add(key="location", value="weights.bin")
     with pytest.raises(CompileError, match="keeps 'w' in another file; save it as one"):
-        read(outside.SerializeToString())
+        import_onnx(outside.SerializeToString())
 
 
 def test_images_of_a_batch_are_not_mixed() -> None:
     nodes = [op("Transpose", "x", "t", perm=[1, 0, 2, 3]), conv("t w", "y")]
     with pytest.raises(CompileError, match="that is not an image"):
-        read(graph(nodes, shape=(8, 1, 4, 4), w=SQUARE))
+        import_onnx(graph(nodes, shape=(8, 1, 4, 4), w=SQUARE))

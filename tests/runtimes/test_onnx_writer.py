@@ -1,4 +1,4 @@
-"""What is written computes what ``hwnas/op.py`` says: torch's functions are the reference."""
+"""ONNX files compute the operators of a graph; torch's functions are the reference."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,15 +11,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas import families
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node, fuse
-from hwnas.int8.network import stand_in
-from hwnas.op import ACTIVATIONS, BASES, OpSpec, Shape, Signature
-from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, write_fp32, write_int8
-from hwnas.runtimes.stand_in import random_weights
-from hwnas.space import SearchSpace
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models import families
+from hwnas.models.graph import (
+    ACTIVATIONS,
+    BASES,
+    INPUT,
+    Graph,
+    Node,
+    OpSpec,
+    Shape,
+    Signature,
+    fuse,
+)
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.onnx.writer import IMAGES, LOGITS, write_fp32, write_int8
+from hwnas.models.spaces import SearchSpace
 
 IMAGE, TOKENS, VECTOR = (8, 6, 5), (8, 30, 1), (8, 1, 1)
 

@@ -13,18 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hwnas import families
-from hwnas.backends.onnxruntime.operators import in_context, operator_times
-from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, timer
-from hwnas.backends.portable import random_model
-from hwnas.errors import CompileError
-from hwnas.families.blocks import ConvNormAct, fold_batch_norm
-from hwnas.graph import Graph, fuse
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.base import Session
-from hwnas.runtimes.onnx_writer import write_fp32, write_int8
-from hwnas.runtimes.stand_in import random_weights
-from hwnas.space import SearchSpace
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnx_files import random_model, random_weights
+from hwnas.hardware.backends.onnxruntime.engine import in_context, operator_times
+from hwnas.hardware.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, timer
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.models import families
+from hwnas.models.families.layers import ConvNormAct, fold_batch_norm
+from hwnas.models.graph import Graph, OpSpec, Signature, fuse
+from hwnas.models.onnx.writer import write_fp32, write_int8
+from hwnas.models.spaces import SearchSpace
 from hwnas.testing import SessionContract
 from hwnas.training.inference import recalibrate
 from tests.int8.networks import quantised
@@ -221,7 +219,7 @@ def test_profile_that_is_cut_off_is_refused(
     _, model = model_of(small, task)
     complete = json.loads
     monkeypatch.setattr(
-        "hwnas.backends.onnxruntime.session.json.loads", lambda text: complete(text)[:-100]
+        "hwnas.hardware.backends.onnxruntime.session.json.loads", lambda text: complete(text)[:-100]
     )
     with pytest.raises(CompileError, match="does not hold 20 runs; ask for fewer"):
         node_times(model, 1, 10)

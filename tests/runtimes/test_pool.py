@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import CompileError, DeviceError, UnbearableError
-from hwnas.runtimes import pool as module
-from hwnas.runtimes.pool import Pool
-from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote
+from hwnas.core.errors import CompileError, DeviceCrashError, DeviceError
+from hwnas.hardware.runtimes import pool as module
+from hwnas.hardware.runtimes.pool import DevicePool
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Remote
 from tests.runtimes.rpc_lab import HOST, QUICK
 
 
@@ -46,8 +46,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     return FakeWorker
 
 
-def _pool(timeout_s: float = 20.0, n_devices: int = 2, tracker: str = "there:1") -> Pool:
-    return Pool(HOST, QUICK, Remote(tracker, "lab" if tracker else "", timeout_s, n_devices), 60)
+def _pool(timeout_s: float = 20.0, n_devices: int = 2, tracker: str = "there:1") -> DevicePool:
+    return DevicePool(
+        HOST, QUICK, Remote(tracker, "lab" if tracker else "", timeout_s, n_devices), 60
+    )
 
 
 def _count(device: list[int], fails: int) -> Callable[[Worker], int]:
@@ -88,7 +90,7 @@ def test_a_task_that_takes_devices_down_is_given_up(fake: type[FakeWorker]) -> N
     attempts: list[int] = []
     with _pool() as pool:
         found = dict(pool.run([_count(attempts, fails=99), lambda worker: 7]))
-    assert isinstance(found[0], UnbearableError)
+    assert isinstance(found[0], DeviceCrashError)
     assert found[1] == 7
     assert len(attempts) == 3
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import CompileError, DeviceError
-from hwnas.graph import Graph
-from hwnas.op import OpSpec
-from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.runtimes.worker import Worker
-from hwnas.timing import Timing
+from hwnas.core.errors import CompileError, DeviceError
+from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import Graph, OpSpec
 from tests.runtimes import rpc_lab
 from tests.runtimes.rpc_lab import CONV, HOST, LINEAR, NETWORK, QUICK, Lab, needs_rpc, until
 
@@ -81,10 +80,10 @@ def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
         threading.Timer(0.5, pool.close).start()
         return _for_minutes(worker, n=10**5)
 
-    with Pool(HOST, QUICK, lab.remote(n_devices=2), LIMIT_S) as pool:
+    with DevicePool(HOST, QUICK, lab.remote(n_devices=2), LIMIT_S) as pool:
         tasks: list[Callable[[Worker], Any]] = [together, together, _network]
         found = dict(pool.run([*tasks, lambda worker: worker.tune(IMPOSSIBLE, 2)]))
-        assert Retrying(pool).tune(CONV, 1)
+        assert RetryingPool(pool).tune(CONV, 1)
         ended = list(pool.run([unfinished, unfinished]))
     assert found[0] != found[1]
     assert isinstance(found[2], Timing)
@@ -96,7 +95,7 @@ def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
 
 def test_a_task_whose_board_freezes_goes_to_the_next(lab: Lab) -> None:
     attempts: list[float] = []
-    with Pool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
+    with DevicePool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
         found = dict(pool.run([_network, _first(attempts, lambda: lab.measuring().freeze())]))
     assert all(isinstance(result, Timing) for result in found.values())
     assert len(attempts) == 2
@@ -110,7 +109,7 @@ def test_boards_that_are_killed_one_after_the_other(lab: Lab) -> None:
         threading.Thread(target=lambda: lab.measuring().kill()).start()
         return _for_minutes(worker)
 
-    with Pool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
+    with DevicePool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
         killed = _first(attempts, lambda: lab.measuring().kill())
         order = []
         for index, result in pool.run([_network, killed, _network, fatal, *[_network] * 20]):
@@ -129,8 +128,8 @@ def test_boards_that_are_killed_one_after_the_other(lab: Lab) -> None:
 
 INTERRUPTED = """
 import sys
-from hwnas.runtimes.pool import Pool
-from hwnas.target import Remote
+from hwnas.hardware.runtimes.pool import DevicePool as Pool
+from hwnas.hardware.target import Remote
 from tests.runtimes.rpc_lab import HOST, QUICK
 from tests.runtimes.test_pool_rpc import _for_minutes, _network
 

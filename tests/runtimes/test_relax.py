@@ -15,18 +15,17 @@ import safetensors
 import torch
 from numpy.typing import NDArray
 
-from hwnas import families, space
-from hwnas.backends.tvm import compiler as compiling
-from hwnas.backends.tvm import layout
-from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.backends.tvm.linker import ENTRY, find_compiler, plan_arena
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.errors import CompileError, ConfigError
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.graph import INPUT, Graph, Node, fuse
-from hwnas.op import OpSpec, Signature
-from hwnas.runtimes.base import Session, Weights
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.tvm import TvmSettings, layout
+from hwnas.hardware.backends.tvm import compiler as compiling
+from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.hardware.backends.tvm.linker import ENTRY, find_compiler, plan_arena
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.models import families, spaces
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, fuse
+from hwnas.models.parameters import Weights
 from hwnas.testing import SessionContract
 from hwnas.training.inference import recalibrate
 from tests.conftest import few_of
@@ -34,8 +33,8 @@ from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
 
 TOLERANCE = 2e-5
-TINY, VIT = (space.load(space.find(name)) for name in ("tiny", "vit_small"))
-CPU_SMALL = space.load(space.find("cpu_small"))
+TINY, VIT = (spaces.load_space(spaces.find(name)) for name in ("tiny", "vit_small"))
+CPU_SMALL = spaces.load_space(spaces.find("cpu_small"))
 #: A network of separable, plain, inverted and residual blocks.
 KINDS = CPU_SMALL.genotype(
     {
@@ -125,7 +124,7 @@ class TestTvm(SessionContract):
         tmp_path: Path,
     ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         genotype, batch = request.param
-        found = space.load(space.find(genotype.space))
+        found = spaces.load_space(spaces.find(genotype.space))
         family = families.get(found.family)
         torch.manual_seed(0)
         network = family.build(found, genotype, task)
@@ -318,12 +317,12 @@ def test_host_without_a_compiler_says_what_to_install(
 @pytest.mark.parametrize(
     "wrong",
     [
-        Tvm(mcpu="pentium-9"),
-        Tvm(mcpu="cortex-a72"),  # of another architecture
-        Tvm(mcpu="x86-64-v3", mtriple="aarch64-linux-gnu"),
+        TvmSettings(mcpu="pentium-9"),
+        TvmSettings(mcpu="cortex-a72"),  # of another architecture
+        TvmSettings(mcpu="x86-64-v3", mtriple="aarch64-linux-gnu"),
     ],
 )
-def test_cpu_that_llvm_does_not_know_is_refused(wrong: Tvm) -> None:
+def test_cpu_that_llvm_does_not_know_is_refused(wrong: TvmSettings) -> None:
     with pytest.raises(ConfigError, match=r"target\.tvm") as caught:
         compiling.tvm_target(wrong, 1)
     assert "\n" not in str(caught.value)
@@ -332,13 +331,13 @@ def test_cpu_that_llvm_does_not_know_is_refused(wrong: Tvm) -> None:
 @pytest.mark.parametrize(
     ("facts", "lanes", "registers"),
     [
-        (Tvm(mcpu="x86-64-v2", mtriple="x86_64-linux-gnu"), 4, 16),
-        (Tvm(mcpu="haswell", mtriple="x86_64-linux-gnu"), 8, 16),
-        (Tvm(mcpu="znver4", mtriple="x86_64-linux-gnu"), 16, 32),
-        (Tvm(mcpu="cortex-a72", mtriple="aarch64-linux-gnu"), 4, 32),
+        (TvmSettings(mcpu="x86-64-v2", mtriple="x86_64-linux-gnu"), 4, 16),
+        (TvmSettings(mcpu="haswell", mtriple="x86_64-linux-gnu"), 8, 16),
+        (TvmSettings(mcpu="znver4", mtriple="x86_64-linux-gnu"), 16, 32),
+        (TvmSettings(mcpu="cortex-a72", mtriple="aarch64-linux-gnu"), 4, 32),
     ],
 )
-def test_vectors_of_a_cpu_are_asked_of_llvm(facts: Tvm, lanes: int, registers: int) -> None:
+def test_vectors_of_a_cpu_are_asked_of_llvm(facts: TvmSettings, lanes: int, registers: int) -> None:
     cpu = compiling.cpu_facts(compiling.tvm_target(facts, 3), 3)
     assert (cpu.lanes, cpu.registers, cpu.threads) == (lanes, registers, 3)
 

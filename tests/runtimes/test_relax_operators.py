@@ -9,14 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hwnas import machine
-from hwnas.backends.tvm import layout
-from hwnas.backends.tvm.compiler import Compiler
-from hwnas.backends.tvm.engine import LocalDevice
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.backends.tvm.templates import Cpu, Plan, Tile
-from hwnas.errors import CompileError
-from hwnas.op import ACTIVATIONS, BASES, OpSpec
+from hwnas.core import machine
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.tvm import TvmSettings, layout
+from hwnas.hardware.backends.tvm.compiler import Compiler
+from hwnas.hardware.backends.tvm.engine import LocalDevice
+from hwnas.hardware.backends.tvm.templates import Cpu, Plan, Tile
+from hwnas.models.graph import ACTIVATIONS, BASES, OpSpec
 from tests.conftest import few_of, with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
@@ -50,7 +49,9 @@ def compilers() -> dict[str, Compiler]:
     """
     LocalDevice(1)
     found = {
-        name: Compiler(with_settings(HOST, Tvm(mcpu=name))) for name, runs in CPUS.items() if runs
+        name: Compiler(with_settings(HOST, TvmSettings(mcpu=name)))
+        for name, runs in CPUS.items()
+        if runs
     }
     return {**found, "threads": Compiler(replace(HOST, threads=2))}
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.errors import CompileError, ConfigError, DeviceError
-from hwnas.graph import Graph
-from hwnas.target import Remote
+from hwnas.core.errors import CompileError, ConfigError, DeviceError
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.target import Remote
+from hwnas.models.graph import Graph
 from tests.runtimes import rpc_lab
 from tests.runtimes.rpc_lab import CONV, HOST, LINEAR, NETWORK, Lab, needs_rpc, until
 
@@ -40,8 +40,8 @@ Open = Callable[[Remote], Any]
 @pytest.fixture
 def connect() -> Iterator[Open]:
     """Return a function that opens a device; it is given back after the test."""
-    from hwnas.backends.tvm.engine import open_device
-    from hwnas.backends.tvm.remote import RemoteDevice
+    from hwnas.hardware.backends.tvm.engine import open_device
+    from hwnas.hardware.backends.tvm.remote import RemoteDevice
 
     devices = []
 
@@ -61,7 +61,7 @@ def _plans(engine: Any) -> dict[Any, str]:
 
 def _operator(device: Any) -> tuple[Any, str, list[Any]]:
     """Return the convolution on a device, its name and its arguments."""
-    from hwnas.backends.tvm.compiler import Compiler
+    from hwnas.hardware.backends.tvm.compiler import Compiler
 
     compiler = Compiler(HOST)
     compiled = compiler.compile(CONV, compiler.plans(CONV, 1)[0])
@@ -73,7 +73,7 @@ def _operator(device: Any) -> tuple[Any, str, list[Any]]:
 
 
 def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_path: Path) -> None:
-    from hwnas.backends.tvm.engine import TvmEngine
+    from hwnas.hardware.backends.tvm.engine import TvmEngine
 
     rng = np.random.default_rng(0)
     weights = {
@@ -116,7 +116,7 @@ def test_an_operator_computes_the_same_and_leaves_no_file(lab: Lab, connect: Ope
 def test_a_session_is_renewed_before_it_ends(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.backends.tvm import remote
+    from hwnas.hardware.backends.tvm import remote
 
     monkeypatch.setattr(remote, "_RENEW", 0.0)
     device = connect(lab.remote())
@@ -131,7 +131,7 @@ def test_a_session_is_renewed_before_it_ends(
 def test_a_session_that_ends_too_early_is_a_device_error(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.backends.tvm import remote
+    from hwnas.hardware.backends.tvm import remote
 
     monkeypatch.setattr(remote, "_SESSION", 0.05)
     device = connect(lab.remote())
@@ -217,7 +217,7 @@ def test_a_server_frozen_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None
 def test_a_server_frozen_while_it_is_free(
     lab: Lab, connect: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.backends.tvm import remote
+    from hwnas.hardware.backends.tvm import remote
 
     monkeypatch.setattr(remote, "_GREETING_S", 1.0)
     lab.servers[-1].freeze()
@@ -228,9 +228,9 @@ def test_a_server_frozen_while_it_is_free(
 
 
 def test_a_missing_cross_compiler_is_named_with_its_package() -> None:
-    from hwnas.backends.tvm.remote import RemoteDevice
+    from hwnas.hardware.backends.tvm.remote import RemoteDevice
 
-    facts = Tvm(mtriple="riscv64-linux-gnu", mcpu="generic-rv64", cc="riscv64-none-gnu-g++")
+    facts = TvmSettings(mtriple="riscv64-linux-gnu", mcpu="generic-rv64", cc="riscv64-none-gnu-g++")
     with pytest.raises(
         ConfigError, match=r"target\.tvm\.cc.*apt-get install g\+\+-riscv64-none-gnu"
     ):
@@ -253,7 +253,7 @@ def test_an_upload_that_is_cut(lab: Lab, connect: Open, tmp_path: Path) -> None:
 def test_process_that_is_ended_waits_for_the_answer_it_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hwnas.backends.tvm import remote
+    from hwnas.hardware.backends.tvm import remote
 
     start, answered, here = threading.Thread.start, threading.Event(), threading.get_ident()
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.backends.tvm.settings import Tvm
-from hwnas.errors import CompileError, ConfigError
-from hwnas.graph import Graph
-from hwnas.op import OpSpec
-from hwnas.runtimes.stand_in import random_weights
-from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote, Target
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Remote, Target
+from hwnas.models.graph import Graph, OpSpec
 from tests.conftest import with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import CONV, HOST, LINEAR, MEAN, NETWORK, QUICK, exists, until
@@ -175,5 +174,5 @@ def test_meter_of_this_machine_is_none_of_a_remote_device() -> None:
 
 def test_crash_at_the_start_is_named() -> None:
     # TVM asks an LLVM that is not there.
-    target = with_settings(HOST, Tvm(mcpu="generic", mtriple="abacus-unknown-linux"))
+    target = with_settings(HOST, TvmSettings(mcpu="generic", mtriple="abacus-unknown-linux"))
     _refused(target, ConfigError, r"it died of SIGSEGV \(start\)")

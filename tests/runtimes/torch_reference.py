@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec, Shape
-from hwnas.runtimes.base import Weights
-from hwnas.runtimes.stand_in import random_weights
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
+from hwnas.models.parameters import Weights
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hwnas import metrics
-from hwnas.cost.base import Cost
-from hwnas.errors import CompileError
-from hwnas.figure import Figure
-from hwnas.space import Genotype
-from hwnas.tasks.classification.early_stopping import Bits, read, whole
-from hwnas.tasks.proportion import proportion
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core.errors import CompileError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.spaces import Genotype
+from hwnas.tasks import metrics
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.early_stopping import Bits, read_accuracy, score_of_all_bits
+from hwnas.tasks.intervals import proportion
 
 
 def size(genotype: Genotype) -> int:
@@ -31,7 +31,7 @@ class SizeCost:
         self.asked.append(genotype.id)
         if size(genotype) == self.refuses:
             raise CompileError("refused")
-        figures = {name: Figure(float(size(genotype)), "modelled") for name in metrics.GIVEN}
+        figures = {name: Quantity(float(size(genotype)), "modelled") for name in metrics.GIVEN}
         reason = "falls back" if size(genotype) == self.unrunnable else ""
         return Cost(figures, {"detail": 1.0}, (), reason)
 
@@ -65,8 +65,8 @@ class BitAccuracy:
         self.asked.append(genotype.id)
         right = self.right(genotype)
         if incumbent is None:
-            return whole(right)
+            return score_of_all_bits(right)
         rng = np.random.default_rng(int(genotype.id, 16))
-        score = read(lambda index: right[index], self.n, incumbent, 0.99, rng)
+        score = read_accuracy(lambda index: right[index], self.n, incumbent, 0.99, rng)
         self.stopped += [genotype.id] * score.stopped
         return score

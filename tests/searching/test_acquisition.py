@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from hwnas.pareto import hypervolume, non_dominated
-from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
+from hwnas.core.pareto import hypervolume, non_dominated
+from hwnas.nas.pareto.acquisition import expected_improvement, log_normal_improvement
 from tests.conftest import few_of
 
 

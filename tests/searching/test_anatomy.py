@@ -8,22 +8,21 @@ import numpy as np
 import optuna
 import pytest
 
-from hwnas import families
-from hwnas.content import ROOT
-from hwnas.gaussian_process import Surrogate, fit
-from hwnas.graph import Graph, Node
-from hwnas.op import OpSpec, Signature
-from hwnas.searching.anatomy import anatomy, summary, work
-from hwnas.searching.features import Features
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.space import Genotype, SearchSpace, find, load
+from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
+from hwnas.core.package import ROOT
+from hwnas.models import families
+from hwnas.models.graph import Graph, Node, OpSpec, Signature
+from hwnas.models.spaces import Genotype, SearchSpace, find, load_space
+from hwnas.nas.pareto.features import ChoiceFeatures
+from hwnas.nas.pareto.network_summary import anatomy, summary, work
+from hwnas.nas.pareto.sampler import ParetoSampler
 
 SPACES = sorted(path.stem for path in (ROOT / "search_spaces").glob("*.yaml"))
 SIGNATURE = Signature(3, 10)
 
 
 def _lower(space: SearchSpace, genotype: Genotype) -> Graph:
-    return families.of(space).lower(space, genotype, SIGNATURE)
+    return families.family_of(space).lower(space, genotype, SIGNATURE)
 
 
 def _small() -> Graph:
@@ -54,7 +53,7 @@ def test_sizes_are_those_of_the_network() -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_networks_of_every_space_are_summed_up(name: str) -> None:
-    space = load(find(name))
+    space = load_space(find(name))
     rows = np.array([anatomy(_lower(space, g)) for g in (space.smallest(), space.largest())])
     assert np.isfinite(rows).all()
     assert (rows[1, :2] > rows[0, :2]).all()  # work and weights
@@ -81,9 +80,9 @@ def test_what_sums_up_is_scaled_by_how_far_it_varies() -> None:
     def summed(a: Mapping[str, Any]) -> list[float]:
         return [1000.0 * a["n"] * a["m"], 7.0]
 
-    features = Features(choices, summary=summed)
+    features = ChoiceFeatures(choices, summary=summed)
     rows = features([{"n": n, "m": m} for n in (1, 2, 3) for m in (1, 2, 3)])
-    assert features.n_shares == Features(choices).n_shares + 2
+    assert features.n_shares == ChoiceFeatures(choices).n_shares + 2
     assert -0.5 < rows[:, -2].min() < 0.4
     assert 0.6 < rows[:, -2].max() < 1.5
     assert np.ptp(rows[:, -1]) == 0
@@ -178,9 +177,16 @@ def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
     y = 3 * x[:, -1] + rng.normal(0, 0.02, 20)
     beyond = np.vstack([x[:4]] * 2)
     beyond[:, -1] = np.repeat([0.5, 1.0], 4)
-    near, far = Surrogate(x, y, fit(x, y, None, 2)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
+    near, far = (
+        Surrogate(x, y, fit_hyperparameters(x, y, None, 2))
+        .predict(beyond)[0]
+        .reshape(2, 4)
+        .mean(axis=1)
+    )
     assert far - near == pytest.approx(1.5, abs=0.4)
-    near, far = Surrogate(x, y, fit(x, y)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
+    near, far = (
+        Surrogate(x, y, fit_hyperparameters(x, y)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
+    )
     assert far - near < 1.0  # by choices alone it goes back to the mean
 
 

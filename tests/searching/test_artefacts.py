@@ -12,30 +12,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas import families
-from hwnas.backends import base
-from hwnas.backends.base import Artefacts, Files, Recosted, Trained
-from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.budget import Budget
-from hwnas.cost.base import Cost
-from hwnas.cost.host import as_run
-from hwnas.errors import CompileError
-from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.figure import Figure
-from hwnas.graph import Graph
-from hwnas.int8.finished import Finished
-from hwnas.int8.quantise import quantise
-from hwnas.metering import Energy
-from hwnas.op import OpSpec, Signature
-from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder
-from hwnas.runtimes.base import Judged, Plans, Weights
-from hwnas.runtimes.pool import Retrying
-from hwnas.searching.verify import Verifier, verify
-from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Target
-from hwnas.tasks.classification.task import Classes
-from hwnas.timing import Compared, Timing
+from hwnas.core.errors import CompileError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.backends import base
+from hwnas.hardware.backends.base import Artefacts, Files, RemeasuredCost, TrainedNetwork
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.meters.meter import MeasuredEnergy
+from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, OperatorPlans
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.hardware.target import Target
+from hwnas.hardware.timing import InterleavedTimings, Timing
+from hwnas.models import families
+from hwnas.models.families.layers import fold_batch_norm, weights_of
+from hwnas.models.graph import Graph, OpSpec, Signature
+from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.parameters import Weights
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.verification import Verifier, verify
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import target
 from tests.export.fakes import Lent
 from tests.profiling.fakes import CPU
@@ -48,18 +49,18 @@ SKETCH = target("sketch")
 class Exporting:
     """A worker that keeps what it was asked to export, and judges by onnxruntime."""
 
-    def __init__(self, energy: Energy | None = None):
-        self.exported: list[tuple[Graph, Plans, Weights]] = []
+    def __init__(self, energy: MeasuredEnergy | None = None):
+        self.exported: list[tuple[Graph, OperatorPlans, Weights]] = []
         self._energy = energy
         self.read: list[int] = []  #: images of each call
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: OperatorPlans, weights: Weights) -> dict[str, bytes]:
         self.exported.append((lowered, plans, weights))
         return {".so": b"library", ".safetensors": safetensors.numpy.save({})}
 
-    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         outputs = self.run(files, images)
-        return Judged(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
+        return DeviceEvaluation(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         self.read.append(len(images))
@@ -71,7 +72,7 @@ def _plan(op: OpSpec) -> str:
 
 
 def _artefacts(device: Target, worker: Exporting) -> Artefacts:
-    return base.of(device).artefacts(Lent(cast(Retrying, worker), _plan))
+    return base.backend_of(device).artefacts(Lent(cast(RetryingPool, worker), _plan))
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +91,9 @@ def network(tiny: SearchSpace, task: Signature) -> tuple[nn.Module, Graph, Tenso
 
 
 @pytest.fixture(scope="module")
-def parts(network: tuple[nn.Module, Graph, Tensor]) -> Trained:
+def parts(network: tuple[nn.Module, Graph, Tensor]) -> TrainedNetwork:
     """A network with its lowering, and in int8."""
-    return Trained(network[1], weights_of(*network[:2]), quantise(*network))
+    return TrainedNetwork(network[1], weights_of(*network[:2]), quantise(*network))
 
 
 def _written(files: Mapping[str, bytes], folder: Path) -> Files:
@@ -103,7 +104,7 @@ def _written(files: Mapping[str, bytes], folder: Path) -> Files:
 
 def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
     network: tuple[nn.Module, Graph, Tensor],
-    parts: Trained,
+    parts: TrainedNetwork,
 ) -> None:
     worker = Exporting()
     files = _artefacts(CPU, worker).build(parts)
@@ -116,7 +117,7 @@ def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
 
 @pytest.mark.parametrize("device", [CPU, ORT, INT8, SKETCH], ids=lambda d: f"{d.runtime}-{d.dtype}")
 def test_onnx_file_computes_what_the_network_does(
-    network: tuple[nn.Module, Graph, Tensor], parts: Trained, device: Target, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, device: Target, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(device, Exporting())
     files = _written(artefacts.build(parts), tmp_path)
@@ -131,14 +132,14 @@ def test_onnx_file_computes_what_the_network_does(
 
 
 def test_measured_latency_and_energy_are_the_file_s(
-    network: tuple[nn.Module, Graph, Tensor], parts: Trained, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, tmp_path: Path
 ) -> None:
-    metered = Energy(Figure(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
+    metered = MeasuredEnergy(Quantity(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
     for energy in (None, metered):
         artefacts = _artefacts(ORT, Exporting(energy))
         files = _written(artefacts.build(parts), tmp_path)
         _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
-        assert cost.figures["latency_ms"] == Figure(2.0, "measured", 1.9, 2.2)
+        assert cost.figures["latency_ms"] == Quantity(2.0, "measured", 1.9, 2.2)
         assert cost.details["drifted"] == 1.0
         found = cost.figures["energy_mj"]
         if energy is None:
@@ -152,7 +153,7 @@ def test_measured_latency_and_energy_are_the_file_s(
 @pytest.mark.parametrize(("batch", "read"), [(1, [256, 44, 8]), (100, [200, 100, 8])])
 def test_split_is_read_in_pieces_that_end_in_time(
     network: tuple[nn.Module, Graph, Tensor],
-    parts: Trained,
+    parts: TrainedNetwork,
     tmp_path: Path,
     batch: int,
     read: list[int],
@@ -167,7 +168,7 @@ def test_split_is_read_in_pieces_that_end_in_time(
 
 
 def test_cost_of_a_sketch_is_modelled(
-    network: tuple[nn.Module, Graph, Tensor], parts: Trained, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: TrainedNetwork, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(SKETCH, Exporting())
     files = _written(artefacts.build(parts), tmp_path)
@@ -181,16 +182,16 @@ class Wrong:
     def __init__(self, labels: Tensor, n_wrong: int):
         self._labels, self._n_wrong = labels, n_wrong
 
-    def build(self, network: Trained) -> dict[str, bytes]:
+    def build(self, network: TrainedNetwork) -> dict[str, bytes]:
         return {".so": b"s", ".onnx": b"o", ".safetensors": b"w"}
 
-    def delivered(self, network: Trained) -> dict[str, bytes]:
+    def delivered(self, network: TrainedNetwork) -> dict[str, bytes]:
         raise AssertionError("nothing is exported")
 
-    def recost(self, files: Files, lowered: Graph, images: NDArray[np.float32]) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: NDArray[np.float32]) -> RemeasuredCost:
         raise AssertionError("nothing is exported")
 
-    def in_turns(self, files: Files, other: Files) -> Compared | None:
+    def in_turns(self, files: Files, other: Files) -> InterleavedTimings | None:
         raise AssertionError("no space says int8")
 
     def judge(
@@ -206,7 +207,7 @@ class Wrong:
         classes[: self._n_wrong] = (classes[: self._n_wrong] + 1) % 10
         names = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
         outputs = np.eye(10, dtype=np.float32)[np.tile(classes, 2)]
-        return outputs, Cost({name: Figure(1.0, "measured") for name in names})
+        return outputs, Cost({name: Quantity(1.0, "measured") for name in names})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -224,7 +225,7 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         return zip(torch.split(images(genotype), 25), torch.split(labels, 25), strict=True)
 
     bench = Verifier(
-        finished=lambda genotype: Finished(
+        finished=lambda genotype: DeployableNetwork(
             fold_batch_norm(family.build(tiny, genotype, task).eval()),
             family.lower(tiny, genotype, task),
             None,
@@ -232,14 +233,14 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         test=batches,
         validation=batches,
         artefacts=Wrong(labels, 8),
-        task=Classes(tuple("0123456789")),
+        task=ClassificationTask(tuple("0123456789")),
         dtype=dtype,
     )
-    figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
+    figures = {name: Quantity(1.0, "table") for name in ("accuracy", "latency_ms")}
     folder = RunFolder(tmp_path)
     members = [Candidate(0, genotype, figures)]
     (member,) = verify(
-        members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+        members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
     ).members
     assert member.quality.value == 0.8
     row = member.row(tiny)
@@ -253,22 +254,24 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
     for weights, is_read in (("", True), ("taught by another", False), ("taught by another", True)):
         was = file.stat().st_mtime_ns
         again = dataclasses.replace(bench, weights={genotype: weights}.__getitem__)
-        verify(members, again, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        verify(members, again, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
         assert (file.stat().st_mtime_ns == was) is is_read
     content = json.loads(file.read_text())
     del content["weights"]
     file.write_text(json.dumps(content))
     was = file.stat().st_mtime_ns
-    verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+    verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress())
     assert file.stat().st_mtime_ns == was
 
 
 def test_refusal_of_the_device_is_not_swallowed(
     network: tuple[nn.Module, Graph, Tensor],
-    parts: Trained,
+    parts: TrainedNetwork,
 ) -> None:
     class Refusing(Exporting):
-        def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
+        def export(
+            self, lowered: Graph, plans: OperatorPlans, weights: Weights
+        ) -> dict[str, bytes]:
             raise CompileError("cannot be linked")
 
     with pytest.raises(CompileError, match="cannot be linked"):
@@ -277,46 +280,48 @@ def test_refusal_of_the_device_is_not_swallowed(
 
 @pytest.mark.parametrize(
     ("ratio", "is_outrun"),
-    [(Figure(0.7, "measured", 0.6, 0.8), False), (Figure(0.9, "measured", 0.8, 1.01), True)],
+    [(Quantity(0.7, "measured", 0.6, 0.8), False), (Quantity(0.9, "measured", 0.8, 1.01), True)],
 )
 def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
     network: tuple[nn.Module, Graph, Tensor],
     tiny: SearchSpace,
     tmp_path: Path,
-    ratio: Figure,
+    ratio: Quantity,
     *,
     is_outrun: bool,
 ) -> None:
     class InTurns(Exporting):
-        def in_turns(self, files: Files, other: Files) -> Compared:
+        def in_turns(self, files: Files, other: Files) -> InterleavedTimings:
             found = [
                 OrtSession(each[".onnx"].read_bytes()).run(images[:4]) for each in (files, other)
             ]
             assert np.abs(found[1] - expected[:4]).max() < 1e-4  # the same in float32
             assert 1e-4 < np.abs(found[0] - expected[:4]).max() < 0.5
-            return Compared(Timing(2.0, 1.9, 2.1, 9), Timing(3.0, 2.9, 3.1, 9), ratio)
+            return InterleavedTimings(Timing(2.0, 1.9, 2.1, 9), Timing(3.0, 2.9, 3.1, 9), ratio)
 
     module, lowered, drawn = network
     images = drawn.numpy()
     with torch.no_grad():
         expected = module(drawn).numpy()
     in_int8 = dataclasses.replace(lowered, dtype="int8")
-    worker = cast(Retrying, InTurns())
+    worker = cast(RetryingPool, InTurns())
     labels = torch.zeros(len(drawn), dtype=torch.long)
     bench = Verifier(
-        finished=lambda genotype: Finished(module, in_int8, quantise(module, in_int8, drawn)),
+        finished=lambda genotype: DeployableNetwork(
+            module, in_int8, quantise(module, in_int8, drawn)
+        ),
         test=lambda genotype: [(drawn, labels)],
         validation=lambda genotype: [(drawn, labels)],
-        artefacts=base.of(ORT).artefacts(Lent(worker, _plan)),
-        task=Classes(tuple("0123456789")),
+        artefacts=base.backend_of(ORT).artefacts(Lent(worker, _plan)),
+        task=ClassificationTask(tuple("0123456789")),
         dtype="float32",
     )
-    figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
+    figures = {name: Quantity(1.0, "table") for name in ("accuracy", "latency_ms")}
     members = [Candidate(0, tiny.largest(), figures)]
     for _ in range(2):  # the second time it is read
         folder = RunFolder(tmp_path)
         (member,) = verify(
-            members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+            members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
         ).members
         assert member.dtype("float32") == "int8"
         assert member.is_outrun is is_outrun

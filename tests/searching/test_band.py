@@ -4,15 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching import columns
-from hwnas.searching.band import known, spread
-from hwnas.searching.view import View
-from hwnas.space import SearchSpace
-from hwnas.tasks.proportion import proportion
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import candidates as columns
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import SearchView
+from hwnas.nas.front_probability import known, spread
+from hwnas.tasks.intervals import proportion
 
-VIEW = View("", ("accuracy", "latency_ms"), {})
+VIEW = SearchView("", ("accuracy", "latency_ms"), {})
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def candidates(tiny: SearchSpace) -> list[Candidate]:
     for trial, genotype in enumerate(genotypes):
         cost = 0.1 + 0.02 * trial
         read = proportion(round(1000 * (0.8 + 0.12 * cost + 0.01 * noise.standard_normal())), 1000)
-        figures = {"accuracy": read, "latency_ms": Figure(cost, "modelled")}
+        figures = {"accuracy": read, "latency_ms": Quantity(cost, "modelled")}
         found.append(Candidate(trial, genotype, figures))
     return found
 
@@ -42,7 +42,7 @@ def test_band_holds_what_may_be_on_the_front_the_most_probable_first(
     assert len(found.band(1.0, n_least=7)) >= 7
     for raw, seen in zip(candidates, found.candidates, strict=True):
         assert seen.figures["accuracy"].source == "modelled"
-        assert seen.details[columns.read("accuracy")] == raw.figures["accuracy"].value
+        assert seen.details[columns.read_column("accuracy")] == raw.figures["accuracy"].value
 
 
 def test_what_finishing_brought_is_expected_of_the_others(
@@ -72,7 +72,7 @@ def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[C
 
 def test_what_is_finished_first_leaves_no_wide_gap(candidates: list[Candidate]) -> None:
     def at(trial: int, cost: float, probability: float = 0.5) -> Candidate:
-        figures = {"accuracy": Figure(0.9, "measured"), "latency_ms": Figure(cost, "measured")}
+        figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(cost, "measured")}
         details = {columns.ON_FRONT: probability}
         return replace(candidates[trial], trial=trial, figures=figures, details=details)
 

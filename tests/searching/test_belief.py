@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas import families
-from hwnas.figure import Figure
-from hwnas.graph import Graph, n_macs, n_params
-from hwnas.op import Signature
-from hwnas.results import Candidate
-from hwnas.searching import belief
-from hwnas.searching.belief import Belief, beliefs
-from hwnas.searching.front import pareto_front
-from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.proportion import proportion
+from hwnas.core.quantity import Quantity
+from hwnas.models import families
+from hwnas.models.graph import Graph, Signature, n_macs, n_params
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import front_probability
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import pareto_front
+from hwnas.nas.front_probability import CandidatePosterior, beliefs
+from hwnas.tasks.intervals import proportion
 
 OBJECTIVES = ("accuracy", "latency_ms")
 SPACE = SearchSpace(
@@ -33,12 +32,12 @@ def _truth(genotype: Genotype) -> float:
     return 1 - 0.25 * math.exp(-0.4 * work * float(options["width"]) / 2 + own)
 
 
-def _costs(genotype: Genotype) -> dict[str, Figure]:
+def _costs(genotype: Genotype) -> dict[str, Quantity]:
     options = genotype.to_dict()
     work = sum(1 + "abc".index(str(options[f"c{i}"])) for i in range(6))
     latency = work * float(options["width"])
     figures = {"latency_ms": latency, "energy_mj": latency**0.5 + work, "flash_kib": 1.0 + work}
-    return {name: Figure(value, "modelled") for name, value in figures.items()}
+    return {name: Quantity(value, "modelled") for name, value in figures.items()}
 
 
 def _candidates(n: int, n_images: int, seed: int = 0) -> list[Candidate]:
@@ -49,14 +48,14 @@ def _candidates(n: int, n_images: int, seed: int = 0) -> list[Candidate]:
         distinct[genotype.id] = genotype
     found = []
     for trial, genotype in enumerate(distinct.values()):
-        accuracy = Figure(_truth(genotype), "table")
+        accuracy = Quantity(_truth(genotype), "table")
         if n_images:
             accuracy = proportion(float(noise.binomial(n_images, _truth(genotype))), n_images)
         found.append(Candidate(trial, genotype, {"accuracy": accuracy, **_costs(genotype)}))
     return found
 
 
-def _interval(found: Belief) -> tuple[float, float]:
+def _interval(found: CandidatePosterior) -> tuple[float, float]:
     assert found.figure.low is not None
     assert found.figure.high is not None
     return found.figure.low, found.figure.high
@@ -102,7 +101,7 @@ def test_probability_of_the_front_is_what_it_says() -> None:
     for seed in range(6):
         candidates = _candidates(60, 500, seed)
         true = [
-            replace(c, figures={**c.figures, "accuracy": Figure(_truth(c.genotype), "table")})
+            replace(c, figures={**c.figures, "accuracy": Quantity(_truth(c.genotype), "table")})
             for c in candidates
         ]
         members = {c.id for c in pareto_front(true, OBJECTIVES)}
@@ -139,9 +138,9 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
     index = 7
     truth = _truth(candidates[index].genotype)
 
-    def told(std: float) -> Figure:
+    def told(std: float) -> Quantity:
         wrong = truth - 0.1
-        figure = Figure(wrong, "measured", wrong - 1.96 * std, wrong + 1.96 * std)
+        figure = Quantity(wrong, "measured", wrong - 1.96 * std, wrong + 1.96 * std)
         other = {**candidates[index].figures, "accuracy": figure}
         changed = [*candidates]
         changed[index] = replace(candidates[index], figures=other)
@@ -156,22 +155,22 @@ def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> No
     first = candidates[0]
     plain = beliefs(SPACE, candidates, OBJECTIVES)
     assert beliefs(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
-    better = {**first.figures, "accuracy": Figure(0.9, "measured", 0.899, 0.901)}
+    better = {**first.figures, "accuracy": Quantity(0.9, "measured", 0.899, 0.901)}
     *_, again = found = beliefs(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
     assert found[0] == again
     assert again.figure.value == pytest.approx(0.9, abs=0.002)
 
 
 def test_rough_reading_of_the_same_value_takes_nothing_from_a_precise_one() -> None:
-    precise, rough = (Figure(0.9, "measured", 0.9 - e, 0.9 + e) for e in (0.01, 0.1))
+    precise, rough = (Quantity(0.9, "measured", 0.9 - e, 0.9 + e) for e in (0.01, 0.1))
     for readings in ([precise, rough], [rough, precise]):
-        value, std = belief._combined(readings)
+        value, std = front_probability._combined(readings)
         assert value == pytest.approx(0.9)
         assert std < precise.std
 
 
 def test_few_candidates_are_believed_as_they_were_read() -> None:
-    candidates = _candidates(belief.MIN_CANDIDATES - 1, 500)
+    candidates = _candidates(front_probability.MIN_CANDIDATES - 1, 500)
     found = beliefs(SPACE, candidates, OBJECTIVES)
     assert [b.figure for b in found] == [c.figures["accuracy"] for c in candidates]
     cheapest = min(range(len(found)), key=lambda i: candidates[i].figures["latency_ms"].value)
@@ -198,7 +197,7 @@ def test_all_right_is_not_believed_to_be_perfect() -> None:
 def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
     candidates = _candidates(30, 0)
     per_cent = [
-        replace(c, figures={**c.figures, "accuracy": Figure(100 * _truth(c.genotype), "table")})
+        replace(c, figures={**c.figures, "accuracy": Quantity(100 * _truth(c.genotype), "table")})
         for c in candidates
     ]
     found = beliefs(SPACE, per_cent, OBJECTIVES)
@@ -209,10 +208,10 @@ def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
 def test_errors_are_believed_alike_in_any_unit() -> None:
     candidates = _candidates(20, 0)
 
-    def believed(unit: float) -> list[Belief]:
+    def believed(unit: float) -> list[CandidatePosterior]:
         errors = [unit * (1 - _truth(c.genotype)) for c in candidates]
         told = [
-            replace(c, figures={"mae": Figure(error, "table"), **c.figures})
+            replace(c, figures={"mae": Quantity(error, "table"), **c.figures})
             for c, error in zip(candidates, errors, strict=True)
         ]
         return beliefs(SPACE, told, ("mae", "latency_ms"))
@@ -229,7 +228,7 @@ def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
     over = replace(candidates[0], figures=figures, reason="over budget")
     with pytest.raises(ValueError, match=f"Candidate {over.id} has no accuracy"):
         beliefs(SPACE, [over, *candidates[1:]], OBJECTIVES)
-    assert belief.scored([over, *candidates[1:]], OBJECTIVES) == candidates[1:]
+    assert front_probability.scored([over, *candidates[1:]], OBJECTIVES) == candidates[1:]
 
 
 @pytest.mark.slow
@@ -240,7 +239,7 @@ def test_many_candidates_take_seconds_and_all_get_a_belief(
     start = time.perf_counter()
     found = beliefs(SPACE, candidates, OBJECTIVES)
     assert time.perf_counter() - start < 30
-    monkeypatch.setattr(belief, "_MOST", 1000)
+    monkeypatch.setattr(front_probability, "_MOST", 1000)
     fewer = beliefs(SPACE, candidates, OBJECTIVES)
     values = np.array([[a.figure.value, b.figure.value]
                        for a, b in zip(found, fewer, strict=True)])  # fmt: skip
@@ -253,7 +252,7 @@ def test_every_option_may_be_the_only_one() -> None:
     space = SearchSpace("s", "f", {"a": (1, 2, 3), "b": ("x", "y", "z"), "only": (4,)}, {})
     candidates = [
         Candidate(i, space.genotype({"a": a, "b": b, "only": 4}),
-                  {"accuracy": proportion(100 * a, 500), "latency_ms": Figure(1.0, "modelled")})
+                  {"accuracy": proportion(100 * a, 500), "latency_ms": Quantity(1.0, "modelled")})
         for i, (a, b) in enumerate(itertools.product((1, 2, 3), "xyz"))
     ]  # fmt: skip
     found = beliefs(space, candidates, OBJECTIVES)
@@ -264,7 +263,7 @@ def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpac
     """The accuracy is one of the work and the weights, which no choice says alone."""
 
     def lower(genotype: Genotype) -> Graph:
-        return families.of(small).lower(small, genotype, Signature(1, 10))
+        return families.family_of(small).lower(small, genotype, Signature(1, 10))
 
     def truth(genotype: Genotype) -> float:
         graph = lower(genotype)
@@ -275,7 +274,7 @@ def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpac
         rng, noise = random.Random(seed), np.random.default_rng(seed)
         genotypes = [*{g.id: g for g in (small.sample(rng) for _ in range(40))}.values()]
         readings = [proportion(float(noise.binomial(500, truth(g))), 500) for g in genotypes]
-        latency = Figure(1.0, "modelled")
+        latency = Quantity(1.0, "modelled")
         candidates = [
             Candidate(i, g, {"accuracy": read, "latency_ms": latency})
             for i, (g, read) in enumerate(zip(genotypes, readings, strict=True))

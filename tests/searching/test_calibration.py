@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hwnas.searching.calibration import calibrated
+from hwnas.nas.pareto.models import calibrated
 
 
 def test_before_anything_is_known_intervals_are_wider_than_the_model_says() -> None:

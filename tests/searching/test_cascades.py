@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from hwnas.answers import Heard
-from hwnas.budget import Budget
-from hwnas.figure import Figure
-from hwnas.pareto import non_dominated
-from hwnas.searching import cascades
-from hwnas.searching.cascades import Cascade, Stage, Way
+from hwnas.core.pareto import non_dominated
+from hwnas.core.quantity import Quantity
+from hwnas.nas import cascades
+from hwnas.nas.cascades import Cascade, CascadeLink, CascadeStage
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.predictions import ExitPredictionRecord
 
 N = 2000
 
 
-def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) -> Stage:
+def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) -> CascadeStage:
     """Return a network that is right, and sure, where images are easier than its skill."""
     heard = {}
     for split, offset in (("validation", 0), ("test", 1)):
@@ -21,13 +21,15 @@ def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) 
         hardness = rng.uniform(0, 1, N)
         noise = np.random.default_rng([seed, offset]).normal(0, 0.1, N)
         margin = skill - hardness + noise
-        heard[split] = Heard(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+        heard[split] = ExitPredictionRecord(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
     costs = {"latency_ms": latency_ms, "energy_mj": 2 * latency_ms, **more}
-    return Stage(name, {n: Figure(v, "compiler-estimate") for n, v in costs.items()}, heard)
+    return CascadeStage(
+        name, {n: Quantity(v, "compiler-estimate") for n, v in costs.items()}, heard
+    )
 
 
 @pytest.fixture
-def three() -> list[Stage]:
+def three() -> list[CascadeStage]:
     return [
         stage("small", 1.0, 0.7, 1, sram_kib=9, flash_kib=10),
         stage("middle", 3.0, 0.8, 2, sram_kib=5, flash_kib=30),
@@ -35,8 +37,8 @@ def three() -> list[Stage]:
     ]
 
 
-def test_figures_are_those_of_images_counted_one_by_one(three: list[Stage]) -> None:
-    found = cascades.found(three, Budget())
+def test_figures_are_those_of_images_counted_one_by_one(three: list[CascadeStage]) -> None:
+    found = cascades.find_cascades(three, Budget())
     assert len(found) > 5
     for cascade in found:
         first, second = cascade.first.heard["test"], cascade.second.heard["test"]
@@ -57,27 +59,29 @@ def test_figures_are_those_of_images_counted_one_by_one(three: list[Stage]) -> N
         assert seen.costs["expected_energy_mj"].value == pytest.approx(2 * spent / N)
 
 
-def test_what_is_foreseen_comes_true(three: list[Stage]) -> None:
+def test_what_is_foreseen_comes_true(three: list[CascadeStage]) -> None:
     """The half that chose no threshold foresees the test split without a bias."""
-    found = cascades.found(three, Budget())
+    found = cascades.find_cascades(three, Budget())
     foreseen = np.array([c.predicted.costs["expected_latency_ms"].value for c in found])
     came = np.array([c.verified.costs["expected_latency_ms"].value for c in found])
     assert np.abs(foreseen / came - 1).max() < 0.15
     assert abs((foreseen / came).mean() - 1) < 0.04
 
 
-def test_the_other_half_chooses(three: list[Stage]) -> None:
-    before = [(c.first.id, c.second.id, c.threshold) for c in cascades.found(three, Budget())]
+def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
+    before = [
+        (c.first.id, c.second.id, c.threshold) for c in cascades.find_cascades(three, Budget())
+    ]
     for each in three:  # what is foreseen, and the test split, change nothing of the choice
         each.heard["validation"].correct[1::2] = False
         each.heard["test"].correct[:] = False
-    after = cascades.found(three, Budget())
+    after = cascades.find_cascades(three, Budget())
     assert {(c.first.id, c.second.id, c.threshold) for c in after} == {*before}
     assert {c.predicted.accuracy.value for c in after} == {0.0}
 
 
-def test_front_is_of_single_networks_too(three: list[Stage]) -> None:
-    found = cascades.found(three, Budget())
+def test_front_is_of_single_networks_too(three: list[CascadeStage]) -> None:
+    found = cascades.find_cascades(three, Budget())
     points = [(s.heard["test"].correct.mean(), s.latency_ms) for s in three]
     seen = [c.verified for c in found]
     points += [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
@@ -90,7 +94,7 @@ def test_front_is_of_single_networks_too(three: list[Stage]) -> None:
     assert costs == sorted(costs)
 
 
-def test_worst_case_is_of_both_and_must_fit(three: list[Stage]) -> None:
+def test_worst_case_is_of_both_and_must_fit(three: list[CascadeStage]) -> None:
     worst = Cascade(three[0], three[2], 0.5).worst
     assert {name: figure.value for name, figure in worst.items()} == {
         "latency_ms": 11.0, "energy_mj": 22.0, "sram_kib": 20, "flash_kib": 110,
@@ -100,7 +104,7 @@ def test_worst_case_is_of_both_and_must_fit(three: list[Stage]) -> None:
         ({"flash_kib": 120.0}, {("small", "middle"), ("small", "large")}),
         ({"latency_ms": 3.5}, set()),
     ):
-        found = cascades.found(three, Budget(limits))
+        found = cascades.find_cascades(three, Budget(limits))
         pairs = {(c.first.id, c.second.id) for c in found}
         assert pairs <= allowed
         assert bool(pairs) == bool(allowed)
@@ -109,36 +113,43 @@ def test_worst_case_is_of_both_and_must_fit(three: list[Stage]) -> None:
 def test_unsure_networks_that_know_better_make_no_cascade() -> None:
     """Where the slow network is wrong wherever the fast one is, nothing is gained."""
     fast = stage("fast", 1.0, 0.8, 1)
-    slow = Stage("slow", {**fast.costs, "latency_ms": Figure(2.0, "measured")}, fast.heard)
-    assert cascades.found([fast, slow], Budget()) == []
+    slow = CascadeStage("slow", {**fast.costs, "latency_ms": Quantity(2.0, "measured")}, fast.heard)
+    assert cascades.find_cascades([fast, slow], Budget()) == []
 
 
-def test_too_few_images_say_nothing(three: list[Stage]) -> None:
+def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
     few = [
-        Stage(
-            s.id, s.costs, {n: Heard(h.correct[:99], h.confidence[:99]) for n, h in s.heard.items()}
+        CascadeStage(
+            s.id,
+            s.costs,
+            {
+                n: ExitPredictionRecord(h.correct[:99], h.confidence[:99])
+                for n, h in s.heard.items()
+            },
         )
         for s in three
     ]
-    assert cascades.found(few, Budget()) == []
-    assert cascades.found([], Budget()) == []
+    assert cascades.find_cascades(few, Budget()) == []
+    assert cascades.find_cascades([], Budget()) == []
     mixed = [few[0], three[1]]  # not of the same images
-    assert cascades.found(mixed, Budget()) == []
+    assert cascades.find_cascades(mixed, Budget()) == []
 
 
-def test_cascades_here_and_over_a_link_share_a_front(three: list[Stage]) -> None:
+def test_cascades_here_and_over_a_link_share_a_front(three: list[CascadeStage]) -> None:
     small, middle, large = three
-    way = Way("server", latency_ms=0.0, usd_per_m=0.0)
-    fast = Stage("fast", {**large.costs, "latency_ms": Figure(0.1, "measured")}, large.heard)
-    found = cascades.found([small, middle], Budget(), [fast], way)
+    way = CascadeLink("server", latency_ms=0.0, usd_per_m=0.0)
+    fast = CascadeStage(
+        "fast", {**large.costs, "latency_ms": Quantity(0.1, "measured")}, large.heard
+    )
+    found = cascades.find_cascades([small, middle], Budget(), [fast], way)
     assert {c.second.id for c in found} == {"fast"}  # nothing here is as good as what it reaches
 
 
-def test_second_network_on_another_target(three: list[Stage]) -> None:
+def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
     small, _, large = three
-    way = Way("server", latency_ms=20.0, usd_per_m=3.0)
+    way = CascadeLink("server", latency_ms=20.0, usd_per_m=3.0)
     budget = Budget({"flash_kib": 12.0, "latency_ms": 31.0})
-    found = cascades.found([small], budget, [large], way)
+    found = cascades.find_cascades([small], budget, [large], way)
     assert found  # what is elsewhere takes no flash here
     for cascade in found:
         assert cascade.worst["latency_ms"].value == 31.0
@@ -148,14 +159,18 @@ def test_second_network_on_another_target(three: list[Stage]) -> None:
         assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
         assert "expected_energy_mj" not in costs  # what the radio takes is not known
         assert cascade.row("accuracy")["second_target"] == "server"
-    assert cascades.found([small], Budget({"latency_ms": 30.9}), [large], way) == []
+    assert cascades.find_cascades([small], Budget({"latency_ms": 30.9}), [large], way) == []
     # A limit of what one of them is not known by is not met; p99 is waited for like the mean.
-    assert cascades.found([small], Budget({"latency_p99_ms": 1e9}), [large], way) == []
-    slow = Figure(40.0, "measured")
-    late = [Stage(s.id, {**s.costs, "latency_p99_ms": slow}, s.heard) for s in (small, large)]
-    assert cascades.found(late[:1], Budget({"latency_p99_ms": 99.0}), late[1:], way) == []
-    assert cascades.found(late[:1], Budget({"latency_p99_ms": 100.0}), late[1:], way)
-    priced = Stage("large", {**large.costs, "cost_usd_per_m": Figure(2.0, "modelled")}, large.heard)
-    (first, *_) = cascades.found([small], budget, [priced], way)
+    assert cascades.find_cascades([small], Budget({"latency_p99_ms": 1e9}), [large], way) == []
+    slow = Quantity(40.0, "measured")
+    late = [
+        CascadeStage(s.id, {**s.costs, "latency_p99_ms": slow}, s.heard) for s in (small, large)
+    ]
+    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 99.0}), late[1:], way) == []
+    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 100.0}), late[1:], way)
+    priced = CascadeStage(
+        "large", {**large.costs, "cost_usd_per_m": Quantity(2.0, "modelled")}, large.heard
+    )
+    (first, *_) = cascades.find_cascades([small], budget, [priced], way)
     seen = first.verified
     assert seen.costs["expected_usd_per_m"].value == pytest.approx(5 * seen.share.value)

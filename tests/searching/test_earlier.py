@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from optuna.samplers import RandomSampler
 
-from hwnas import database
-from hwnas.api import elsewhere
-from hwnas.build import Parts
-from hwnas.comparison import folder, tables
-from hwnas.comparison.frame import spanned
-from hwnas.comparison.fronts import Run
-from hwnas.errors import RunError, SpaceError
-from hwnas.figure import Figure
-from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching.options import StudyConfig
-from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.space import SearchSpace
+from hwnas.analysis import run_fronts, tables
+from hwnas.analysis.fronts import ComparedRun, spanned
+from hwnas.core import database
+from hwnas.core.errors import RunError, SpaceError
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.options import StudyConfig
+from hwnas.nas.shared_study import Membership, SharedStudy
+from hwnas.workflows import profile_kit
+from hwnas.workflows.components import SearchComponents
 from tests.comparison.made import PAIR
 
 MS = ("latency_ms",)
@@ -54,7 +54,7 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
         trial = study.ask(sampler, 3)
         assert trial is not None
         x = trial.number + 1.0
-        figures = {name: Figure(x, "measured", x - 0.5, x + 0.5) for name in objectives}
+        figures = {name: Quantity(x, "measured", x - 0.5, x + 0.5) for name in objectives}
         candidate = Candidate(trial.number, space.genotype(trial.params), figures)
         study.tell(trial, candidate, {})
     study.close()
@@ -66,7 +66,7 @@ def _first(path: Path, space: SearchSpace) -> list[str]:
     config: Any = SimpleNamespace(start_from=str(path))
     networks: Any = SimpleNamespace(space=space)
     none: Any = None
-    return [genotype.id for genotype in Parts(config, networks, none).first]
+    return [genotype.id for genotype in SearchComponents(config, networks, none).first]
 
 
 def _near(
@@ -76,9 +76,11 @@ def _near(
     known: list[Candidate] = []
     config: Any = SimpleNamespace(near=path, n=4, target=SimpleNamespace(name=target))
     parts: Any = SimpleNamespace(space=space, lower=None)
-    monkeypatch.setattr("hwnas.backends.elsewhere.backend.load", lambda target: None)
-    monkeypatch.setattr(elsewhere, "next_to_measure", lambda device, found, *_: known.extend(found))
-    elsewhere._next(config, parts)
+    monkeypatch.setattr("hwnas.hardware.backends.offline.backend.load_device", lambda target: None)
+    monkeypatch.setattr(
+        profile_kit, "next_to_measure", lambda device, found, *_: known.extend(found)
+    )
+    profile_kit._next(config, parts)
     return [(candidate.id, candidate.figures["latency_ms"].value) for candidate in known]
 
 
@@ -106,7 +108,7 @@ def test_search_for_several_targets_is_started_from(
     for path in (run, run / "b"):
         assert _first(path, tiny) == ids
         assert _near(path, tiny, "b", monkeypatch) == near
-    figures = {name: Figure(9.0, "modelled") for name in ("accuracy", *MS)}
+    figures = {name: Quantity(9.0, "modelled") for name in ("accuracy", *MS)}
     believed = Candidate(0, seen[0].genotype, figures)
     RunFolder(run / "b").write_parquet("candidates.parquet", [believed.row(tiny, "accuracy")])
     assert _near(run / "b", tiny, "b", monkeypatch) == [(ids[0], 9.0)], "as the search went by"
@@ -133,13 +135,13 @@ def _believe(path: Path, space: SearchSpace, read: Sequence[Candidate]) -> None:
     """Write what the end of a search leaves: another accuracy, beside what was read."""
     rows = []
     for candidate in read:
-        figures = {**candidate.figures, "accuracy": Figure(9.0, "modelled", 8.0, 10.0)}
+        figures = {**candidate.figures, "accuracy": Quantity(9.0, "modelled", 8.0, 10.0)}
         told = {"accuracy_read": candidate.figures["accuracy"].value}
         rows.append(replace(candidate, figures=figures, details=told).row(space, "accuracy"))
     RunFolder(path).write_parquet("candidates.parquet", rows)
 
 
-def _accuracies(run: Run) -> list[Figure]:
+def _accuracies(run: ComparedRun) -> list[Quantity]:
     return [point.figures["accuracy"] for point in run.scored]
 
 
@@ -150,16 +152,16 @@ def test_figures_as_searched_are_those_that_were_read_of_finished_searches_too(
     known = _searched(run, run / "study.db", tiny, MS)
     read = [candidate.figures["accuracy"] for candidate in known]
     _believe(run, tiny, known)
-    finished, text = folder.read(run), (run / "manifest.json").read_text()
+    finished, text = run_fronts.read_run_folder(run), (run / "manifest.json").read_text()
     (run / "manifest.json").write_text(text.replace('"finished"', '"running"'))
-    going = folder.read(run)
+    going = run_fronts.read_run_folder(run)
     assert _accuracies(finished) == _accuracies(going) == read
     assert tables.convergence([finished], box, PAIR) == tables.convergence([going], box, PAIR)
     assert {c.figures["accuracy"].value for c in finished.candidates} == {9.0}
     (run / "manifest.json").write_text(text)
     (run / "study.db").unlink()
-    without = folder.read(run)
-    assert _accuracies(without) == [Figure(figure.value, "modelled") for figure in read]
+    without = run_fronts.read_run_folder(run)
+    assert _accuracies(without) == [Quantity(figure.value, "modelled") for figure in read]
     assert without.notes[-1] == "accuracy as it was read has no intervals in candidates.parquet"
 
 
@@ -171,6 +173,6 @@ def test_figures_as_searched_of_one_of_several_targets_are_those_that_were_read(
         replace(c, figures={n: c.figures["accuracy"] for n in ("accuracy", *MS)}) for c in known
     ]
     _believe(tmp_path / "b", tiny, plain)
-    found = folder.read(tmp_path / "b")
+    found = run_fronts.read_run_folder(tmp_path / "b")
     assert _accuracies(found) == [c.figures["accuracy"] for c in known]
     assert {c.figures["accuracy"].value for c in found.candidates} == {9.0}

@@ -3,35 +3,39 @@
 import numpy as np
 import pytest
 
-from hwnas.answers import Heard, leaving
-from hwnas.figure import Figure
-from hwnas.pareto import non_dominated
-from hwnas.searching import exits
-from hwnas.searching.exits import NEVER, EarlyExits, Exiting
+from hwnas.core.pareto import non_dominated
+from hwnas.core.quantity import Quantity
+from hwnas.nas import early_exits
+from hwnas.nas.early_exits import NEVER, EarlyExits, ExitNetworkResults
+from hwnas.tasks.predictions import ExitPredictionRecord, leaving
 
 N = 3000
 LATENCIES = (1.0, 2.0, 4.0)
 
 
-def network(name: str = "a", n: int = N, skills: tuple[float, ...] = (0.7, 0.85, 0.95)) -> Exiting:
+def network(
+    name: str = "a", n: int = N, skills: tuple[float, ...] = (0.7, 0.85, 0.95)
+) -> ExitNetworkResults:
     """Return a network whose outputs are right, and sure, where images are easy enough."""
-    heard: list[dict[str, Heard]] = [{} for _ in skills]
+    heard: list[dict[str, ExitPredictionRecord]] = [{} for _ in skills]
     for split, seed in (("validation", 0), ("test", 1)):
         hardness = np.random.default_rng(seed).uniform(0, 1, n)
         for i, skill in enumerate(skills):
             noise = np.random.default_rng([i, seed]).normal(0, 0.1, n)
             margin = skill - hardness + noise
-            heard[i][split] = Heard(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+            heard[i][split] = ExitPredictionRecord(
+                margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin)))
+            )
     figures = [
         {
-            "latency_ms": Figure(ms, "compiler-estimate"),
-            "energy_mj": Figure(2 * ms, "modelled", ms, 3 * ms),
+            "latency_ms": Quantity(ms, "compiler-estimate"),
+            "energy_mj": Quantity(2 * ms, "modelled", ms, 3 * ms),
         }
         for ms in LATENCIES[: len(skills)]
     ]
     total = sum(LATENCIES[: len(skills)])
-    whole = {"latency_ms": Figure(total, "compiler-estimate")}
-    return Exiting(name, whole, figures, heard)
+    whole = {"latency_ms": Quantity(total, "compiler-estimate")}
+    return ExitNetworkResults(name, whole, figures, heard)
 
 
 def test_an_image_leaves_at_the_first_exit_that_is_sure() -> None:
@@ -43,7 +47,7 @@ def test_an_image_leaves_at_the_first_exit_that_is_sure() -> None:
 
 def test_figures_are_those_of_images_counted_one_by_one() -> None:
     one = network()
-    found = exits.swept(one)
+    found = early_exits.swept(one)
     assert len(found) > 20
     for each in found[:: len(found) // 5]:
         right, spent, left = 0, 0.0, [0, 0, 0]
@@ -74,7 +78,7 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
 
 def test_what_is_foreseen_comes_true() -> None:
     """The half that chose no threshold foresees the test split without a bias."""
-    off = np.array([each.deviation for each in exits.swept(network())])
+    off = np.array([each.deviation for each in early_exits.swept(network())])
     assert np.abs(off).max() < 0.06
     assert abs(off.mean()) < 0.02
 
@@ -84,12 +88,12 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
     """The upper end of other images stays below in 97.5 % of draws, and not in nearly all."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(400):
-        heard = [dict[str, Heard](), dict[str, Heard]()]
+        heard = [dict[str, ExitPredictionRecord](), dict[str, ExitPredictionRecord]()]
         for split, size in (("validation", n), ("test", n_test)):
             for of in heard:
-                of[split] = Heard(np.ones(size, bool), rng.uniform(0, 1, size))
-        segments = [{"latency_ms": Figure(ms, "compiler-estimate")} for ms in LATENCIES[:2]]
-        each = EarlyExits(Exiting("a", {}, segments, heard), (0.4,))
+                of[split] = ExitPredictionRecord(np.ones(size, bool), rng.uniform(0, 1, size))
+        segments = [{"latency_ms": Quantity(ms, "compiler-estimate")} for ms in LATENCIES[:2]]
+        each = EarlyExits(ExitNetworkResults("a", {}, segments, heard), (0.4,))
         found = each.verified.costs["expected_latency_ms"].upper
         held += found <= each.at_proof(n_test)["expected_latency_ms"].upper
     assert 0.955 <= held / 400 <= 0.995
@@ -97,20 +101,20 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
 
 def test_the_other_half_chooses() -> None:
     one = network()
-    before = [each.thresholds for each in exits.swept(one)]
+    before = [each.thresholds for each in early_exits.swept(one)]
     for heard in one.heard:  # what is foreseen, and the test split, change nothing of the choice
         heard["validation"].correct[1::2] = False
         heard["test"].correct[:] = False
-    after = exits.swept(one)
+    after = early_exits.swept(one)
     assert [each.thresholds for each in after] == before
     assert {each.predicted.accuracy.value for each in after} == {0.0}
 
 
 def test_fastest_that_loses_no_more_is_chosen() -> None:
-    found = exits.swept(network())
+    found = early_exits.swept(network())
     end = found[0].network.heard[-1]["validation"].correct[::2].mean()
     for points in (0.0, 0.3, 2.0, 100.0):
-        chosen = exits.within(found, points)
+        chosen = early_exits.within(found, points)
         assert chosen is not None
         assert 100 * (end - chosen.chosen.accuracy.value) <= points
         fitting = [e for e in found if 100 * (end - e.chosen.accuracy.value) <= points]
@@ -121,29 +125,29 @@ def test_fastest_that_loses_no_more_is_chosen() -> None:
 def test_exits_that_know_nothing_are_never_taken() -> None:
     """The way to the end is there, whatever the exits are worth."""
     blind = network(skills=(-1.0, -1.0, 0.95))
-    chosen = exits.within(exits.swept(blind), 0.0)
+    chosen = early_exits.within(early_exits.swept(blind), 0.0)
     assert chosen is not None
     assert chosen.verified.accuracy.value >= blind.accuracy("test") - 0.01
 
 
 def test_front_is_of_all_networks_at_their_end_too() -> None:
     slow = network("slow", skills=(0.5, 0.6, 0.62))
-    found = exits.judged([*exits.swept(network("good")), *exits.swept(slow)])
+    found = early_exits.judged([*early_exits.swept(network("good")), *early_exits.swept(slow)])
     seen = [each.verified for each in found]
     points = [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
     ends = [(each.accuracy("test"), 7.0) for each in (found[0].network, slow)]
     mask = non_dominated(np.array([*ends, *points]), [True, False])
     assert [each.on_front for each in found] == mask[2:].tolist()
     assert {each.network.id for each in found if each.on_front} >= {"good"}
-    assert exits.judged([]) == []
+    assert early_exits.judged([]) == []
 
 
 def test_too_few_images_say_nothing() -> None:
-    assert exits.swept(network(n=99)) == []
+    assert early_exits.swept(network(n=99)) == []
     assert EarlyExits(network(n=99), (0.5, 0.5)).verified.accuracy.value > 0
 
 
 def test_one_exit_is_enough() -> None:
-    found = exits.swept(network(skills=(0.7, 0.95)))
+    found = early_exits.swept(network(skills=(0.7, 0.95)))
     assert found
     assert all(len(each.thresholds) == 1 for each in found)

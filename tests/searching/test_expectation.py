@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.searching.expectation import CLIP, CostedCandidates, Expectation, History, Learner
+from hwnas.nas.pareto.expectation import CLIP, CostedCandidates, Expectation, History, Learner
 
 Array = NDArray[np.float64]
 N = 10  # trials

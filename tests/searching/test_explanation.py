@@ -3,24 +3,27 @@ from dataclasses import replace
 
 import pytest
 
-from hwnas.errors import ConfigError
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching import explanation
-from hwnas.searching.front import pareto_front
-from hwnas.searching.proposal import Proposal
-from hwnas.space import Genotype
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.nas import explanation
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import pareto_front
+from hwnas.nas.trial_attributes import Proposal
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
 
 def _candidate(trial: int, name: str, accuracy: float, latency: float) -> Candidate:
-    figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "modelled")}
+    figures = {
+        "accuracy": Quantity(accuracy, "measured"),
+        "latency_ms": Quantity(latency, "modelled"),
+    }
     return Candidate(trial, Genotype("s", (("name", name),)), figures)
 
 
 def _infeasible(trial: int, name: str) -> Candidate:
-    figures = {"latency_ms": Figure(9.0, "modelled")}
+    figures = {"latency_ms": Quantity(9.0, "modelled")}
     return Candidate(trial, Genotype("s", (("name", name),)), figures, {}, "over budget")
 
 
@@ -87,7 +90,7 @@ def test_infeasible_candidate_has_no_standing_and_no_part_in_that_of_others() ->
 
 
 def test_what_a_target_cannot_run_has_no_standing_and_no_part_in_that_of_others() -> None:
-    only_a = Candidate(1, Genotype("s", (("name", "x"),)), {"accuracy": Figure(0.9, "measured")})
+    only_a = Candidate(1, Genotype("s", (("name", "x"),)), {"accuracy": Quantity(0.9, "measured")})
     candidates = [A, only_a, E]
     explained = explanation.explain(candidates, only_a.id, OBJECTIVES)
     assert explained.before is explained.now is None

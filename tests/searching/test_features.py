@@ -10,16 +10,16 @@ import optuna
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.budget import Budget
-from hwnas.config import TabularConfig
-from hwnas.errors import ConfigError
-from hwnas.progress import Silent
-from hwnas.results import Candidate
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.study import Study
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.workflows.config import TabularConfig
 from tests.conftest import few_of
 from tests.searching.fakes import SizeAccuracy, SizeCost, size
 from tests.searching.test_pareto_sampler import LARGE, SMALL, accuracy, latency
@@ -101,12 +101,12 @@ class _Digits:
 
 
 def _search(space: SearchSpace, path: Path, n: int, cost: SizeCost) -> list[Candidate]:
-    study = Study(path, space, OBJECTIVES)
+    study = LocalStudy(path, space, OBJECTIVES)
     limit = Budget({"latency_ms": size(space.largest()) - 6})
-    problem = loop.Problem(space, limit, cost, SizeAccuracy(), _Digits())
+    problem = loop.SearchProblem(space, limit, cost, SizeAccuracy(), _Digits())
     try:
         config = SamplerConfig("pareto", n_startup_trials=8)
-        return list(loop.search(problem, study, config, 0, n, Silent()))
+        return list(loop.run_trials(problem, study, config, 0, n, NullProgress()))
     finally:
         study.close()
 

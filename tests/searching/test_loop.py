@@ -7,19 +7,19 @@ import numpy as np
 import optuna
 import pytest
 
-from hwnas.accuracy.base import Evaluator
-from hwnas.budget import Budget
-from hwnas.cost.base import Cost
-from hwnas.errors import BudgetError, CollapseError, CompileError
-from hwnas.figure import Figure
-from hwnas.progress import Silent
-from hwnas.results import Candidate
-from hwnas.searching import loop
-from hwnas.searching.front import pareto_front
-from hwnas.searching.options import SAMPLERS, SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.core.errors import BudgetError, CollapseError, CompileError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import pareto_front
+from hwnas.nas.options import SAMPLERS, SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.training.evaluation.base import Evaluator
 from tests.conftest import few_of
 from tests.searching.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
@@ -38,11 +38,11 @@ def _search(
     evaluator: Evaluator | None = None,
 ) -> list[Candidate]:
     accuracy = evaluator or SizeAccuracy()
-    problem = loop.Problem(space, budget or Budget(), cost or SizeCost(), accuracy)
+    problem = loop.SearchProblem(space, budget or Budget(), cost or SizeCost(), accuracy)
     config = SamplerConfig(name, population_size=10, n_startup_trials=14)
-    study = Study(path, space, OBJECTIVES)
+    study = LocalStudy(path, space, OBJECTIVES)
     try:
-        return list(loop.search(problem, study, config, seed, n_trials, Silent()))
+        return list(loop.run_trials(problem, study, config, seed, n_trials, NullProgress()))
     finally:
         study.close()
 
@@ -68,9 +68,9 @@ def test_evolution_goes_on_after_more_generations_than_python_recurses(
     config = SamplerConfig("nsga2", population_size=2)
 
     def go_on(path: Path, n_trials: int) -> list[str]:
-        study = Study(path, tiny, OBJECTIVES)
-        problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
-        loop.search(problem, study, config, 0, n_trials, Silent())
+        study = LocalStudy(path, tiny, OBJECTIVES)
+        problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
+        loop.run_trials(problem, study, config, 0, n_trials, NullProgress())
         study.close()
         return [candidate.id for candidate in study.candidates]
 
@@ -146,10 +146,10 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
 ) -> None:
     limit = size(tiny.largest()) - 8
     problem_accuracy = SizeAccuracy()
-    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), problem_accuracy)
-    study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
+    problem = loop.SearchProblem(tiny, Budget({"latency_ms": limit}), SizeCost(), problem_accuracy)
+    study = LocalStudy(tmp_path / "s.db", tiny, OBJECTIVES)
     random = SamplerConfig("random")
-    loop.search(problem, study, random, 0, 40, Silent())
+    loop.run_trials(problem, study, random, 0, 40, NullProgress())
     over = [c for c in study.candidates if size(c.genotype) > limit]
     study.close()
     assert over
@@ -293,7 +293,7 @@ class _Fast:
     n_affordable: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
-        speed = Figure(1e4 / size(genotype), "modelled")
+        speed = Quantity(1e4 / size(genotype), "modelled")
         return Cost({**SizeCost().cost(genotype).figures, "throughput_ips": speed})
 
 
@@ -304,11 +304,11 @@ def test_throughput_is_maximised_under_a_lower_limit(
     small, large = size(tiny.smallest()), size(tiny.largest())
     limit = 1e4 / ((small + large) / 2)
     budget, objectives = Budget({"throughput_ips": limit}), ("accuracy", "throughput_ips")
-    problem = loop.Problem(tiny, budget, _Fast(), SizeAccuracy())
-    study = Study(tmp_path / "s.db", tiny, objectives)
+    problem = loop.SearchProblem(tiny, budget, _Fast(), SizeAccuracy())
+    study = LocalStudy(tmp_path / "s.db", tiny, objectives)
     try:
         config = SamplerConfig(name, n_startup_trials=8)
-        candidates = loop.search(problem, study, config, 0, 40, Silent())
+        candidates = loop.run_trials(problem, study, config, 0, 40, NullProgress())
     finally:
         study.close()
     fits = {c.id: c.figures["throughput_ips"].value >= limit for c in candidates}
@@ -334,7 +334,7 @@ def test_throughput_is_maximised_under_a_lower_limit(
 def test_search_finds_better_fronts_than_its_first_generation(
     evolved: tuple[list[Candidate], SizeCost, SizeAccuracy],
 ) -> None:
-    from hwnas.pareto import hypervolume
+    from hwnas.core.pareto import hypervolume
 
     candidates, _, _ = evolved
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hwnas.searching.odds import Odds
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import CANDIDATE
+from hwnas.nas.pareto.models import FeasibilityModel
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.trial_attributes import CANDIDATE
 
 SPACE: dict[str, BaseDistribution] = {f"width{i}": IntDistribution(1, 4) for i in range(12)}
 N = 30  # trials
@@ -67,7 +67,7 @@ def test_what_a_target_refuses_is_learned() -> None:
 def test_odds_are_those_of_what_is_alike() -> None:
     rng = np.random.default_rng(0)
     features = rng.uniform(size=(60, 3))
-    odds = Odds(features, features[:, 0] < 0.5, 0)
+    odds = FeasibilityModel(features, features[:, 0] < 0.5, 0)
     new = rng.uniform(size=(200, 3))
     found, fits = odds(new), new[:, 0] < 0.5
     assert ((found > 0.5) == fits).mean() > 0.9

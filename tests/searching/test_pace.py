@@ -11,17 +11,17 @@ import pytest
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
-from hwnas import families
-from hwnas.budget import Budget
-from hwnas.op import Signature
-from hwnas.progress import Silent
-from hwnas.searching import loop
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.pace import Pace, learned
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import recorded
-from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
+from hwnas.core.progress import NullProgress
+from hwnas.models import families
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.pareto.models import DurationModel, learned
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.study import LocalStudy
+from hwnas.nas.trial_attributes import recorded
+from hwnas.tasks.metrics.budget import Budget
 from tests.searching.fakes import SizeAccuracy, SizeCost
 
 Assignment = Mapping[str, Any]
@@ -50,7 +50,7 @@ def _seconds(networks: Sequence[Assignment]) -> Array:
 def test_what_trials_take_is_learned_from_others() -> None:
     known, others = _networks(12), _networks(50, seed=1)
     noise = np.random.default_rng(2).lognormal(0, 0.1, 12)
-    pace = Pace(_work, known, _seconds(known) * noise)
+    pace = DurationModel(_work, known, _seconds(known) * noise)
     assert np.median(np.abs(pace(others) / _seconds(others) - 1)) < 0.1
 
 
@@ -58,13 +58,13 @@ def test_networks_that_were_trained_before_leave_the_others_as_they_are() -> Non
     known = _networks(16)
     seconds = _seconds(known)
     seconds[:3] = 0.05
-    pace = Pace(_work, known, seconds)
+    pace = DurationModel(_work, known, seconds)
     assert np.median(np.abs(pace(known[3:]) / seconds[3:] - 1)) < 0.25
 
 
 def test_nothing_is_expected_to_be_faster_than_all_before() -> None:
     known = _networks(8)
-    pace = Pace(_work, known, np.array([1e-6 * a["macs"] for a in known]))
+    pace = DurationModel(_work, known, np.array([1e-6 * a["macs"] for a in known]))
     least = min(a["macs"] for a in known)
     tiny, larger = pace([{"macs": 1.0, "layers": 1}, {"macs": 10 * least, "layers": 1}])
     assert tiny == pytest.approx(1e-6 * least, rel=1e-3)
@@ -74,7 +74,7 @@ def test_nothing_is_expected_to_be_faster_than_all_before() -> None:
 def test_work_that_makes_nothing_slower_counts_for_nothing() -> None:
     known = [{"macs": 1e6, "layers": layers} for layers in range(4, 13)]
     seconds = np.linspace(5.0, 4.0, 9)
-    assert np.ptp(Pace(_work, known, seconds)(known)) < 1e-6
+    assert np.ptp(DurationModel(_work, known, seconds)(known)) < 1e-6
 
 
 def test_of_few_trials_nothing_is_learned() -> None:
@@ -125,11 +125,11 @@ def test_search_counts_by_the_second_where_the_time_is_limited(
     def lower(genotype: Any) -> Any:
         return families.get(tiny.family).lower(tiny, genotype, Signature(1, 10))
 
-    problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy(), lower=lower)
-    study = Study(tmp_path / "study.db", tiny, ("accuracy", "latency_ms"))
+    problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy(), lower=lower)
+    study = LocalStudy(tmp_path / "study.db", tiny, ("accuracy", "latency_ms"))
     config = SamplerConfig(n_startup_trials=8)
     try:
-        loop.search(problem, study, config, 0, 14, Silent(), limit_s)
+        loop.run_trials(problem, study, config, 0, 14, NullProgress(), limit_s)
         trials = study._file.get_trials(deepcopy=False)
     finally:
         study.close()

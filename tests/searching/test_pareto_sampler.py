@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
-from hwnas.pareto import hypervolume
-from hwnas.searching import expectation
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import ATTRIBUTE, STD, Proposal, recorded
+from hwnas.core.pareto import hypervolume
+from hwnas.nas.pareto import expectation
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.trial_attributes import ATTRIBUTE, STD, Proposal, recorded
 from tests.conftest import few_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,6 +1,6 @@
 import json
 
-from hwnas.searching.proposal import ATTRIBUTE, Proposal, recorded
+from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, recorded
 
 
 def test_proposal_survives_json() -> None:

@@ -1,18 +1,18 @@
 from dataclasses import replace
 
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching.incumbent import incumbent
-from hwnas.space import Genotype
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import incumbent
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
 
 def _candidate(number: int, accuracy: float, latency: float) -> Candidate:
     figures = {
-        "accuracy": Figure(accuracy, "measured"),
-        "latency_ms": Figure(latency, "modelled"),
-        "sram_kib": Figure(100 - latency, "modelled"),  # no objective
+        "accuracy": Quantity(accuracy, "measured"),
+        "latency_ms": Quantity(latency, "modelled"),
+        "sram_kib": Quantity(100 - latency, "modelled"),  # no objective
     }
     return Candidate(number, Genotype("s", (("a", number),)), figures, per_image=bytes([number]))
 
@@ -32,25 +32,25 @@ def test_incumbent_is_the_most_accurate_of_those_that_cost_no_more_in_any_object
 
 def test_a_incumbent_is_no_slower_where_speed_is_to_be_maximised() -> None:
     fast = [
-        replace(c, figures={**c.figures, "throughput_ips": Figure(8.0 - i, "modelled")})
+        replace(c, figures={**c.figures, "throughput_ips": Quantity(8.0 - i, "modelled")})
         for i, c in enumerate(CANDIDATES)
     ]
     objectives = ("accuracy", "throughput_ips")
-    found = incumbent(fast, {"throughput_ips": Figure(6.5, "modelled")}, objectives)
+    found = incumbent(fast, {"throughput_ips": Quantity(6.5, "modelled")}, objectives)
     assert found is not None
     assert found.per_image == bytes([1])  # of the first two, which are faster, the more accurate
-    assert incumbent(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
+    assert incumbent(fast, {"throughput_ips": Quantity(9.0, "modelled")}, objectives) is None
 
 
 def test_costs_that_a_target_does_not_know_of_a_network_are_not_compared() -> None:
     """The target of ``sram_kib`` cannot run the candidate, nor the second of those before it."""
     known = [*CANDIDATES]
     known[1] = replace(known[1], figures={n: known[1].figures[n] for n in OBJECTIVES})
-    figures = {"latency_ms": Figure(1.5, "modelled")}
+    figures = {"latency_ms": Quantity(1.5, "modelled")}
     found = incumbent(known, figures, (*OBJECTIVES, "sram_kib"))
     assert found is not None
     assert found.per_image == bytes([1])
-    both = {**figures, "sram_kib": Figure(100.0, "modelled")}
+    both = {**figures, "sram_kib": Quantity(100.0, "modelled")}
     found = incumbent(known, both, (*OBJECTIVES, "sram_kib"))
     assert found is not None
     assert found.per_image == bytes([0])

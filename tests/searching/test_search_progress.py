@@ -3,11 +3,10 @@ import random
 import numpy as np
 import pytest
 
-from hwnas.figure import Figure
-from hwnas.results import Candidate
-from hwnas.searching.front import pareto_front
-from hwnas.searching.search_progress import SearchProgress
-from hwnas.space import SearchSpace
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import SearchProgress, pareto_front
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
@@ -18,7 +17,7 @@ def candidates(space: SearchSpace, n: int, seed: int, scale: float = 1.0) -> lis
     for trial in range(n):
         values = (scale * rng.randrange(100) / 100, rng.randrange(1, 30), rng.randrange(1, 30))
         figures = {
-            name: Figure(float(value), "modelled")
+            name: Quantity(float(value), "modelled")
             for name, value in zip(OBJECTIVES, values, strict=True)
         }
         reason, stopped = rng.choice(["", "", "", "too slow"]), rng.random() < 0.1
@@ -76,7 +75,7 @@ def test_nothing_that_fits_and_too_many_objectives_have_no_hypervolume(small: Se
     )  # fmt: skip
     assert nothing.feasible == 0
     many = ("accuracy", "latency_ms", "energy_mj", "sram_kib", "flash_kib")
-    figures = {name: Figure(0.5, "modelled") for name in many}
+    figures = {name: Quantity(0.5, "modelled") for name in many}
     five = SearchProgress(many, {})
     five.add([Candidate(0, small.smallest(), figures)])
     assert (five.snapshot().n_front, five.snapshot().hypervolume) == (1, None)
@@ -87,14 +86,15 @@ def test_box_of_what_is_maximised_ends_at_the_highest_that_was_seen(tiny: Search
     for trial, (accuracy, speed) in enumerate([(0.5, 4.0), (0.75, 2.0)]):
         genotype = (tiny.smallest(), tiny.largest())[trial]
         figures = {
-            "accuracy": Figure(accuracy, "measured"), "throughput_ips": Figure(speed, "modelled"),
+            "accuracy": Quantity(accuracy, "measured"),
+            "throughput_ips": Quantity(speed, "modelled"),
         }  # fmt: skip
         search_progress.add([Candidate(trial, genotype, figures)])
     snapshot = search_progress.snapshot()
     assert snapshot.n_front == 2
     assert snapshot.hypervolume == 0.0  # each is the worst in something
     limited = SearchProgress(("accuracy", "throughput_ips"), {"throughput_ips": 1.0})
-    figures = {"accuracy": Figure(0.5, "measured"), "throughput_ips": Figure(4.0, "modelled")}
+    figures = {"accuracy": Quantity(0.5, "measured"), "throughput_ips": Quantity(4.0, "modelled")}
     limited.add([Candidate(0, tiny.smallest(), figures)])
-    limited.add([Candidate(1, tiny.largest(), figures | {"accuracy": Figure(0.75, "measured")})])
+    limited.add([Candidate(1, tiny.largest(), figures | {"accuracy": Quantity(0.75, "measured")})])
     assert limited.snapshot().hypervolume == 0.5  # accuracy 0.5 to 0.75 of 0.5 to 1, all the speed

@@ -17,19 +17,20 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from hwnas.budget import Budget
-from hwnas.errors import ConfigError, RunError
-from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching import engine, loop, trials, workers
-from hwnas.searching.connection import Connection
-from hwnas.searching.ladder import rungs
-from hwnas.searching.options import SamplerConfig, StudyConfig
-from hwnas.searching.sampler import RunSampler, SamplerContext
-from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.searching.storage import is_shared
-from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.progress import NullProgress
+from hwnas.core.run_folder import RunFolder
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import engine, loop, trials
+from hwnas.nas import engine as workers
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.loop import rungs
+from hwnas.nas.options import SamplerConfig, StudyConfig
+from hwnas.nas.samplers import RunSampler, SamplerContext
+from hwnas.nas.shared_study import Membership, SharedStudy
+from hwnas.nas.storage import DatabaseRetry, is_shared
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import few_of
 from tests.postgresql import Server
 from tests.searching.fakes import SizeAccuracy, SizeCost
@@ -62,7 +63,7 @@ def studies(membership: Membership, tiny: SearchSpace) -> Iterator[list[SharedSt
 
 
 def _evaluate(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> None:
-    problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
+    problem = loop.SearchProblem(space, Budget(), SizeCost(), SizeAccuracy())
     genotype = space.genotype(trial.params)
     figures = {"accuracy": problem.evaluator.score(genotype).figure}
     figures |= problem.cost_model.cost(genotype).figures
@@ -138,7 +139,7 @@ def test_worker_that_is_interrupted_gives_its_trial_back_at_once(
 def test_a_trial_that_was_cut_off_took_the_time_to_its_last_sign_of_life(
     studies: list[SharedStudy], tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "beat_s", 0.02)
+    monkeypatch.setattr(DatabaseRetry, "beat_s", 0.02)
     a, b = studies
     sampler, began = RandomSampler(seed=0), time.monotonic()
     assert a.ask(sampler, 3) is not None
@@ -237,13 +238,17 @@ def test_command_that_is_started_again_in_a_container_is_another_one(
         trial = study.ask(RandomSampler(seed=0), 2)
         assert trial is not None
         _evaluate(study, trial, tiny)
-    problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
-    search = engine.Search(problem, lambda: contextlib.nullcontext(problem), OBJECTIVES, DIGESTS)
+    problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
+    search = engine.SearchTask(
+        problem, lambda: contextlib.nullcontext(problem), OBJECTIVES, DIGESTS
+    )
     options: Any = SimpleNamespace(
         study=config, n_trials=2, minutes=None, seed=0, sampler=SamplerConfig("random")
     )
     folder = RunFolder(tmp_path)
-    leaders = [engine.run(search, options, folder, s, Silent()).leader for s in studies]
+    leaders = [
+        engine.run_engine(search, options, folder, s, NullProgress()).leader for s in studies
+    ]
     assert leaders == ["last", "", ""]
     for study in studies:
         study.close()
@@ -311,8 +316,8 @@ def test_a_long_evaluation_is_not_taken_for_death(
 
 def _work(membership: Membership, space: SearchSpace, n_trials: int) -> None:
     study = SharedStudy(membership, space)
-    problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
-    loop.search(problem, study, SamplerConfig("random"), 0, n_trials, Silent())
+    problem = loop.SearchProblem(space, Budget(), SizeCost(), SizeAccuracy())
+    loop.run_trials(problem, study, SamplerConfig("random"), 0, n_trials, NullProgress())
     study.close()
 
 
@@ -335,7 +340,7 @@ def test_processes_race_for_the_last_trials(membership: Membership, tiny: Search
 def test_study_may_be_begun_while_it_is_joined(
     membership: Membership, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = Connection(membership.url, membership.config, lambda *_: None)
+    connection = DatabaseRetry(membership.url, membership.config, lambda *_: None)
     trials.create(connection.storage, membership.name, tiny, membership.objectives)
     read, others = optuna.Study.user_attrs.__get__, list[SharedStudy]()
 
@@ -468,16 +473,16 @@ def test_what_cannot_be_opened_is_one_line(tiny: SearchSpace) -> None:
 def test_own_study_of_many_processes_is_known_as_such(tiny: SearchSpace, tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     assert not is_shared(path)
-    problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
-    own = Study(path, tiny, OBJECTIVES)
-    loop.search(problem, own, SamplerConfig("random"), 0, 5, Silent())
+    problem = loop.SearchProblem(tiny, Budget(), SizeCost(), SizeAccuracy())
+    own = LocalStudy(path, tiny, OBJECTIVES)
+    loop.run_trials(problem, own, SamplerConfig("random"), 0, 5, NullProgress())
     own.close()
     assert not is_shared(path)
     shared = SharedStudy(Membership(CONFIG, f"sqlite:///{path}", "hwnas", OBJECTIVES, {}), tiny)
     begun = shared.ask(RandomSampler(seed=0), 8)
     assert begun is not None
     shared.take_over()  # of a process that was killed, say
-    candidates = loop.search(problem, shared, SamplerConfig("random"), 0, 8, Silent())
+    candidates = loop.run_trials(problem, shared, SamplerConfig("random"), 0, 8, NullProgress())
     shared.close()
     assert is_shared(path)
     assert candidates[:5] == own.candidates

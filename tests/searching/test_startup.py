@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import CANDIDATE
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.trial_attributes import CANDIDATE
 
 WIDTHS = {f"width{i}": IntDistribution(1, 4) for i in range(20)}
 Assignment = Mapping[str, Any]

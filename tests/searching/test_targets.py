@@ -6,21 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.budget import Budget
-from hwnas.cost.base import Cost
-from hwnas.cost.in_float import RATIOS
-from hwnas.errors import CompileError, ConfigError
-from hwnas.figure import Figure
-from hwnas.metrics import column
-from hwnas.progress import Silent
-from hwnas.results import Candidate
-from hwnas.searching import loop
-from hwnas.searching.for_all import joined, judge
-from hwnas.searching.member import Member
-from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study
-from hwnas.searching.targets import Targets
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.nas.targets import Targets, joined, judge
+from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import few_of
 from tests.searching.fakes import SizeAccuracy, SizeCost, size
 
@@ -29,9 +28,9 @@ TARGETS = Targets(BUDGETS)
 
 
 def _candidate(genotype: Genotype, *, accuracy: float | None = 0.9, **costs: float) -> Candidate:
-    figures = {name.replace("__", "."): Figure(v, "modelled") for name, v in costs.items()}
+    figures = {name.replace("__", "."): Quantity(v, "modelled") for name, v in costs.items()}
     if accuracy is not None:
-        figures["accuracy"] = Figure(accuracy, "measured")
+        figures["accuracy"] = Quantity(accuracy, "measured")
     return Candidate(3, genotype, figures, {"a.cycles": 7.0, "n_images": 5.0})
 
 
@@ -62,7 +61,7 @@ def test_what_a_target_cannot_run_is_infeasible_there_alone(genotype: Genotype) 
 
 def test_budget_of_one_target_is_enough() -> None:
     def over(**costs: float) -> Mapping[str, float]:
-        figures = {n.replace("__", "."): Figure(v, "modelled") for n, v in costs.items()}
+        figures = {n.replace("__", "."): Quantity(v, "modelled") for n, v in costs.items()}
         exceeded, violations = TARGETS.exceeded(figures), TARGETS.violations(figures)
         assert bool(exceeded) is (max(violations.values()) > 0)
         return violations
@@ -112,7 +111,7 @@ class _Other:
     n_affordable: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
-        return Cost({"latency_ms": Figure(60.0 - size(genotype), "modelled")})
+        return Cost({"latency_ms": Quantity(60.0 - size(genotype), "modelled")})
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
@@ -126,10 +125,10 @@ def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, n
     }
     targets = Targets(budgets)
     models = targets.cost_model({"a": SizeCost(), "b": _Other()})
-    problem = loop.Problem(tiny, targets, models, SizeAccuracy())
-    study = Study(tmp_path / "s.db", tiny, objectives)
+    problem = loop.SearchProblem(tiny, targets, models, SizeAccuracy())
+    study = LocalStudy(tmp_path / "s.db", tiny, objectives)
     config = SamplerConfig(name, population_size=10, n_startup_trials=8)
-    candidates = loop.search(problem, study, config, 0, 60, Silent())
+    candidates = loop.run_trials(problem, study, config, 0, 60, NullProgress())
     study.close()
     scored = [c for c in candidates if "accuracy" in c.figures]
     for candidate in candidates:
@@ -146,8 +145,8 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
         parts = {}
         for target, latency in zip("ab", ms, strict=True):
             figures = {
-                "accuracy_int8": Figure(accuracy, "measured"),
-                "latency_ms": Figure(latency, "measured"),
+                "accuracy_int8": Quantity(accuracy, "measured"),
+                "latency_ms": Quantity(latency, "measured"),
             }
             parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
         return joined(_candidate(genotype), parts)
@@ -167,7 +166,7 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
 
 def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
     def part(accuracy: float, name: str, ratio: float) -> Member:
-        figures = {name: Figure(accuracy, "measured"), "latency_ms": Figure(2.0, "measured")}
+        figures = {name: Quantity(accuracy, "measured"), "latency_ms": Quantity(2.0, "measured")}
         details = dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))
         return Member(_candidate(genotype), figures, details, {"model": "sha"}, ("latency_ms",))
 

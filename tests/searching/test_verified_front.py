@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from hwnas.cost.in_float import RATIOS
-from hwnas.errors import RunError
-from hwnas.figure import Figure
-from hwnas.manifest import Manifest
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching import verified_front
-from hwnas.space import Genotype
+from hwnas.core.errors import RunError
+from hwnas.core.manifest import Manifest
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype
+from hwnas.nas import verified_files
+from hwnas.nas.candidates import Candidate
 
 CANDIDATE = Candidate(0, Genotype("s", ()), {})
 ONE: Manifest = {"arguments": [], "config": {"budget": {"latency_ms": 2.0}}}
@@ -31,13 +32,13 @@ def _front(run: Path, objectives: list[str], figures: Mapping[str, float], **sai
     row = {"id": CANDIDATE.id, "verified_fits_budget": True, "verified_on_front": True, **said}
     row |= dict.fromkeys(objectives, 0.5)
     for name, value in figures.items():
-        figure = Figure(value, "measured", value - 0.5, value + 0.5)
+        figure = Quantity(value, "measured", value - 0.5, value + 0.5)
         row |= figure.columns(f"verified_{name}")
     directions = {name: "max" if name == "accuracy" else "min" for name in objectives}
     RunFolder(run).write_json("front.json", {"objectives": directions, "members": [row]})
 
 
-def _made(run: Path, figures: Mapping[str, Figure], details: Mapping[str, float]) -> None:
+def _made(run: Path, figures: Mapping[str, Quantity], details: Mapping[str, float]) -> None:
     (run / "models").mkdir(parents=True)
     rows = {name: figure.to_json() for name, figure in figures.items()}
     content = {"genotype": {}, "figures": rows, "details": details, "files": {}}
@@ -48,12 +49,12 @@ def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
     figures = {"accuracy_fp32": 0.9, "accuracy_int8": 0.8, "latency_ms": 1.8}
     near = {"verified_near_front": True, f"verified_{RATIOS[-1]}": 0.7, "verified_cycles": 9.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures, **near)
-    front = verified_front.read(tmp_path, ONE, [CANDIDATE])
+    front = verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE])
     assert front.objectives == ("accuracy", "latency_ms")
     (member,) = front.staying
     assert member.candidate is CANDIDATE
     assert {name: figure.value for name, figure in member.figures.items()} == figures
-    assert member.quality == Figure(0.8, "measured", 0.8 - 0.5, 0.8 + 0.5)
+    assert member.quality == Quantity(0.8, "measured", 0.8 - 0.5, 0.8 + 0.5)
     assert member.details == {RATIOS[-1]: 0.7}
     assert member.near_front
     assert member.over_budget == ("latency_ms",)  # by the worse end of its interval
@@ -62,7 +63,7 @@ def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
 def test_what_left_the_front_is_no_longer_on_it(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures, verified_on_front=False)
-    front = verified_front.read(tmp_path, ONE, [CANDIDATE])
+    front = verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE])
     assert [member.on_front for member in front.members] == [False]
     assert front.staying == []
 
@@ -72,7 +73,7 @@ def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None
     figures = npu | {"cpu.accuracy_fp32": 0.9, "cpu.latency_ms": 4.0}
     _front(tmp_path, ["accuracy", "npu.latency_ms", "cpu.latency_ms"], figures)
     _made(tmp_path / "npu", {}, OUTRUN)
-    (member,) = verified_front.read(tmp_path, TWO, [CANDIDATE]).members
+    (member,) = verified_files.read_verified_front(tmp_path, TWO, [CANDIDATE]).members
     assert {name: part.quality.value for name, part in member.parts.items()} == {
         "npu": 0.7, "cpu": 0.9,
     }  # fmt: skip
@@ -82,33 +83,33 @@ def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None
 
 
 def test_run_without_a_front_has_no_members(tmp_path: Path) -> None:
-    assert verified_front.read(tmp_path, ONE, [CANDIDATE]).members == ()
+    assert verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE]).members == ()
 
 
 def test_member_that_is_no_candidate_is_refused(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures)
     with pytest.raises(RunError, match=rf"names {CANDIDATE.id}, which is no candidate\.$"):
-        verified_front.read(tmp_path, ONE, [])
+        verified_files.read_verified_front(tmp_path, ONE, [])
 
 
 def test_what_was_verified_by_now_is_known_before_the_front_is(tmp_path: Path) -> None:
-    assert verified_front.member(tmp_path, ONE, CANDIDATE) is None
-    figures = {"accuracy_int8": Figure(0.8, "measured"), "latency_ms": Figure(1.0, "measured")}
+    assert verified_files.member(tmp_path, ONE, CANDIDATE) is None
+    figures = {"accuracy_int8": Quantity(0.8, "measured"), "latency_ms": Quantity(1.0, "measured")}
     _made(tmp_path, figures, OUTRUN)
-    member = verified_front.member(tmp_path, ONE, CANDIDATE)
+    member = verified_files.member(tmp_path, ONE, CANDIDATE)
     assert member is not None
     assert (member.figures, member.details, member.on_front) == (figures, OUTRUN, None)
     values = {name: figure.value for name, figure in figures.items()}
     _front(tmp_path, ["accuracy", "latency_ms"], values)
-    member = verified_front.member(tmp_path, ONE, CANDIDATE)
+    member = verified_files.member(tmp_path, ONE, CANDIDATE)
     assert member is not None
     assert member.on_front is True
 
 
 def test_what_was_verified_on_one_of_several_targets_is_that_one_s(tmp_path: Path) -> None:
-    _made(tmp_path / "cpu", {"accuracy_fp32": Figure(0.8, "measured")}, {"cycles": 7.0})
-    member = verified_front.member(tmp_path, TWO, CANDIDATE)
+    _made(tmp_path / "cpu", {"accuracy_fp32": Quantity(0.8, "measured")}, {"cycles": 7.0})
+    member = verified_files.member(tmp_path, TWO, CANDIDATE)
     assert member is not None
     assert [*member.figures] == ["cpu.accuracy_fp32"]
     assert member.details == {"cpu.cycles": 7.0}

@@ -6,28 +6,29 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import build
-from hwnas.accuracy.on_demand import TrainedOnDemand
-from hwnas.budget import Budget
-from hwnas.config import SearchConfig
-from hwnas.errors import CollapseError, CompileError, DeviceError, HwnasError, UnbearableError
-from hwnas.finishing.finisher import Finisher, verifier
-from hwnas.finishing.options import FinishConfig
-from hwnas.int8.finished import Finished
-from hwnas.progress import Silent
-from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching import loop
-from hwnas.searching.verify import Verifier, verify
-from hwnas.space import Genotype
-from hwnas.target import Target
+from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, DeviceError, HwnasError
+from hwnas.core.progress import NullProgress
+from hwnas.core.run_folder import Row, RunFolder
+from hwnas.hardware.target import Target
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.spaces import Genotype
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.verification import Verifier, verify
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.data import DatasetConfig
-from hwnas.weights import accuracies
+from hwnas.training.evaluation.shared_weights import TrainedOnDemand
+from hwnas.training.finetuning.finetuning_options import FinishConfig
+from hwnas.workflows import components
+from hwnas.workflows.components import accuracies
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.search.finisher import Finetuner, verifier
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
 
 @pytest.fixture(scope="module")
-def parts(npu: Target) -> build.Parts:
+def parts(npu: Target) -> components.SearchComponents:
     config = SearchConfig(
         target=npu,
         dataset=DatasetConfig("digits", validation=0.25),
@@ -35,23 +36,23 @@ def parts(npu: Target) -> build.Parts:
         accuracy="supernet",
         finish=FinishConfig(epochs=0),
     )
-    return build.parts(config, Silent())
+    return components.parts(config, NullProgress())
 
 
 @pytest.fixture(scope="module")
-def bench(parts: build.Parts) -> Verifier:
+def bench(parts: components.SearchComponents) -> Verifier:
     torch.manual_seed(0)
     (setup,) = parts.setups.values()
     supernet = setup.untrained()
     supernet.module.eval()
     evaluator = setup.evaluator(supernet, parts.config.scoring)
     weights = TrainedOnDemand({parts.space.name: lambda: evaluator})
-    return verifier(parts, Finisher(parts, weights), None)
+    return verifier(parts, Finetuner(parts, weights), None)
 
 
 @pytest.fixture(scope="module")
-def members(parts: build.Parts) -> list[Candidate]:
-    model = build.cost_model(parts, None)
+def members(parts: components.SearchComponents) -> list[Candidate]:
+    model = components.cost_model(parts, None)
     genotypes = [parts.space.smallest(), parts.space.largest()]
     return [
         Candidate(n, genotype, dict(model.cost(genotype).figures))
@@ -63,7 +64,7 @@ def test_verified_files_are_what_the_figures_are_of(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent()).members
+    verified = verify(members, bench, Budget(), OBJECTIVES, folder, NullProgress()).members
     for member in verified:
         assert len(member.files) == 2
         for suffix, digest in member.files.items():
@@ -82,18 +83,18 @@ def test_verified_members_are_not_verified_again(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent()).members
+    first = verify(members, bench, Budget(), OBJECTIVES, folder, NullProgress()).members
 
-    def forbidden(genotype: object) -> Finished:
+    def forbidden(genotype: object) -> DeployableNetwork:
         raise AssertionError("verified twice")
 
     import dataclasses
 
     idle = dataclasses.replace(bench, finished=forbidden)
-    assert verify(members, idle, Budget(), OBJECTIVES, folder, Silent()).members == first
+    assert verify(members, idle, Budget(), OBJECTIVES, folder, NullProgress()).members == first
 
 
-@pytest.mark.parametrize("kind", [CompileError, CollapseError, UnbearableError, DeviceError])
+@pytest.mark.parametrize("kind", [CompileError, CollapseError, DeviceCrashError, DeviceError])
 def test_member_that_cannot_be_verified_takes_no_other_with_it(
     members: list[Candidate], bench: Verifier, tmp_path: Path, kind: type[HwnasError]
 ) -> None:
@@ -101,7 +102,7 @@ def test_member_that_cannot_be_verified_takes_no_other_with_it(
     folder, (bad, good) = RunFolder(tmp_path), members
     folder.write_json(f"models/{bad.id}.json", _made("others"))
 
-    def finished(genotype: Genotype) -> Finished:
+    def finished(genotype: Genotype) -> DeployableNetwork:
         if genotype == bad.genotype:
             raise kind("no answer within 120 s (export)")
         return bench.finished(genotype)
@@ -109,9 +110,9 @@ def test_member_that_cannot_be_verified_takes_no_other_with_it(
     failing = replace(bench, finished=finished, weights=lambda genotype: "these")
     if kind is DeviceError:
         with pytest.raises(DeviceError):
-            verify(members, failing, Budget(), OBJECTIVES, folder, Silent())
+            verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
         return
-    found = verify(members, failing, Budget(), OBJECTIVES, folder, Silent())
+    found = verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
     assert [member.candidate.id for member in found.members] == [good.id]
     assert found.members[0].on_front
     assert found.failed == {bad.id: "no answer within 120 s (export)"}
@@ -128,26 +129,28 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
 ) -> None:
     folder = RunFolder(tmp_path)
     budget = Budget({"sram_kib": 3.0})  # between the smallest and the largest
-    small, large = verify(members, bench, budget, OBJECTIVES, folder, Silent()).members
+    small, large = verify(members, bench, budget, OBJECTIVES, folder, NullProgress()).members
     assert small.over_budget == ()
     assert large.over_budget == ("sram_kib",)
     assert large.label.startswith("over budget.sram_kib")
     assert not large.on_front
     twice = [members[0], members[0]]
-    marks = [m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, Silent()).members]
+    marks = [
+        m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, NullProgress()).members
+    ]
     assert marks == [True, False]
 
 
 def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
-    from hwnas.figure import Figure
-    from hwnas.searching.member import Member
-    from hwnas.searching.verify import _judge
-    from hwnas.space import Genotype
+    from hwnas.core.quantity import Quantity
+    from hwnas.models.spaces import Genotype
+    from hwnas.nas.member import Member
+    from hwnas.nas.verification import _judge
 
     def member(accuracy: float, sram: float) -> Member:
         names = ("accuracy_int8", "latency_ms", "sram_kib")
         values = zip(names, (accuracy, 1.0, sram), strict=True)
-        figures = {name: Figure(value, "measured") for name, value in values}
+        figures = {name: Quantity(value, "measured") for name, value in values}
         return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
 
     judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget({"sram_kib": 128}), OBJECTIVES)
@@ -160,15 +163,15 @@ def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
 def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
     right: int, label: str
 ) -> None:
-    from hwnas.figure import Figure
-    from hwnas.searching.member import Member
-    from hwnas.searching.verify import _judge
-    from hwnas.space import Genotype
-    from hwnas.tasks.classification.task import Classes
+    from hwnas.core.quantity import Quantity
+    from hwnas.models.spaces import Genotype
+    from hwnas.nas.member import Member
+    from hwnas.nas.verification import _judge
+    from hwnas.tasks.classification import ClassificationTask
 
     def member(right: int, latency: float) -> Member:
-        figures = {"accuracy_int8": Classes(("a", "b")).score(np.arange(360) < right)}
-        figures |= {name: Figure(latency, "measured") for name in ("latency_ms", "sram_kib")}
+        figures = {"accuracy_int8": ClassificationTask(("a", "b")).score(np.arange(360) < right)}
+        figures |= {name: Quantity(latency, "measured") for name in ("latency_ms", "sram_kib")}
         return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
 
     # Newcombe's interval of the difference of 355 and 349 of 360 is -0.006 to 0.041; of 355 and
@@ -177,7 +180,9 @@ def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
     assert (faster.label, slower.label) == ("", label)
 
 
-def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -> None:
+def test_search_never_reads_the_test_split(
+    parts: components.SearchComponents, tmp_path: Path
+) -> None:
     """With a test split that cannot be read, training, scoring and searching go on."""
     import dataclasses
 
@@ -195,14 +200,16 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)
-    evaluator = accuracies(blind, Silent())
-    problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
-    from hwnas.searching.options import SamplerConfig
-    from hwnas.searching.study import Study
+    evaluator = accuracies(blind, NullProgress())
+    problem = loop.SearchProblem(
+        blind.space, Budget(), components.cost_model(blind, None), evaluator
+    )
+    from hwnas.nas.options import SamplerConfig
+    from hwnas.nas.study import LocalStudy
 
-    study = Study(tmp_path / "study.db", blind.space, OBJECTIVES)
+    study = LocalStudy(tmp_path / "study.db", blind.space, OBJECTIVES)
     random = SamplerConfig("random")
-    candidates = loop.search(problem, study, random, 0, 4, Silent())
+    candidates = loop.run_trials(problem, study, random, 0, 4, NullProgress())
     study.close()
     assert all("accuracy" in candidate.figures for candidate in candidates)
     with pytest.raises(AssertionError, match="test split was read"):

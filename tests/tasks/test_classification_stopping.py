@@ -6,9 +6,9 @@ from scipy import stats
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
-from hwnas.tasks.classification import early_stopping
-from hwnas.tasks.classification.early_stopping import Bits, Index
-from hwnas.tasks.score import Incumbent, Score
+from hwnas.tasks import early_stopping
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.early_stopping import Bits, Index
 
 N = 2000
 
@@ -45,7 +45,7 @@ def _read(right: Bits, incumbent: Bits, earlier: Bits, confidence: float, seed: 
 
     packed = Incumbent(_packed(incumbent), tuple(_packed(bits) for bits in earlier))
     order = np.random.default_rng(seed)
-    score = early_stopping.read(read, len(right), packed, confidence, order)
+    score = early_stopping.read_accuracy(read, len(right), packed, confidence, order)
     assert len(set(asked)) == len(asked) == score.n_images  # no image twice
     return score
 
@@ -103,7 +103,7 @@ def test_worse_networks_are_stopped_early_and_predicted_well(kind: str) -> None:
         assert figure.source == "modelled"
         assert figure.low < figure.value < counts[best] / n
         held.append(figure.low <= counts[i] / n <= figure.high)
-        width = early_stopping.whole(networks[i]).figure
+        width = early_stopping.score_of_all_bits(networks[i]).figure
         assert width.low is not None
         assert width.high is not None
         assert figure.high - figure.low > width.high - width.low
@@ -115,10 +115,10 @@ def test_what_is_not_stopped_is_read_whole_and_exactly() -> None:
     best = int(np.argmax(networks.sum(axis=1)))
     for seed in range(20):
         score = _read(networks[best], networks[0], np.delete(networks, best, axis=0), 0.99, seed)
-        assert score == early_stopping.whole(networks[best])
+        assert score == early_stopping.score_of_all_bits(networks[best])
     assert score.n_images == N
     assert score.figure.value == networks[best].mean()
-    assert np.array_equal(early_stopping.unpacked(score.per_image, N), networks[best])
+    assert np.array_equal(early_stopping.unpacked_bits(score.per_image, N), networks[best])
 
 
 def test_reading_depends_on_its_arguments_alone() -> None:
@@ -131,13 +131,15 @@ def test_reading_depends_on_its_arguments_alone() -> None:
 def test_network_equal_to_its_incumbent_is_read_whole_however_alike_all_are() -> None:
     bits = np.arange(N) % 10 > 0
     score = _read(bits, bits, np.stack([bits] * 5), 0.99, 0)
-    assert score == early_stopping.whole(bits)
+    assert score == early_stopping.score_of_all_bits(bits)
 
 
 @pytest.mark.parametrize("n", [1, 3, 17])
 def test_tiny_splits_are_read(n: int) -> None:
     earlier = np.ones((5, n), np.bool_)
-    assert _read(earlier[0], earlier[0], earlier, 0.9, 0) == early_stopping.whole(earlier[0])
+    assert _read(earlier[0], earlier[0], earlier, 0.9, 0) == early_stopping.score_of_all_bits(
+        earlier[0]
+    )
 
 
 def test_unread_images_of_a_stratum_are_beta_binomial() -> None:
@@ -157,5 +159,5 @@ def test_few_images_are_read_without_empty_batches(n: int) -> None:
         return np.asarray(right[index])
 
     packed = Incumbent(_packed(right), (_packed(right),))
-    score = early_stopping.read(read, n, packed, 0.99, np.random.default_rng(0))
+    score = early_stopping.read_accuracy(read, n, packed, 0.99, np.random.default_rng(0))
     assert score.n_images == n

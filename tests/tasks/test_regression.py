@@ -8,19 +8,18 @@ import pytest
 import torch
 from scipy import stats
 
-from hwnas.accuracy.fidelity import outlook
-from hwnas.errors import ConfigError, DataError
-from hwnas.progress import Silent
-from hwnas.tasks.regression import Regression
-from hwnas.tasks.regression.early_stopping import Errors
-from hwnas.tasks.regression.mean import half_width
-from hwnas.tasks.regression.task import Values
-from hwnas.tasks.score import Incumbent, Score
-from hwnas.training.data import DatasetConfig, load
+from hwnas.core.errors import ConfigError, DataError
+from hwnas.core.progress import NullProgress
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.early_stopping import Errors
+from hwnas.tasks.intervals import half_width
+from hwnas.tasks.regression import Regression, RegressionTask
+from hwnas.training.data import DatasetConfig, load_data
+from hwnas.training.evaluation.fidelity import outlook
 
 RNG = np.random.default_rng(0)
 TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)
-TASK = Values.of(("angle_deg",), TARGETS)
+TASK = RegressionTask.of(("angle_deg",), TARGETS)
 
 
 def _read(mine: Errors, incumbent: Errors, rng: np.random.Generator) -> Score:
@@ -154,17 +153,17 @@ def test_split_too_small_for_an_interval_is_refused_and_what_is_said_suffices(
 ) -> None:
     config = DatasetConfig("digit_angles", task="regression", **{split: 0.0004})  # type: ignore[arg-type]
     with pytest.raises(DataError, match=rf"{split} split has 1 image;.*dataset.{split}={enough} "):
-        load(config, 16, Silent())
-    assert len(load(replace(config, **{split: enough}), 16, Silent()).validation) > 1  # type: ignore[arg-type]
+        load_data(config, 16, NullProgress())
+    assert len(load_data(replace(config, **{split: enough}), 16, NullProgress()).validation) > 1  # type: ignore[arg-type]
 
 
 def test_embedded_angles_are_always_the_same() -> None:
     config = DatasetConfig("digit_angles", task="regression", validation=0.25)
-    first, second = (load(config, 16, Silent()) for _ in range(2))
+    first, second = (load_data(config, 16, NullProgress()) for _ in range(2))
     assert first.digest == second.digest
     assert first.train.targets.shape == (len(first.train), 1)
     assert float(first.train.targets.abs().max()) <= 60
     assert first.signature.n_outputs == 1
     for name, other in (("digit_angles", "classification"), ("digits", "regression")):
         with pytest.raises(ConfigError, match=f"dataset={name} is for"):
-            load(DatasetConfig(name, task=other), 16, Silent())
+            load_data(DatasetConfig(name, task=other), 16, NullProgress())

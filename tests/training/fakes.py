@@ -7,16 +7,24 @@ from pathlib import Path
 
 import torch
 
-from hwnas import families
-from hwnas.families.base import Supernet
-from hwnas.progress import Progress, Silent
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.models import families
+from hwnas.models.families.base import Supernet
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training import precision
-from hwnas.training.batches import Material
-from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
+from hwnas.training.batches import TrainingData
+from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, ImageData
-from hwnas.training.loop import Log, Row, Saving, Step, Summary, Trainee, train
+from hwnas.training.loop import (
+    CheckpointPolicy,
+    GradientStep,
+    LogRow,
+    TrainingJobSpec,
+    TrainingLog,
+    TrainingSummary,
+    train,
+)
+from hwnas.training.options import TrainingConfig
 from hwnas.training.sandwich import Sandwich
 
 
@@ -42,17 +50,17 @@ class KillAfter:
         yield advance
 
 
-class Rows(list[Row]):
+class Rows(list[LogRow]):
     """A log that is only remembered."""
 
-    def __call__(self, row: Row) -> None:
+    def __call__(self, row: LogRow) -> None:
         self.append(row)
 
     def keep(self) -> None: ...
 
 
-def material(data: ImageData) -> Material:
-    return Material(data, DatasetConfig("digits", shift=0.125))
+def material(data: ImageData) -> TrainingData:
+    return TrainingData(data, DatasetConfig("digits", shift=0.125))
 
 
 class Learner:
@@ -84,16 +92,16 @@ class Learner:
         path: Path,
         progress: Progress | None = None,
         *,
-        step: Step | None = None,
+        step: GradientStep | None = None,
         every_s: float = 2.5,
-        log: Log | None = None,
-    ) -> Summary:
+        log: TrainingLog | None = None,
+    ) -> TrainingSummary:
         """Train with a clock that advances by a second whenever it is looked at."""
         ticks, log = iter(range(10**6)), self.rows if log is None else log
-        saving = Saving(Checkpoint(path), every_s, lambda: float(next(ticks)), log)
-        trainee = Trainee(self.supernet.module, step or self.sandwich, self._family.recipe)
+        saving = CheckpointPolicy(Checkpoint(path), every_s, lambda: float(next(ticks)), log)
+        trainee = TrainingJobSpec(self.supernet.module, step or self.sandwich, self._family.recipe)
         what = material(self._data)
-        return train(trainee, what, self.config, 0, saving, progress or Silent())
+        return train(trainee, what, self.config, 0, saving, progress or NullProgress())
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

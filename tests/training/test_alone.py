@@ -5,21 +5,21 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas import families
-from hwnas.errors import ConfigError
-from hwnas.families.base import Recipe
-from hwnas.int8.grid import Grid
-from hwnas.progress import Progress, Silent
-from hwnas.space import SearchSpace
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.models import families
+from hwnas.models.families.base import TrainingRecipe
+from hwnas.models.int8.weight_grids import WeightGrid
+from hwnas.models.spaces import SearchSpace
 from hwnas.training import parallel
-from hwnas.training.alone import Student, Teacher, seconds, train_alone
 from hwnas.training.batches import StepContext, draw
-from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
+from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
-from hwnas.training.loop import Saving
-from hwnas.training.parallel import Processes
+from hwnas.training.loop import CheckpointPolicy
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ProcessGroup
+from hwnas.training.single_network import StudentNetwork, TeacherNetwork, seconds, train_alone
 from tests.conftest import images_of
 from tests.training.fakes import KillAfter, Killed, Rows, material, same
 
@@ -29,20 +29,20 @@ CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
 class Learner:
     """The largest network of a space, with the same weights each time."""
 
-    def __init__(self, space: SearchSpace, data: ImageData, teacher: Teacher | None = None):
+    def __init__(self, space: SearchSpace, data: ImageData, teacher: TeacherNetwork | None = None):
         self._data, family = data, families.get(space.family)
         torch.manual_seed(0)
         self.network = family.build(space, space.largest(), data.signature)
         self.rows = Rows()
-        self.student = Student(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
+        self.student = StudentNetwork(self.network, 12, TrainingRecipe("sgd", 0.1, 5e-5), teacher)
 
     def train(
         self, path: Path, progress: Progress | None = None, config: TrainingConfig = CONFIG
     ) -> None:
         ticks = iter(range(10**6))
-        saving = Saving(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows)
+        saving = CheckpointPolicy(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows)
         what = material(self._data)
-        train_alone(self.student, what, config, 0, saving, progress or Silent())
+        train_alone(self.student, what, config, 0, saving, progress or NullProgress())
 
     @property
     def accuracy(self) -> float:
@@ -77,7 +77,7 @@ def test_training_that_was_killed_ends_with_the_same_network(
 def test_several_processes_are_refused(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "current", lambda: Processes(0, 2))
+    monkeypatch.setattr(parallel, "current", lambda: ProcessGroup(0, 2))
     with pytest.raises(ConfigError, match="trained by one process: leave out torchrun"):
         Learner(tiny, digits).train(tmp_path / "c.safetensors")
 
@@ -91,8 +91,8 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
         nn.init.normal_(parameter, std=0.3)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     config = TrainingConfig(epochs=1, batch_size=64, label_smoothing=0.0)
-    student = Learner(tiny, digits, Teacher(teacher, 8, alpha))
-    batch = draw(material(digits), config, StepContext(0, 0, 0.0), Processes())
+    student = Learner(tiny, digits, TeacherNetwork(teacher, 8, alpha))
+    batch = draw(material(digits), config, StepContext(0, 0, 0.0), ProcessGroup())
     with torch.no_grad():
         answers = teacher(batch.at(8)).softmax(1)
         student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -109,7 +109,7 @@ def test_network_of_few_bits_learns_and_ends_on_its_grid(
 ) -> None:
     learner = Learner(tiny, digits)
     names = ["stem.conv.weight", "head.conv.weight", "classifier.weight"]
-    grids = {name: Grid(3, by_channel=True) for name in names}
+    grids = {name: WeightGrid(3, by_channel=True) for name in names}
     learner.student = replace(learner.student, grids=grids)
     longer = replace(CONFIG, epochs=10, batch_size=64)
     learner.train(tmp_path / "c.safetensors", config=longer)
@@ -136,7 +136,7 @@ def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
         nonlocal now
         now += next(took, 2.0)
 
-    monkeypatch.setattr("hwnas.training.optimiser._SGD.step", step)
+    monkeypatch.setattr("hwnas.training.optimisers._SGD.step", step)
     monkeypatch.setattr("time.perf_counter", lambda: now)
     what = material(digits)
     n_read = 2 * len(what.data.validation) + len(what.data.train) + 128

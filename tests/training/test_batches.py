@@ -3,21 +3,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hwnas.errors import ConfigError
-from hwnas.training.batches import Batch, StepContext, draw
-from hwnas.training.config import TrainingConfig
+from hwnas.core.errors import ConfigError
+from hwnas.training.batches import StepContext, TrainingBatch, draw
 from hwnas.training.data import ImageData, InMemorySplit
-from hwnas.training.parallel import Processes
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ProcessGroup
 from tests.conftest import images_of
 from tests.training.fakes import material
 
 CONFIG = TrainingConfig(batch_size=64)
-ALONE = Processes()
+ALONE = ProcessGroup()
 
 
 def _draw(
-    data: ImageData, config: TrainingConfig, step: int, processes: Processes = ALONE
-) -> Batch:
+    data: ImageData, config: TrainingConfig, step: int, processes: ProcessGroup = ALONE
+) -> TrainingBatch:
     return draw(material(data), config, StepContext(3, step, 0.0), processes)
 
 
@@ -51,7 +51,7 @@ def test_layers_draw_what_torch_would_have_them_draw(monkeypatch: pytest.MonkeyP
 def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: float) -> None:
     config = replace(CONFIG, mixup=mixup)
     whole = _draw(digits, config, 7)
-    shares = [_draw(digits, config, 7, Processes(rank, 4)) for rank in range(4)]
+    shares = [_draw(digits, config, 7, ProcessGroup(rank, 4)) for rank in range(4)]
     for name in ("images", "targets", "goals"):
         assert torch.equal(
             torch.cat([getattr(share, name) for share in shares]), getattr(whole, name)
@@ -60,7 +60,7 @@ def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: floa
 
 def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> None:
     with pytest.raises(ConfigError, match=r"by 3 processes. Allowed: .* 63 or 66"):
-        _draw(digits, CONFIG, 0, Processes(0, 3))
+        _draw(digits, CONFIG, 0, ProcessGroup(0, 3))
 
 
 def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:

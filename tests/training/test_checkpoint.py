@@ -3,28 +3,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from hwnas.errors import RunError, TrainingError
-from hwnas.space import SearchSpace
-from hwnas.tasks.classification.task import Classes
-from hwnas.training.checkpoint import Checkpoint, State
-from hwnas.training.config import TrainingConfig
+from hwnas.core.errors import RunError, TrainingError
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.training.checkpoints import (
+    WINDOW,
+    Checkpoint,
+    CollapseDetector,
+    ParameterAverages,
+    TrainingState,
+)
 from hwnas.training.data import ImageData
-from hwnas.training.ema import Averages
-from hwnas.training.watch import WINDOW, Watch
+from hwnas.training.options import TrainingConfig
 from tests.training.fakes import Learner, same
 
 OF = {"family": "mbconv", "search space": "tiny (1234)", "train.lr": 0.1}
 
 
-def _state(tiny: SearchSpace, digits: ImageData, ema: float = 0.9) -> State:
+def _state(tiny: SearchSpace, digits: ImageData, ema: float = 0.9) -> TrainingState:
     module = Learner(tiny, digits, TrainingConfig()).supernet.module
     optimiser = torch.optim.AdamW(module.parameters())
-    averages = Averages(module, ema)
+    averages = ParameterAverages(module, ema)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimiser.step()
     averages.update(0)
-    return State(module, optimiser, averages, Watch(Classes(tuple("0123456789")), 100))
+    return TrainingState(
+        module, optimiser, averages, CollapseDetector(ClassificationTask(tuple("0123456789")), 100)
+    )
 
 
 def test_state_comes_back(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:

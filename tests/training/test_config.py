@@ -1,10 +1,10 @@
 import pytest
 
-from hwnas.errors import ConfigError
-from hwnas.families.base import Recipe
-from hwnas.training.config import TrainingConfig, fine_tuning
+from hwnas.core.errors import ConfigError
+from hwnas.models.families.base import TrainingRecipe
+from hwnas.training.options import TrainingConfig, fine_tuning
 
-FAMILY = Recipe("adamw", lr=0.001, weight_decay=0.05)
+FAMILY = TrainingRecipe("adamw", lr=0.001, weight_decay=0.05)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_impossible_training_is_refused(change: dict[str, float]) -> None:
 def test_family_decides_what_options_leave_open() -> None:
     assert TrainingConfig().recipe(FAMILY) == FAMILY
     found = TrainingConfig(optimiser="sgd", lr=0.3, weight_decay=0.0).recipe(FAMILY)
-    assert found == Recipe("sgd", 0.3, 0.0)
+    assert found == TrainingRecipe("sgd", 0.3, 0.0)
     other = TrainingConfig(optimiser="sgd").recipe(FAMILY)
     assert other.lr != FAMILY.lr, "the family's is of another optimiser"
     assert TrainingConfig(optimiser=FAMILY.optimiser).recipe(FAMILY) == FAMILY

@@ -1,14 +1,14 @@
 import torch
 from torch import nn
 
-from hwnas.training.ema import Averages, averaged
+from hwnas.training.checkpoints import ParameterAverages, averaged
 
 
 def test_averages_follow_the_weights_with_a_decay_that_grows() -> None:
     module = nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         module.weight.fill_(0.0)
-    averages = Averages(module, 0.5)
+    averages = ParameterAverages(module, 0.5)
     expected = 0.0
     for step in range(20):
         with torch.no_grad():
@@ -21,7 +21,7 @@ def test_averages_follow_the_weights_with_a_decay_that_grows() -> None:
 
 def test_module_holds_its_averages_for_a_while() -> None:
     module = nn.Linear(2, 1)
-    averages = Averages(module, 0.9)
+    averages = ParameterAverages(module, 0.9)
     with torch.no_grad():
         module.weight.fill_(7.0)
     before = averages.tensors()["weight"].clone()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from hwnas.tasks.base import Task
-from hwnas.tasks.classification.task import Classes
-from hwnas.tasks.regression.task import Values
-from hwnas.training.guessing import guessing, told
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.regression import RegressionTask
+from hwnas.training.inference import guessing, told
 
-TEN = Classes(tuple("0123456789"))
-ANGLES = Values.of(("angle",), np.linspace(-60, 60, 500, dtype=np.float32)[:, None])
+TEN = ClassificationTask(tuple("0123456789"))
+ANGLES = RegressionTask.of(("angle",), np.linspace(-60, 60, 500, dtype=np.float32)[:, None])
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from hwnas import families
-from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.api.training import CsvLog
-from hwnas.errors import ConfigError, TrainingError
-from hwnas.results import RunFolder
-from hwnas.space import SearchSpace
-from hwnas.training import checkpoint, loop, watch
-from hwnas.training.batches import Batch, StepContext
-from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
+from hwnas.core.errors import ConfigError, TrainingError
+from hwnas.core.run_folder import RunFolder
+from hwnas.models import families
+from hwnas.models.spaces import SearchSpace
+from hwnas.training import checkpoints, loop
+from hwnas.training.batches import StepContext, TrainingBatch
+from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import ImageData
-from hwnas.training.loop import Outcome, Trainee, device, n_steps
+from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+from hwnas.training.loop import StepOutcome, TrainingJobSpec, device, n_steps
+from hwnas.training.options import TrainingConfig
+from hwnas.workflows.train import CsvLog
 from tests.conftest import few_of
 from tests.training.fakes import KillAfter, Killed, Learner, material, same
 
 
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (watch, checkpoint):
+    for module in (checkpoints, checkpoints):
         monkeypatch.setattr(module, "WINDOW", 20)
 
 
@@ -110,7 +110,7 @@ def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
     learner, path = Learner(tiny, digits, CONFIG), tmp_path / "c.safetensors"
     sandwich = learner.sandwich
 
-    def step(batch: Batch, step_context: StepContext) -> Outcome:
+    def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         if step_context.step == poisoned_at:
             with torch.no_grad():
                 learner.weights["classifier.weight"].fill_(float("nan"))
@@ -134,7 +134,7 @@ def test_gradient_that_is_no_number_stops_training_before_it_is_used(
     learner = Learner(tiny, digits, CONFIG)
     sandwich = learner.sandwich
 
-    def step(batch: Batch, step_context: StepContext) -> Outcome:
+    def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         outcome = sandwich(batch, step_context)
         if step_context.step == 3:
             next(learner.supernet.module.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
@@ -163,16 +163,16 @@ def test_what_a_step_takes_is_found_though_nothing_is_learned(
     """Within as many steps as a collapse is judged by, and later than where it is."""
     monkeypatch.setattr(loop, "_TIMED_S", 1e9)
     config = TrainingConfig(epochs=1, batch_size=2, lr=1e-9)
-    assert n_steps(config, len(digits.train)) > 2 * watch.WINDOW
+    assert n_steps(config, len(digits.train)) > 2 * checkpoints.WINDOW
     learner, taken = Learner(tiny, digits, config), list[int]()
 
-    def step(batch: Batch, step_context: StepContext) -> Outcome:
+    def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         taken.append(step_context.step)
-        return Outcome({"loss": 2.3}, 0.0, 1)
+        return StepOutcome({"loss": 2.3}, 0.0, 1)
 
-    trainee = Trainee(learner.supernet.module, step, families.get("mbconv").recipe)
+    trainee = TrainingJobSpec(learner.supernet.module, step, families.get("mbconv").recipe)
     assert loop.step_s(trainee, material(digits), config, 0) > 0
-    assert len(taken) < watch.WINDOW
+    assert len(taken) < checkpoints.WINDOW
 
 
 def test_training_that_collapses_late_names_weights_of_before(
@@ -182,7 +182,7 @@ def test_training_that_collapses_late_names_weights_of_before(
     learner = Learner(tiny, digits, config)
     sandwich = learner.sandwich
 
-    def step(batch: Batch, step_context: StepContext) -> Outcome:
+    def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         if step_context.step >= 160:  # answers are guesses from here on
             with torch.no_grad():
                 learner.weights["classifier.weight"].zero_()
@@ -202,7 +202,7 @@ def test_batch_that_fits_into_memory_is_found(
     learner = Learner(tiny, digits, TrainingConfig(batch_size=512))
     sandwich = learner.sandwich
 
-    def step(batch: Batch, step_context: StepContext) -> Outcome:
+    def step(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         if len(batch.targets) > 100:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
         return sandwich(batch, step_context)
@@ -210,13 +210,13 @@ def test_batch_that_fits_into_memory_is_found(
     with pytest.raises(TrainingError, match=r"size=512 does not fit.*train.batch_size=64$"):
         learner.train(tmp_path / "c.safetensors", step=step)
 
-    def never(batch: Batch, step_context: StepContext) -> Outcome:
+    def never(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         raise MemoryError
 
     with pytest.raises(TrainingError, match=r"too little to try .* train.batch_size=256$"):
         learner.train(tmp_path / "c.safetensors", step=never)
 
-    def broken(batch: Batch, step_context: StepContext) -> Outcome:
+    def broken(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from hwnas.families.base import Recipe
-from hwnas.training.muon import is_turned, orthogonal
-from hwnas.training.optimiser import optimiser
+from hwnas.models.families.base import TrainingRecipe
+from hwnas.training.optimisers import is_turned, optimiser, orthogonal
 
 _TRAINS = """
 import sys, torch
-from hwnas.families.base import Recipe
-from hwnas.training.optimiser import optimiser
+from hwnas.models.families.base import TrainingRecipe as Recipe
+from hwnas.training.optimisers import optimiser
 for name in ("sgd", "adamw", "muon"):
     module = torch.nn.Linear(4, 2)
     of = optimiser(module, Recipe(name, 0.1, 1e-4), 0.9, 100)
@@ -30,7 +29,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
     torch.manual_seed(0)
     own = torch.nn.Linear(4, 2)
     its = copy.deepcopy(own)
-    recipe = Recipe(name, 0.1, 1e-2)
+    recipe = TrainingRecipe(name, 0.1, 1e-2)
     if name == "sgd":
         known: torch.optim.Optimizer = torch.optim.SGD(
             its.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True
@@ -72,7 +71,7 @@ def test_muon_turns_convolutions_and_keeps_their_norms() -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     before = [conv.weight.detach().clone() for conv in module if isinstance(conv, torch.nn.Conv2d)]
-    own = optimiser(module, Recipe("muon", 0.5, 1e-2), 0.9, 10_000)
+    own = optimiser(module, TrainingRecipe("muon", 0.5, 1e-2), 0.9, 10_000)
     module(torch.randn(4, 3, 8, 8)).square().mean().backward()
     own.step()
     for old, name in zip(before, ("0.weight", "1.weight"), strict=True):
@@ -86,7 +85,7 @@ def test_muon_turns_further_where_there_are_few_steps() -> None:
         torch.manual_seed(0)
         module = torch.nn.Conv2d(3, 8, 3)
         before = module.weight.detach().clone()
-        own = optimiser(module, Recipe("muon", 0.2, 0.0), 0.9, n_steps)
+        own = optimiser(module, TrainingRecipe("muon", 0.2, 0.0), 0.9, n_steps)
         module(torch.randn(4, 3, 8, 8)).square().mean().backward()
         own.step()
         return float((module.weight.detach() - before).norm() / before.norm())
@@ -110,7 +109,10 @@ def test_muon_descends_where_there_is_no_matrix() -> None:
         its.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True
     )
     images = torch.randn(2, 4, 3, 3)
-    for module, of in ((own, optimiser(own, Recipe("muon", 0.1, 1e-2), 0.9, 100)), (its, known)):
+    for module, of in (
+        (own, optimiser(own, TrainingRecipe("muon", 0.1, 1e-2), 0.9, 100)),
+        (its, known),
+    ):
         for _ in range(3):
             of.zero_grad()
             (module(images) - 1).square().sum().backward()
@@ -122,7 +124,7 @@ def test_muon_descends_where_there_is_no_matrix() -> None:
 def test_muon_leaves_alone_what_has_no_gradient() -> None:
     module = torch.nn.Conv2d(3, 8, 3, bias=False)
     before = module.weight.detach().clone()
-    own = optimiser(module, Recipe("muon", 0.5, 1e-2), 0.9, 10_000)
+    own = optimiser(module, TrainingRecipe("muon", 0.5, 1e-2), 0.9, 10_000)
     own.step()
     module.weight.grad = torch.zeros_like(module.weight)
     own.step()

@@ -6,18 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from hwnas import families, space
-from hwnas.families.blocks import ConvNormAct
-from hwnas.families.elastic import ElasticConv
-from hwnas.graph import Graph
-from hwnas.op import Signature
+from hwnas.models import families, spaces
+from hwnas.models.families.elastic_layers import ElasticConv
+from hwnas.models.families.layers import ConvNormAct
+from hwnas.models.graph import Graph, Signature
 from hwnas.training import precision
 
 
 def _lowered(name: str, *, largest: bool = True) -> Graph:
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     genotype = found.largest() if largest else found.smallest()
-    return families.of(found).lower(found, genotype, Signature(1, 10))
+    return families.family_of(found).lower(found, genotype, Signature(1, 10))
 
 
 @pytest.mark.parametrize(
@@ -34,10 +33,10 @@ def test_what_is_dense_is_trained_in_bfloat16_where_the_cpu_multiplies_it(
     lowered = _lowered(name, largest=largest)
     for able in (True, False):
         monkeypatch.setattr(precision, "_multiplies_bfloat16", lambda able=able: able)
-        assert precision.chosen("auto", lowered, "cpu") == (faster if able else "float32")
-        assert precision.chosen("auto", lowered, "cuda") == "float32"
+        assert precision.choose_precision("auto", lowered, "cpu") == (faster if able else "float32")
+        assert precision.choose_precision("auto", lowered, "cuda") == "float32"
         for asked in ("float32", "bfloat16"):
-            assert precision.chosen(asked, lowered, "cpu") == asked
+            assert precision.choose_precision(asked, lowered, "cpu") == asked
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])

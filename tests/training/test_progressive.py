@@ -2,9 +2,8 @@ import random
 
 import pytest
 
-from hwnas.space import SearchSpace
-from hwnas.training.progressive import admitted
-from hwnas.training.sandwich import draw
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.sandwich import admitted, draw
 
 KINDS = {"resolution": -1, "kernel": 1, "depth": 2, "width": 3, "expansion": 3}
 

@@ -6,22 +6,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hwnas import families, space
-from hwnas.families import annotations
-from hwnas.families.rounding import Rounding, rounded_by
-from hwnas.int8 import grid
-from hwnas.op import Signature
-from hwnas.space import Genotype, SearchSpace
-from hwnas.training.batches import Batch
-from hwnas.training.config import TrainingConfig
+from hwnas.models import families, spaces
+from hwnas.models.families import annotations
+from hwnas.models.families.elastic_layers import Rounding, rounded_by
+from hwnas.models.graph import Signature
+from hwnas.models.int8 import weight_grids
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.training.batches import TrainingBatch
 from hwnas.training.data import ImageData
+from hwnas.training.options import TrainingConfig
 from hwnas.training.sandwich import Sandwich
 
 _SIGNATURE = Signature(1, 10)
 
 
 def _packed(name: str) -> SearchSpace:
-    found = space.load(space.find(name))
+    found = spaces.load_space(spaces.find(name))
     choices = {**found.choices, "weight_bits": (3, 8)}
     return replace(found, choices=choices, fixed={**found.fixed, "weight_sparsity": "2:4"})
 
@@ -29,7 +29,7 @@ def _packed(name: str) -> SearchSpace:
 @pytest.mark.parametrize("name", ["dense_small", "mbconv_small", "resnet_small", "vit_small"])
 def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
     searched = _packed(name)
-    family = families.of(searched)
+    family = families.family_of(searched)
     supernet = family.supernet(searched, _SIGNATURE)
     supernet.module.train()
     for seed in range(4):
@@ -40,8 +40,8 @@ def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
         images = torch.randn(4, 1, side, side).to(memory_format=torch.channels_last)
         network = supernet.extract(genotype)
         plain = network(images)
-        grid.put_on(network, grid.grids(network, lowered))
-        with rounded_by(grid.rounding(supernet, genotype, lowered)):
+        weight_grids.put_on(network, weight_grids.grids(network, lowered))
+        with rounded_by(weight_grids.rounding(supernet, genotype, lowered)):
             found = supernet.forward(images, genotype)
         torch.testing.assert_close(found, network(images), rtol=1e-3, atol=1e-4)
         assert not torch.allclose(found, plain, rtol=1e-3, atol=1e-4)
@@ -55,20 +55,20 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
 ) -> None:
     torch.set_num_threads(n_threads)
     searched = _packed("tiny")
-    family = families.of(searched)
+    family = families.family_of(searched)
     torch.manual_seed(0)
     supernet = family.supernet(searched, digits.signature)
     supernet.module.train()
 
     def rounding(genotype: Genotype) -> Rounding:
         lowered = annotations.lower(family, searched, genotype, digits.signature)
-        return grid.rounding(supernet, genotype, lowered)
+        return weight_grids.rounding(supernet, genotype, lowered)
 
     def resolution(genotype: Genotype) -> int:
         return family.resolution(searched, genotype)
 
     part = digits.train.take(torch.arange(16))
-    batch = Batch(part.images, part.targets, part.targets, digits)
+    batch = TrainingBatch(part.images, part.targets, part.targets, digits)
     sandwich = Sandwich(supernet, searched, resolution, TrainingConfig(), rounding)
     # The largest has eight bits, and the smallest three.
     genotypes = [searched.largest(), searched.smallest()]

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.space import Genotype, SearchSpace
-from hwnas.training.batches import Batch
-from hwnas.training.config import TrainingConfig
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.training.batches import TrainingBatch
 from hwnas.training.data import ImageData
+from hwnas.training.options import TrainingConfig
 from hwnas.training.sandwich import draw
 from tests.training.fakes import Learner
 
 
-def _batch(digits: ImageData) -> Batch:
+def _batch(digits: ImageData) -> TrainingBatch:
     part = digits.train.take(torch.arange(16))
-    return Batch(part.images, part.targets, part.targets, digits)
+    return TrainingBatch(part.images, part.targets, part.targets, digits)
 
 
 def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:

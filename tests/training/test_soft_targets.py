@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas import families
-from hwnas.progress import Silent
-from hwnas.space import SearchSpace
+from hwnas.core.progress import NullProgress
+from hwnas.models import families
+from hwnas.models.spaces import SearchSpace
 from hwnas.training import soft_targets
 from hwnas.training.batches import StepContext, draw
-from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
-from hwnas.training.parallel import Processes
+from hwnas.training.options import TrainingConfig
+from hwnas.training.parallel import ProcessGroup
 from hwnas.training.precision import forward
-from hwnas.training.soft_targets import Views, record
+from hwnas.training.soft_targets import AugmentedViews, record
 from tests.training.fakes import material
 
 CONFIG = TrainingConfig(epochs=4, batch_size=128, unaugmented=0.4)
@@ -35,13 +35,13 @@ def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
 def test_recorded_answers_are_those_to_the_very_images_of_each_step(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig, first_epoch: int
 ) -> None:
-    views = Views(material(digits), config, 3, 12, first_epoch)
-    recorded = record(teacher, tmp_path, views, Silent())
+    views = AugmentedViews(material(digits), config, 3, 12, first_epoch)
+    recorded = record(teacher, tmp_path, views, NullProgress())
     assert recorded is not None
     total = config.epochs * views.n_steps
     for step in range(total):
         step_context = StepContext(3, first_epoch * views.n_steps + step, step / total)
-        batch = draw(material(digits), config, step_context, Processes())
+        batch = draw(material(digits), config, step_context, ProcessGroup())
         with torch.no_grad():
             expected = teacher(batch.at(12)).softmax(1)
         assert torch.allclose(recorded.of(batch, step_context), expected, atol=2e-3)
@@ -50,8 +50,8 @@ def test_recorded_answers_are_those_to_the_very_images_of_each_step(
 def test_recording_that_was_cut_off_goes_on(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = Views(material(digits), CONFIG, 3, 12)
-    assert record(teacher, tmp_path, views, Silent())
+    views = AugmentedViews(material(digits), CONFIG, 3, 12)
+    assert record(teacher, tmp_path, views, NullProgress())
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(written) == {
         "whole",
@@ -69,7 +69,7 @@ def test_recording_that_was_cut_off_goes_on(
         return forward(network, images, dtype)
 
     monkeypatch.setattr(soft_targets, "forward", counted)
-    assert record(teacher, tmp_path, views, Silent())
+    assert record(teacher, tmp_path, views, NullProgress())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
     assert len(calls) == views.n_steps
 
@@ -78,7 +78,7 @@ def test_answers_that_would_take_too_much_are_not_kept(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soft_targets, "_LARGEST", 1000)
-    views = Views(material(digits), CONFIG, 3, 12)
+    views = AugmentedViews(material(digits), CONFIG, 3, 12)
     assert views.n_recorded == 0, "the time of a teacher counts none"
-    assert record(teacher, tmp_path, views, Silent()) is None
+    assert record(teacher, tmp_path, views, NullProgress()) is None
     assert not list(tmp_path.iterdir())

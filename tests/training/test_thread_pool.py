@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from hwnas.training.thread_pool import ThreadPool
+from hwnas.training.parallel import ThreadPool
 
 
 @pytest.fixture(autouse=True)

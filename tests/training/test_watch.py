@@ -1,11 +1,11 @@
-from hwnas.tasks.classification.task import Classes
-from hwnas.training.watch import WINDOW, Watch
+from hwnas.tasks.classification import ClassificationTask
+from hwnas.training.checkpoints import WINDOW, CollapseDetector
 
-TEN = Classes(tuple("0123456789"))
+TEN = ClassificationTask(tuple("0123456789"))
 
 
 def _accuracies(rate: float, n_steps: int) -> list[float | None]:
-    watch = Watch(TEN, n_steps)
+    watch = CollapseDetector(TEN, n_steps)
     return [watch.count(step + 1, round(rate * 100), 100) for step in range(n_steps)]
 
 
@@ -21,11 +21,11 @@ def test_learning_and_short_trainings_are_not_stopped() -> None:
 
 
 def test_count_goes_on_where_it_was() -> None:
-    whole, cut = Watch(TEN, 400), Watch(TEN, 400)
+    whole, cut = CollapseDetector(TEN, 400), CollapseDetector(TEN, 400)
     for step in range(130):
         whole.count(step + 1, 50, 100)
         cut.count(step + 1, 50, 100)
-    resumed = Watch(TEN, 400)
+    resumed = CollapseDetector(TEN, 400)
     resumed.restore(cut.to_json())
     for step in range(130, 260):
         whole.count(step + 1, 50, 100)

@@ -15,13 +15,12 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.errors import SpaceError, unknown
-from hwnas.families.base import Recipe, Supernet
-from hwnas.families.blocks import ConvNormAct, Mean
-from hwnas.families.elastic import ElasticConv, ElasticLinear
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec, Shape, Signature
-from hwnas.space import Genotype, SearchSpace
+from hwnas.core.errors import SpaceError, unknown
+from hwnas.models.families.base import Supernet, TrainingRecipe
+from hwnas.models.families.elastic_layers import ElasticConv, ElasticLinear
+from hwnas.models.families.layers import ConvNormAct, Mean
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape, Signature
+from hwnas.models.spaces import Genotype, SearchSpace
 
 _ACT = "relu"
 _KERNEL = re.compile(r"stages\.\d+\.blocks\.\d+\.kernel")
@@ -122,12 +121,12 @@ class PlainSupernet(nn.Module):
 
 @final
 class Plain:
-    """What the entry point names: the methods of ``hwnas.families.base.Family``."""
+    """What the entry point names: the methods of ``hwnas.models.families.base.Family``."""
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> TrainingRecipe:
         """How these networks are trained where the user does not say otherwise."""
-        return Recipe("sgd", lr=0.1, weight_decay=5e-5)
+        return TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Refuse a space that these networks cannot be built from, in one line.

@@ -1,22 +1,22 @@
 """Images with targets: fixed train, validation and test splits, in memory or streamed."""
 
-from hwnas.training.data.augment import Changes, augment, draw_changes
-from hwnas.training.data.image_data import Batch, ImageData
-from hwnas.training.data.loading import load
-from hwnas.training.data.split import InMemorySplit, Split, StreamedSplit, ahead, some
-from hwnas.training.dataset import DatasetConfig
+from hwnas.training.data.augmentation import AugmentationParameters, augment, draw_changes
+from hwnas.training.data.image_data import ImageBatch, ImageData
+from hwnas.training.data.loading import load_data
+from hwnas.training.data.splits import DataSplit, InMemorySplit, StreamedSplit, ahead, some
+from hwnas.training.options import DatasetConfig
 
 __all__ = [
-    "Batch",
-    "Changes",
+    "AugmentationParameters",
+    "DataSplit",
     "DatasetConfig",
+    "ImageBatch",
     "ImageData",
     "InMemorySplit",
-    "Split",
     "StreamedSplit",
     "ahead",
     "augment",
     "draw_changes",
-    "load",
+    "load_data",
     "some",
 ]

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hwnas import files
-from hwnas.errors import DataError
-from hwnas.records.arrays import read_npz
-from hwnas.records.bounded import Damaged
-from hwnas.tasks.base import Kind, Targets
+from hwnas.core import files
+from hwnas.core.errors import DataError
+from hwnas.core.safe_arrays import read_npz
+from hwnas.core.safe_read import CorruptFileError
+from hwnas.tasks.base import Targets, TaskType
 
 SUFFIX = ".npz"
 _CHANNELS = (1, 3)
@@ -40,12 +40,12 @@ def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
     if not path.exists():
         content = io.BytesIO()
         np.savez(content, images=pixels, targets=said)
-        files.write(path, content.getvalue())
+        files.write_file(path, content.getvalue())
     return path
 
 
 def read_arrays(
-    where: str, path: Path, kind: Kind
+    where: str, path: Path, kind: TaskType
 ) -> tuple[NDArray[np.uint8], Mapping[str, Targets], tuple[str, ...], list[str]]:
     """Return images ``(N, side, side, C)``, targets, what networks answer, and notes.
 
@@ -55,7 +55,7 @@ def read_arrays(
     try:
         content = read_npz(path, ["images", "targets"])
         pixels, said = content["images"], content["targets"]
-    except (OSError, KeyError, Damaged) as error:
+    except (OSError, KeyError, CorruptFileError) as error:
         message = f"{where} cannot be read as arrays 'images' and 'targets': {error}"
         raise DataError(message) from None
     _check(where, pixels, said)

@@ -2,22 +2,26 @@
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
 
-from hwnas.errors import DataError
-from hwnas.tasks.base import Kind
-from hwnas.training.data.folder import chosen_splits
-from hwnas.training.data.source import Column, Source
-from hwnas.training.dataset import DatasetConfig
+from hwnas.core.errors import DataError
+from hwnas.tasks.base import TaskType
+from hwnas.training.data.encoded import ImageColumn, ImageSource
+from hwnas.training.data.folders import chosen_splits
+from hwnas.training.options import DatasetConfig
 
 
-def read_table(where: str, config: DatasetConfig, path: Path | None, kind: Kind) -> Source:
+def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskType) -> ImageSource:
     """Return the images of ``path``, or else those of ``config.hub_id``.
 
     Raises:
@@ -32,15 +36,15 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: Kind)
         if not len(table):
             raise DataError(f"{where}: split '{split}' is empty. Remove it, or fill it.")
     kinds = (datasets.ClassLabel,) if kind.categorical else ()
-    wanted = _Wanted("label", kinds, kind.columns)
-    picture = _Wanted("image", (datasets.Image,), ("image", "img"))
+    wanted = _RequestedColumn("label", kinds, kind.columns)
+    picture = _RequestedColumn("image", (datasets.Image,), ("image", "img"))
     image = _column(where, splits["train"], config.image_column, picture)
     label = _column(where, splits["train"], config.label_column, wanted)
     images = {split: _images(where, split, table, image) for split, table in splits.items()}
     labels = {split: table.data.column(label).to_pylist() for split, table in splits.items()}
     names = getattr(splits["train"].features[label], "names", None)
     targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
-    return Source(images, targets, names)
+    return ImageSource(images, targets, names)
 
 
 def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def _check_parquet(where: str, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _RequestedColumn:
     """A column that is looked for."""
 
     what: str  #: as options call it
@@ -123,7 +127,7 @@ class _Wanted:
     usual: Sequence[str]  #: names, where no feature is of the kinds
 
 
-def _column(where: str, table: Any, chosen: str | None, wanted: _Wanted) -> str:
+def _column(where: str, table: Any, chosen: str | None, wanted: _RequestedColumn) -> str:
     """Return the name of the column that holds images, or targets."""
     what, usual = wanted.what, wanted.usual
     if chosen is not None:
@@ -149,12 +153,61 @@ def _column(where: str, table: Any, chosen: str | None, wanted: _Wanted) -> str:
     return str(found[0])
 
 
-def _images(where: str, split: str, table: Any, column: str) -> Column:
+def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
     import datasets
 
     try:
         cast = table.cast_column(column, datasets.Image(decode=False))
-        return Column(f"{where}, split '{split}',", cast.data.column(column))
+        return ImageColumn(f"{where}, split '{split}',", cast.data.column(column))
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise DataError(f"{where}: column '{column}' does not hold images: {reason}.") from None
+
+
+# Data sets that need no network and no files.
+
+_SEED = 0  # the angles are part of the data set: they never follow the run's seed
+_SIDE = 16  # pixels, that digits are enlarged to before they are rotated
+_MOST = 60.0  # degrees, to either side: beyond, a 6 becomes a 9
+
+
+@dataclass(frozen=True)
+class EmbeddedData:
+    """Images ``(N, H, W, C)`` in uint8 with targets."""
+
+    task: str  #: what the targets are for
+    images: NDArray[np.uint8]
+    targets: NDArray[Any]
+    names: tuple[str, ...]  #: of what networks answer
+
+
+def digits() -> EmbeddedData:
+    """Return 1,797 handwritten digits of 8x8 pixels with their labels."""
+    found = load_digits()
+    images = np.round(found.images * 255 / 16).astype(np.uint8)[..., None]
+    names = tuple(map(str, found.target_names))
+    return EmbeddedData("classification", images, found.target, names)
+
+
+def digit_angles() -> EmbeddedData:
+    """Return the digits, enlarged to 16x16 pixels and rotated, with their angles in degrees.
+
+    Angles are uniform in [-60, 60], counter-clockwise. How a writer slants digits is not known, so
+    that nobody can be right to the degree.
+    """
+    upright = digits().images[..., 0]
+    angles = np.random.default_rng(_SEED).uniform(-_MOST, _MOST, len(upright))
+    rotated = [_rotated(image, angle) for image, angle in zip(upright, angles, strict=True)]
+    return EmbeddedData("regression", np.stack(rotated)[..., None], angles, ("angle_deg",))
+
+
+def _rotated(image: NDArray[np.uint8], angle: float) -> NDArray[np.uint8]:
+    picture = Image.fromarray(image).resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
+    return np.asarray(picture.rotate(angle, Image.Resampling.BICUBIC), np.uint8)
+
+
+#: By the name of the data set.
+EMBEDDED: Mapping[str, Callable[[], EmbeddedData]] = {
+    "digits": digits,
+    "digit_angles": digit_angles,
+}

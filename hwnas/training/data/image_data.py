@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.op import Signature
+from hwnas.models.graph import Signature
 from hwnas.tasks.base import Task
-from hwnas.training.data.split import InMemorySplit, Split, ahead, digest
+from hwnas.training.data.splits import DataSplit, InMemorySplit, ahead, digest
 
 _BATCH = 256  # images of a streamed split that are decoded at once
 _MOST = 1 << 28  # bytes that prepared images of a split in memory take at once
 
-Batch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
+ImageBatch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class ImageData:
     """A data set. Search reads ``train`` and ``validation``; only verification reads ``test``."""
 
     name: str
-    train: Split
-    validation: Split
-    test: Split
+    train: DataSplit
+    validation: DataSplit
+    test: DataSplit
     task: Task
     mean: tuple[float, ...]  #: per channel, of the training images in [0, 1]
     std: tuple[float, ...]
@@ -67,8 +67,13 @@ class ImageData:
         return n * len(self.mean) * resolution**2 * 4
 
     def batches(
-        self, split: Split, resolution: int, index: Tensor | None = None, *, rounded: bool = False
-    ) -> Iterator[Batch]:
+        self,
+        split: DataSplit,
+        resolution: int,
+        index: Tensor | None = None,
+        *,
+        rounded: bool = False,
+    ) -> Iterator[ImageBatch]:
         """Yield the images of a split, or those at ``index``, prepared, and their targets.
 
         A small split in memory is one batch; others come in several, decoded ahead of time where
@@ -80,7 +85,7 @@ class ImageData:
             size = max(_BATCH, _MOST // self.n_bytes(1, resolution))
         chunks = torch.split(order, size)
 
-        def batch(i: int) -> Batch:
+        def batch(i: int) -> ImageBatch:
             part = split.take(chunks[i])
             return self.prepare(part.images, resolution, rounded=rounded), part.targets
 

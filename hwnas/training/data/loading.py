@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,20 +13,54 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.model_selection import train_test_split
 
-from hwnas import machine, tasks
-from hwnas.errors import ConfigError, DataError
-from hwnas.progress import Progress
-from hwnas.tasks.base import Kind, Targets
+from hwnas import tasks
+from hwnas.core import machine
+from hwnas.core.errors import ConfigError, DataError
+from hwnas.core.progress import Progress
+from hwnas.tasks.base import Targets, TaskType
 from hwnas.training.data.arrays import SUFFIX, read_arrays
-from hwnas.training.data.duplicates import shared
-from hwnas.training.data.embedded import EMBEDDED
-from hwnas.training.data.folder import is_image_folder, read_folder
-from hwnas.training.data.hub import read_table
+from hwnas.training.data.encoded import UNREADABLE, EncodedImages, ImageShape, ImageSource, header
+from hwnas.training.data.folders import is_image_folder, read_folder
+from hwnas.training.data.hub import EMBEDDED, read_table
 from hwnas.training.data.image_data import ImageData
-from hwnas.training.data.picture import UNREADABLE, Shape, header
-from hwnas.training.data.source import Encoded, Source
-from hwnas.training.data.split import Decoder, InMemorySplit, Rows, Split, StreamedSplit, threads
-from hwnas.training.dataset import DatasetConfig
+from hwnas.training.data.splits import (
+    DataSplit,
+    Decoder,
+    ImageRows,
+    InMemorySplit,
+    StreamedSplit,
+    threads,
+)
+from hwnas.training.options import DatasetConfig
+
+# Equal files in different splits: what was learned from one is no answer to the other.
+
+_HALVES = np.dtype([("first", "u8"), ("second", "u8")])
+
+
+def shared(hashes: Mapping[str, NDArray[np.uint8]], where: Callable[[str, int], str]) -> list[str]:
+    """Return in sentences how many images of other splits are images of ``train``, too.
+
+    Args:
+        hashes: By split, of what each image's file holds, ``(N, 16)``.
+        where: Says which image that of a split is, by its place there.
+    """
+    train, *others = (
+        np.ascontiguousarray(hashes[name]).view(_HALVES).ravel()
+        for name in ("train", "validation", "test")
+    )
+    found = []
+    for name, own in zip(("validation", "test"), others, strict=True):
+        same = np.flatnonzero(np.isin(own, train))
+        if len(same):
+            first = int(np.flatnonzero(train == own[same[0]])[0])
+            found.append(
+                f"{len(same)} of {len(own)} {name} images are training images, too, for example "
+                f"{where(name, int(same[0]))} and {where('train', first)}: accuracies are too high "
+                "by what is known by heart."
+            )
+    return found
+
 
 _SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
 _GREY = ("1", "L", "LA")
@@ -38,7 +72,7 @@ _GIB = 1 << 30
 _CHUNK = 64  # images that a thread looks at, at a time
 
 
-def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
+def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
     """Load a data set; images of different or of large sizes are resized to ``max_resolution``.
 
     Raises:
@@ -58,7 +92,7 @@ def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> Imag
 
 def _image_data(
     config: DatasetConfig,
-    splits: Mapping[str, Split],
+    splits: Mapping[str, DataSplit],
     names: tuple[str, ...],
     notes: Sequence[str],
 ) -> ImageData:
@@ -67,7 +101,9 @@ def _image_data(
     return ImageData(config.name, **splits, task=task, mean=mean, std=std, notes=tuple(notes))
 
 
-def _embedded(config: DatasetConfig, kind: Kind) -> tuple[dict[str, Split], tuple[str, ...]]:
+def _embedded(
+    config: DatasetConfig, kind: TaskType
+) -> tuple[dict[str, DataSplit], tuple[str, ...]]:
     if config.name not in EMBEDDED:
         raise ConfigError(
             f"dataset={config.name} needs dataset.path=DIR (Parquet files or image folders) "
@@ -81,7 +117,7 @@ def _embedded(config: DatasetConfig, kind: Kind) -> tuple[dict[str, Split], tupl
     return _in_memory(where, found.images, targets, names, config)[0], names
 
 
-def _arrays(where: str, config: DatasetConfig, kind: Kind) -> ImageData:
+def _arrays(where: str, config: DatasetConfig, kind: TaskType) -> ImageData:
     path = Path(str(config.path)).expanduser()
     if not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
@@ -99,14 +135,14 @@ def _in_memory(
     targets: Mapping[str, Targets],
     names: tuple[str, ...],
     config: DatasetConfig,
-) -> tuple[dict[str, Split], dict[str, Rows]]:
+) -> tuple[dict[str, DataSplit], dict[str, ImageRows]]:
     """Return the splits of images ``(N, H, W, C)`` that are in memory, and the rows of each."""
     whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets["train"]))
     rows = {name: part for name, (_, part) in _divided(where, targets, names, config).items()}
     return {name: whole.take(torch.from_numpy(part)) for name, part in rows.items()}, rows
 
 
-def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:
+def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
@@ -119,7 +155,7 @@ def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:
 
 def _divided(
     where: str, targets: Mapping[str, Targets], names: tuple[str, ...], config: DatasetConfig
-) -> dict[str, tuple[str, Rows]]:
+) -> dict[str, tuple[str, ImageRows]]:
     """Return for each split from which split of the source it comes, and its rows there.
 
     What the source lacks is split off from ``train``, the same way every time; every part has its
@@ -179,7 +215,7 @@ class _Survey:
 
 
 def _encoded(
-    where: str, source: Source, config: DatasetConfig, max_resolution: int, progress: Progress
+    where: str, source: ImageSource, config: DatasetConfig, max_resolution: int, progress: Progress
 ) -> tuple[dict[str, StreamedSplit], list[str]]:
     """Return the splits, none of them decoded, and what was done to the images."""
     divided = _divided(where, source.targets, source.names, config)
@@ -205,9 +241,9 @@ def _encoded(
 
 def _shared(
     where: str,
-    source: Source,
+    source: ImageSource,
     hashes: Mapping[str, NDArray[np.uint8]],
-    divided: Mapping[str, tuple[str, Rows]],
+    divided: Mapping[str, tuple[str, ImageRows]],
 ) -> list[str]:
     """Return what there is to say of images that are in several splits."""
 
@@ -220,7 +256,7 @@ def _shared(
 
 
 def _surveyed(
-    name: str, images: Encoded, survey: _Survey, pool: ThreadPoolExecutor, progress: Progress
+    name: str, images: EncodedImages, survey: _Survey, pool: ThreadPoolExecutor, progress: Progress
 ) -> NDArray[np.uint8]:
     """Look at the header of every image; return hashes of what they hold, ``(N, bytes)``."""
 
@@ -250,7 +286,7 @@ def _table(hashes: Sequence[bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(hashes), np.uint8).reshape(len(hashes), _HASH_BYTES)
 
 
-def _header(images: Encoded, row: int, content: bytes) -> Image.Image:
+def _header(images: EncodedImages, row: int, content: bytes) -> Image.Image:
     try:
         picture = header(content)
     except UNREADABLE as error:
@@ -264,11 +300,13 @@ def _header(images: Encoded, row: int, content: bytes) -> Image.Image:
     return picture
 
 
-def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[Shape, list[str]]:
+def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[ImageShape, list[str]]:
     """Return what images are decoded to: their own size where all agree, are square and small."""
     (width, height), n = min(survey.sizes), len(survey.sizes)
     keep = n == 1 and width == height <= 2 * max_resolution
-    shape = Shape(width if keep else max_resolution, "L" if survey.modes <= set(_GREY) else "RGB")
+    shape = ImageShape(
+        width if keep else max_resolution, "L" if survey.modes <= set(_GREY) else "RGB"
+    )
     notes = []
     if not keep:
         sizes = f"of {n} sizes" if n > 1 else f"of {width}x{height} pixels"
@@ -284,14 +322,14 @@ def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[Shape, lis
 
 def _kept(
     splits: Mapping[str, StreamedSplit], in_memory: bool | None, progress: Progress
-) -> tuple[dict[str, Split], str]:
+) -> tuple[dict[str, DataSplit], str]:
     """Decode the splits that are kept in memory, and say which are.
 
     What is read most often comes first: validation is, once a candidate.
     """
     limit = _SHARE * machine.memory_bytes()
     left = {None: limit, True: float("inf"), False: 0.0}[in_memory]
-    kept: dict[str, Split] = {}
+    kept: dict[str, DataSplit] = {}
     words = []
     for name in ("validation", "test", "train"):
         split = splits[name]
@@ -312,7 +350,7 @@ def _kept(
     return kept, f"Decoded images: {', '.join(words)}; {reason}."
 
 
-def _normalisation(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalisation(train: DataSplit) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the channels: of all images, or of a fixed sample."""
     if not isinstance(train, InMemorySplit):
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(train))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from hwnas.progress import Silent
-from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.core.progress import NullProgress
+from hwnas.training.data import DatasetConfig, ImageData, load_data
 
 
 def png(size: tuple[int, int], mode: str = "L", value: int = 100) -> bytes:
@@ -63,4 +63,4 @@ def write_folder(path: Path, classes: dict[str, Sequence[bytes]]) -> Path:
 
 
 def loaded(path: Path, **options: Any) -> ImageData:
-    return load(DatasetConfig("mine", path=str(path), **options), 16, Silent())
+    return load_data(DatasetConfig("mine", path=str(path), **options), 16, NullProgress())

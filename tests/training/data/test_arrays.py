@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from hwnas.api.data import OwnData, kept
-from hwnas.errors import DataError
-from hwnas.progress import Silent
-from hwnas.training.data import DatasetConfig, load
+from hwnas.core.errors import DataError
+from hwnas.core.progress import NullProgress
+from hwnas.training.data import DatasetConfig, load_data
+from hwnas.workflows.python_data import UserData, kept
 
 N = 40
 IMAGES = np.arange(N, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
@@ -20,7 +20,7 @@ IMAGES = np.arange(N, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
 def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
     values = np.stack([np.arange(N) / 4, np.arange(N) - 7.5], axis=1)[:, :n_values]
     path = kept((IMAGES, values), tmp_path)
-    data = load(DatasetConfig("images", path=str(path), task="regression"), 8, Silent())
+    data = load_data(DatasetConfig("images", path=str(path), task="regression"), 8, NullProgress())
     assert data.task.n_outputs == n_values
     for split in (data.train, data.validation, data.test):
         images, targets = split.content()
@@ -39,21 +39,21 @@ def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
 def test_values_are_no_classes(tmp_path: Path, targets: NDArray[np.generic], message: str) -> None:
     path = kept((IMAGES, targets), tmp_path)
     with pytest.raises(DataError, match=message):
-        load(DatasetConfig("images", path=str(path)), 8, Silent())
+        load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
 
 
 def test_images_that_are_there_several_times_are_told(tmp_path: Path) -> None:
     path = kept((np.concatenate([IMAGES, IMAGES]), [*"ab"] * N), tmp_path)
-    notes = load(DatasetConfig("images", path=str(path)), 8, Silent()).notes
+    notes = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes
     assert any("images are training images, too, for example image " in note for note in notes)
     path = kept((IMAGES, [*"ab"] * (N // 2)), tmp_path)
-    assert load(DatasetConfig("images", path=str(path)), 8, Silent()).notes == ()
+    assert load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes == ()
 
 
 def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
     red = Image.new("RGB", (8, 8), (200, 10, 10)).convert("P")
     path = kept([(red, "a"), (red, "b")] * 10, tmp_path)
-    data = load(DatasetConfig("images", path=str(path)), 8, Silent())
+    data = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
     assert data.mean == pytest.approx((200 / 255, 10 / 255, 10 / 255), abs=0.05)
 
 
@@ -71,7 +71,7 @@ def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
-def test_no_images_are_refused_in_words(tmp_path: Path, data: OwnData) -> None:
+def test_no_images_are_refused_in_words(tmp_path: Path, data: UserData) -> None:
     with pytest.raises(DataError, match=r"no images\.$"):
         kept(data, tmp_path)
 

@@ -2,8 +2,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hwnas.training.data import Changes, DatasetConfig, augment, draw_changes
-from hwnas.training.data.augment import crop
+from hwnas.training.data import AugmentationParameters, DatasetConfig, augment, draw_changes
+from hwnas.training.data.augmentation import crop
 
 
 def test_shift_moves_images_without_changing_them() -> None:
@@ -21,9 +21,9 @@ def test_shift_moves_images_without_changing_them() -> None:
 def test_digits_are_not_mirrored_and_fashion_is() -> None:
     import yaml
 
-    from hwnas import content
+    from hwnas.core import package
 
-    folder = content.ROOT / "conf" / "dataset"
+    folder = package.ROOT / "conf" / "dataset"
     flips = {
         name: yaml.safe_load((folder / f"{name}.yaml").read_text())["dataset"]["flip"]
         for name in ("digits", "fashion_mnist")
@@ -89,5 +89,5 @@ def test_crop_shows_what_lies_in_its_box_enlarged() -> None:
 def test_no_crop_draws_nothing() -> None:
     rng = torch.Generator().manual_seed(0)
     before = rng.get_state()
-    assert draw_changes(8, 32, DatasetConfig("x"), rng) == Changes()
+    assert draw_changes(8, 32, DatasetConfig("x"), rng) == AugmentationParameters()
     assert torch.equal(rng.get_state(), before)

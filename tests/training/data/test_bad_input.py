@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from hwnas.__main__ import run
-from hwnas.errors import ConfigError, DataError
+from hwnas.core.errors import ConfigError, DataError
 from hwnas.training.data import DatasetConfig
 from tests.conftest import images_of
 from tests.training.data.made import loaded, photo, png, write, write_folder, write_hub
@@ -236,8 +236,8 @@ def test_gated_data_set_tells_how_to_log_in(monkeypatch: pytest.MonkeyPatch, err
     import httpx2
     from huggingface_hub.errors import GatedRepoError
 
-    from hwnas.progress import Silent
-    from hwnas.training.data import load
+    from hwnas.core.progress import NullProgress
+    from hwnas.training.data import load_data
 
     def refuse(name: str) -> None:
         request = httpx2.Request("GET", "https://huggingface.co")
@@ -248,7 +248,7 @@ def test_gated_data_set_tells_how_to_log_in(monkeypatch: pytest.MonkeyPatch, err
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(DataError, match=r"is gated.*hf auth login"):
-        load(DatasetConfig("imagenet1k", hub_id="ILSVRC/imagenet-1k"), 224, Silent())
+        load_data(DatasetConfig("imagenet1k", hub_id="ILSVRC/imagenet-1k"), 224, NullProgress())
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,24 @@ import torch
 import yaml
 from PIL import Image
 
-from hwnas import content
-from hwnas.errors import ConfigError
-from hwnas.progress import Silent
+from hwnas.core import package
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
 from hwnas.training.data import (
     DatasetConfig,
+    DataSplit,
     ImageData,
     InMemorySplit,
-    Split,
     StreamedSplit,
-    load,
-    walk,
+    folders,
+    load_data,
 )
 from tests.conftest import SHARED, images_of, needs_fashion_mnist
 from tests.training.data.made import loaded, photo, png, write, write_folder, write_hub
 
 
 def test_digits_are_split_the_same_way_every_time(digits: ImageData) -> None:
-    again = load(DatasetConfig("digits", validation=0.25), 28, Silent())
+    again = load_data(DatasetConfig("digits", validation=0.25), 28, NullProgress())
     assert digits.digest == again.digest
     assert [len(s) for s in (digits.train, digits.validation, digits.test)] == [1077, 360, 360]
     assert digits.task.n_outputs == 10
@@ -73,7 +73,9 @@ def test_mean_and_deviation_are_those_of_all_pixels(digits: ImageData) -> None:
 
 @pytest.fixture(scope="module")
 def fashion_mnist() -> ImageData:
-    return load(DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent())
+    return load_data(
+        DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, NullProgress()
+    )
 
 
 @pytest.mark.slow
@@ -118,7 +120,7 @@ def test_own_validation_and_test_splits_are_used(tmp_path: Path, validation: str
 
 def test_data_set_without_a_place_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs dataset\.path=DIR"):
-        load(DatasetConfig("images"), 16, Silent())
+        load_data(DatasetConfig("images"), 16, NullProgress())
 
 
 def test_cifar_100_is_read_by_its_fine_labels(tmp_path: Path) -> None:
@@ -129,8 +131,8 @@ def test_cifar_100_is_read_by_its_fine_labels(tmp_path: Path) -> None:
         }
         path = tmp_path / f"{split}-00000-of-00001.parquet"
         write_hub(path, [png((32, 32), "RGB")] * n, columns, "img")
-    conf = yaml.safe_load((content.ROOT / "conf/dataset/cifar100.yaml").read_text())["dataset"]
-    data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
+    conf = yaml.safe_load((package.ROOT / "conf/dataset/cifar100.yaml").read_text())["dataset"]
+    data = load_data(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, NullProgress())
     assert data.task.names == ("apple", "bear", "can", "dolphin")
     assert (len(data.train), len(data.validation), len(data.test)) == (36, 4, 8)
     assert images_of(data.train).shape == (36, 32, 32, 3)
@@ -143,8 +145,8 @@ def test_validation_of_imagenet_serves_as_the_test_split(tmp_path: Path) -> None
         photos = [photo(rng, (60, 50)) for _ in values]
         names = ("tench", "goldfish")
         write_hub(tmp_path / f"{split}-0.parquet", photos, {"label": (names, values)})
-    conf = yaml.safe_load((content.ROOT / "conf/dataset/imagenet1k.yaml").read_text())["dataset"]
-    data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
+    conf = yaml.safe_load((package.ROOT / "conf/dataset/imagenet1k.yaml").read_text())["dataset"]
+    data = load_data(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, NullProgress())
     assert (len(data.train), len(data.validation), len(data.test)) == (198, 2, 10)
     assert data.test.targets.tolist() == labels["validation"]
     assert any("60x50 pixels are resized to 32x32" in note for note in data.notes)
@@ -196,7 +198,7 @@ def test_what_fits_is_kept_in_memory_what_is_read_most_first(
     assert all(isinstance(s, InMemorySplit) for s in _splits(loaded(path)))
     assert not any(isinstance(s, InMemorySplit) for s in _splits(loaded(path, in_memory=False)))
     # 8 images for validation, 20 for the test, 72 to train; a quarter of the memory is theirs.
-    monkeypatch.setattr("hwnas.machine.memory_bytes", lambda: 4 * 64 * 50)
+    monkeypatch.setattr("hwnas.core.machine.memory_bytes", lambda: 4 * 64 * 50)
     data = loaded(path)
     assert isinstance(data.validation, InMemorySplit)
     assert isinstance(data.test, InMemorySplit)
@@ -205,7 +207,7 @@ def test_what_fits_is_kept_in_memory_what_is_read_most_first(
     assert all(isinstance(s, InMemorySplit) for s in _splits(loaded(path, in_memory=True)))
 
 
-def _splits(data: ImageData) -> tuple[Split, ...]:
+def _splits(data: ImageData) -> tuple[DataSplit, ...]:
     return data.train, data.validation, data.test
 
 
@@ -242,4 +244,4 @@ def test_streamed_digests_tell_images_and_splits_apart(tmp_path: Path) -> None:
 def test_folder_in_memory_is_read() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         (Path(folder) / "a.png").touch()
-        assert [*walk.files("", Path(folder))] == [Path(folder) / "a.png"]
+        assert [*folders.files("", Path(folder))] == [Path(folder) / "a.png"]

@@ -10,20 +10,21 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hwnas import build
 from hwnas.__main__ import run
-from hwnas.budget import Budget
-from hwnas.config import RunConfig, SearchConfig
-from hwnas.finishing.finisher import Finisher, verifier
-from hwnas.finishing.options import FinishConfig
-from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder
-from hwnas.searching.verify import verify
-from hwnas.target import Target
-from hwnas.tasks.score import Incumbent
-from hwnas.training.config import TrainingConfig
+from hwnas.core.progress import NullProgress
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.target import Target
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.verification import verify
+from hwnas.tasks.base import Incumbent
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
-from hwnas.weights import Accuracies, accuracies
+from hwnas.training.finetuning.finetuning_options import FinishConfig
+from hwnas.training.options import TrainingConfig
+from hwnas.workflows import components
+from hwnas.workflows.components import Accuracies, accuracies
+from hwnas.workflows.config import RunConfig, SearchConfig
+from hwnas.workflows.search.finisher import Finetuner, verifier
 from tests.conftest import SHARED_WEIGHTS
 from tests.training.data.made import write
 
@@ -42,7 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("digits") / "x.parquet", contents, labels)
 
 
-def _parts(npu: Target, path: Path, in_memory: bool) -> build.Parts:
+def _parts(npu: Target, path: Path, in_memory: bool) -> components.SearchComponents:
     dataset = DatasetConfig("images", path=str(path), validation=0.4, in_memory=in_memory)
     runs = str(path.parent / f"supernets-{in_memory}")
     config = SearchConfig(
@@ -54,22 +55,24 @@ def _parts(npu: Target, path: Path, in_memory: bool) -> build.Parts:
         finish=FinishConfig(epochs=0),
         run=RunConfig(supernets=runs),
     )
-    return build.parts(config, Silent())
+    return components.parts(config, NullProgress())
 
 
 @pytest.fixture(scope="module")
-def kept(npu: Target, path: Path) -> build.Parts:
+def kept(npu: Target, path: Path) -> components.SearchComponents:
     return _parts(npu, path, in_memory=True)
 
 
 @pytest.fixture(scope="module")
-def streamed(npu: Target, path: Path) -> build.Parts:
+def streamed(npu: Target, path: Path) -> components.SearchComponents:
     return _parts(npu, path, in_memory=False)
 
 
 @pytest.fixture(scope="module")
-def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[Accuracies, ...]:
-    return tuple(accuracies(parts, Silent()) for parts in (kept, streamed))
+def evaluators(
+    kept: components.SearchComponents, streamed: components.SearchComponents
+) -> tuple[Accuracies, ...]:
+    return tuple(accuracies(parts, NullProgress()) for parts in (kept, streamed))
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +81,9 @@ def _several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_and_scoring(
-    kept: build.Parts, streamed: build.Parts, evaluators: tuple[Accuracies, ...]
+    kept: components.SearchComponents,
+    streamed: components.SearchComponents,
+    evaluators: tuple[Accuracies, ...],
 ) -> None:
     assert isinstance(kept.data.train, InMemorySplit)
     assert isinstance(streamed.data.train, StreamedSplit)
@@ -93,20 +98,20 @@ def test_training_and_scoring(
 
 
 def test_verification(
-    kept: build.Parts,
-    streamed: build.Parts,
+    kept: components.SearchComponents,
+    streamed: components.SearchComponents,
     evaluators: tuple[Accuracies, ...],
     tmp_path: Path,
 ) -> None:
     genotype = kept.space.smallest()
-    figures = dict(build.cost_model(kept, None).cost(genotype).figures)
+    figures = dict(components.cost_model(kept, None).cost(genotype).figures)
     found = []
     for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
-        bench = verifier(parts, Finisher(parts, evaluator), None)
+        bench = verifier(parts, Finetuner(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
         (member,) = verify(
-            members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+            members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
         ).members
         found.append((member.figures, member.files))
     assert found[0] == found[1]

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hwnas.errors import DataError
-from hwnas.progress import Silent
-from hwnas.training.data import DatasetConfig, load
+from hwnas.core.errors import DataError
+from hwnas.core.progress import NullProgress
+from hwnas.training.data import DatasetConfig, load_data
 
 N = 40
 
@@ -39,7 +39,7 @@ def _config(path: Path, label_column: str | None = None) -> DatasetConfig:
 # What reads the CSV file leaves it to the garbage collector to close: here, not in another test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_csv_beside_images_says_their_values(tmp_path: Path) -> None:
-    data = load(_config(_folder(tmp_path / "of")), 8, Silent())
+    data = load_data(_config(_folder(tmp_path / "of")), 8, NullProgress())
     assert data.task.names == ("value",)
     for split in (data.train, data.validation, data.test):
         part = split.take(torch.arange(len(split)))
@@ -53,7 +53,7 @@ def test_table_may_have_several_values_an_image(tmp_path: Path) -> None:
     images = [{"bytes": (source / f"{i}.png").read_bytes(), "path": None} for i in range(N)]
     values = [[float(i), float(-i)] for i in range(N)]
     pq.write_table(pa.table({"image": images, "xy": values}), tmp_path / "t.parquet")
-    data = load(_config(tmp_path / "t.parquet", label_column="xy"), 8, Silent())
+    data = load_data(_config(tmp_path / "t.parquet", label_column="xy"), 8, NullProgress())
     assert data.task.n_outputs == 2
     assert data.task.names == ("value_0", "value_1")
 
@@ -63,4 +63,4 @@ def test_folders_without_values_are_refused_with_the_cure(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         _image(tmp_path / name / "0.png", 3)
     with pytest.raises(DataError, match=r"metadata\.csv"):
-        load(_config(tmp_path), 8, Silent())
+        load_data(_config(tmp_path), 8, NullProgress())

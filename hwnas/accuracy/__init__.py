@@ -1,1 +1,0 @@
-"""How accurate a candidate is."""

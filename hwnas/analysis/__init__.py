@@ -1,0 +1,1 @@
+"""The folder ``analysis``: say here what it is for."""

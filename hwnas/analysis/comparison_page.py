@@ -1,0 +1,202 @@
+"""A comparison of fronts, as a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hwnas.analysis import search_page
+from hwnas.analysis.bootstrap import FrontUncertainty
+from hwnas.analysis.comparison_tables import comparison_tables
+from hwnas.analysis.fronts import FrontStage, RunFront
+from hwnas.analysis.page.model import FrontExplorer, Page, PagePoint, RunData, SvgFigure
+from hwnas.analysis.summary import Comparison, kind_of
+from hwnas.analysis.tables import parts
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.run_folder import Row
+from hwnas.models.spaces.union import shown
+from hwnas.nas.front import distinct
+from hwnas.tasks import metrics
+from hwnas.tasks.metrics import Metric, column
+
+#: A member's probability of being on the front of all that is compared.
+_ON_ALL = "p_on_front_of_all"
+_SEARCHED = (
+    "Each point is a network, with its figures as its search read them (or its file gives them). "
+    "Coloured: the front of its run. Grey: networks that another one of the same run dominates: "
+    "no less accurate, and no dearer in any objective. The thin lines are the best that a front "
+    "reaches up to each cost."
+)
+_LIMITS = (
+    "Sliders set limits: what does not fit turns grey. A limit is held against the worse end of an "
+    "interval, where there is one."
+)
+_CHANCE = (
+    "P(on the front of all): how often a network is on the front of all that are compared, when "
+    "each figure is drawn from its interval."
+)
+_TITLES = {
+    "fronts": "Fronts, as a figure for a paper",
+    "attainment": "What runs of a group attain",
+    "convergence": "Convergence",
+    "critical_difference": "Ranks of groups",
+}
+
+
+def page(
+    comparison: Comparison,
+    rows: Mapping[str, Sequence[Row]],
+    findings: Sequence[str],
+    pictures: Mapping[str, str],
+    facts: Sequence[tuple[str, str]],
+) -> Page:
+    """Return the page of a comparison.
+
+    Args:
+        comparison: What is compared.
+        rows: Of its tables, by name of their CSV file.
+        findings: What it means, in sentences.
+        pictures: SVG by name of their file.
+        facts: About the comparison.
+    """
+    return Page(
+        "hwnas: fronts compared",
+        [_explorer(comparison)],
+        findings=findings,
+        tables=comparison_tables(comparison, rows),
+        pictures=[
+            SvgFigure(_TITLES[name], svg, f"As files: {name}.svg, {name}.png.")
+            for name, svg in pictures.items()
+        ],
+        facts=facts,
+    )
+
+
+def _explorer(comparison: Comparison) -> FrontExplorer:
+    quality, costs = parts(comparison.objectives)
+    spaces = _spaces(comparison.fronts)
+    runs = [
+        _run(front, comparison, _chances(comparison.uncertainty, i), len(spaces) == 1)
+        for i, front in enumerate(comparison.fronts)
+    ]
+    notes = [search_page.notes(quality.name)[0] if comparison.kind == "verified" else _SEARCHED]
+    chance = "" if comparison.uncertainty is None else _CHANCE
+    return FrontExplorer(
+        "Fronts",
+        [objective.name for objective in (quality, *costs)],
+        _columns(comparison, runs),
+        runs,
+        _common_limits(comparison.fronts),
+        [*notes, _LIMITS, chance, _about_choices(comparison.fronts, spaces)],
+    )
+
+
+def _spaces(fronts: Sequence[RunFront]) -> set[str]:
+    """Return the search spaces of each run, several joined; CSV files name none."""
+    return {
+        " + ".join(sorted({candidate.genotype.space for candidate in front.run.candidates}))
+        for front in fronts
+        if front.run.candidates
+    }
+
+
+def _about_choices(fronts: Sequence[RunFront], spaces: set[str]) -> str:
+    if not spaces:
+        return "Fronts of CSV files: which choices their networks made is not known."
+    if len(spaces) > 1:
+        names = ", ".join(sorted(spaces))
+        return f"The search spaces differ ({names}): choices are not shown side by side."
+    if all(front.run.candidates for front in fronts):
+        return ""
+    return "Which choices the networks of CSV files made is not known: only runs are shown there."
+
+
+def _common_limits(fronts: Sequence[RunFront]) -> Mapping[str, float]:
+    """Return the budget, where all runs had the same."""
+    first = fronts[0].run.limits
+    return first if all(front.run.limits == first for front in fronts) else {}
+
+
+def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metric]:
+    """Return the columns of all figures that any network has, objectives first."""
+    found: dict[str, Metric] = {}
+    for objective in comparison.objectives:
+        name = objective.name
+        plain = Metric(name, name, maximise=objective.maximise)
+        found[name] = column(name) if metrics.is_known(name) else plain
+    known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
+    if _ON_ALL in known:
+        found[_ON_ALL] = Metric(_ON_ALL, "P(on the front of all)", maximise=True)
+    targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
+    for name in (f"{target}.{name}".lstrip(".") for target in targets for name in metrics.known()):
+        if name in known:
+            found.setdefault(name, column(name))
+    return found
+
+
+def _chances(uncertainty: FrontUncertainty | None, i: int) -> Sequence[float]:
+    """Return the probability of each point of a front of being on that of all, where known."""
+    return [] if uncertainty is None else uncertainty.on_all[i].tolist()
+
+
+def _run(
+    front: RunFront, comparison: Comparison, chances: Sequence[float], options: bool
+) -> RunData:
+    """Return a run with its front as it is compared.
+
+    Args:
+        front: What is compared of it.
+        comparison: With whom.
+        chances: Of its points.
+        options: Whether its choices are shown.
+    """
+    run, own = front.run, kind_of(front.run, comparison.kind)
+    same = {*run.directions} == {objective.name for objective in comparison.objectives}
+    if own == "verified" and run.members and same:
+        data = search_page.run_of(run.name, run.candidates, run.members, run.group)
+    else:
+        data = RunData(run.name, _points(front, own), run.group, _n_refused(front))
+    shown = {point.id for point in data.points if point.on_front}
+    of = {p.id: c for p, c in zip(front.points, chances, strict=False) if p.id in shown}
+    points = [
+        _with_chance(p if options else replace(p, options=()), of.get(p.id), own)
+        for p in data.points
+    ]
+    return replace(data, points=points)
+
+
+def _points(front: RunFront, kind: FrontStage) -> list[PagePoint]:
+    """Return each network that was compared once, those on the front as it is compared.
+
+    A member that is dominated, because it was verified or because fewer objectives are compared
+    than were searched in, is none here.
+    """
+    candidates = {c.id: c for c in distinct(front.run.candidates)}
+    options = shown(c.genotype for c in candidates.values())
+    members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
+    found: dict[str, PagePoint] = {}
+    for point in front.run.scored:
+        if point.id in found:
+            continue
+        candidate = candidates.get(point.id)
+        plain = PagePoint(point.id, point.figures)
+        if candidate is not None:
+            chosen = options(candidate.genotype)
+            figures = candidate.figures if kind == "verified" else point.figures
+            plain = PagePoint(point.id, figures, chosen, candidate.trial)
+        if point.id in members:
+            verified: Quantities = members[point.id] if kind == "verified" else {}
+            plain = replace(plain, on_front=True, verified=verified)
+        found[point.id] = plain
+    return list(found.values())
+
+
+def _n_refused(front: RunFront) -> int:
+    return sum(c.state == "infeasible" for c in distinct(front.run.candidates))
+
+
+def _with_chance(point: PagePoint, chance: float | None, kind: FrontStage) -> PagePoint:
+    if chance is None:
+        return point
+    known = {_ON_ALL: Quantity(chance, "modelled")}
+    if kind == "verified":
+        return replace(point, verified={**point.verified, **known})
+    return replace(point, figures={**point.figures, **known})

@@ -1,0 +1,228 @@
+"""The tables of a comparison, as text that a page shows."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hwnas.analysis import tables
+from hwnas.analysis.fronts import Objective
+from hwnas.analysis.indicators import INDICATORS
+from hwnas.analysis.page.model import PageTable
+from hwnas.analysis.significance import PairTest
+from hwnas.analysis.summary import Comparison
+from hwnas.analysis.text import p_value, size
+from hwnas.core.run_folder import Row
+
+_MAIN = "hypervolume_share"
+_LEFT_OUT = "hypervolume"  # its share says the same
+_WIDE = 30  # fronts whose coverage is shown, each against each
+_NONE = "\u2013"
+_ARROWS = {True: "↑", False: "↓"}
+#: Columns of tables that need no other form: their heads, and whether they are shares.
+_VERIFICATION = {
+    "run": "run", "n_members": "members", "n_left": "left the front",
+    "hypervolume_share_searched": "hypervolume share, searched",
+    "hypervolume_share_verified": "hypervolume share, verified",
+}  # fmt: skip
+_PREDICTIONS = {
+    "run": "run", "target": "target", "n": "members", "predicted_by": "predicted by",
+    "mape": "mean absolute error", "kendall": "Kendall's tau",
+}  # fmt: skip
+_SHARED = {
+    "first": "first", "second": "second", "n_shared": "networks on both",
+    "share_of_first": "share of the first", "share_of_second": "share of the second",
+}  # fmt: skip
+_RECOSTED = {
+    "members_of": "front of", "on": "on the target of", "n_members": "members", "n_fit": "fit",
+    "n_already_there": "already there", "n_joining": "would join",
+    "hypervolume_share": "hypervolume share there",
+    "hypervolume_share_with_them": "with those that would join",
+}  # fmt: skip
+_SHARES = ("mape", "share_of_first", "share_of_second")
+
+
+def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[PageTable]:
+    """Return the tables of a comparison that have rows.
+
+    Args:
+        comparison: What was compared.
+        rows: Of its CSV files, by name.
+    """
+    found = [*_groups(comparison), _indicators(comparison), *_tests(comparison)]
+    found += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]
+    found += [_growth(comparison, rows["convergence"]), _coverage(rows["coverage"])]
+    found += [
+        _plain("Searched against verified", rows["verification"], _VERIFICATION, "verification"),
+        _plain("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
+               "predictions"),
+        _plain("Networks that fronts have in common", rows["shared"], _SHARED, "shared"),
+        _plain("Fronts costed on each other's target", rows.get("recosted_fronts", ()), _RECOSTED,
+               "recosted_fronts"),
+    ]  # fmt: skip
+    return [table for table in found if table.rows]
+
+
+def _heads(comparison: Comparison) -> dict[str, str]:
+    """Return the heads of indicators that all fronts have; arrows: which direction is better."""
+    return {
+        i.name: f"{i.title} {_ARROWS[i.higher_is_better]}"
+        for i in INDICATORS
+        if i.name in comparison.samples and i.name != _LEFT_OUT
+    }
+
+
+def _groups(comparison: Comparison) -> Iterator[PageTable]:
+    if not comparison.is_grouped:
+        return
+    heads = _heads(comparison)
+    spreads = [dict(comparison.spreads(name)) for name in heads]
+    rows = []
+    for group in comparison.groups:
+        row = [group, str(spreads[0][group].n)]
+        for own in (by[group] for by in spreads):
+            sd = "" if own.sd is None else f" ± {own.sd:.4f}"
+            interval = "" if own.low is None else f" ({own.low:.4f} to {own.high:.4f})"
+            row.append(f"{own.mean:.4f}{sd}{interval}")
+        rows.append(row)
+    note = "Mean ± standard deviation over runs; in brackets: 95 % interval of the mean (Student)."
+    heads_ = ["group", "runs", *heads.values()]
+    yield PageTable("Indicators of groups", heads_, rows, f"{note} {_file('groups')}")
+
+
+def _indicators(comparison: Comparison) -> PageTable:
+    heads = _heads(comparison)
+    group = ["group"] if comparison.is_grouped else []
+    rows = []
+    for row in comparison.indicator_rows():
+        cells = [row["run"], *(row[name] for name in group), str(row["n_points"])]
+        for name in heads:
+            low, high = row[f"{name}_low"], row[f"{name}_high"]
+            interval = "" if low is None else f" ({low:.4f} to {high:.4f})"
+            cells.append(f"{row[name]:.4f}{interval}")
+        rows.append(cells)
+    meanings = "; ".join(f"{i.title}: {i.meaning}" for i in INDICATORS if i.name in heads)
+    known = " In brackets: 95 % intervals by bootstrap." * (comparison.uncertainty is not None)
+    note = f"{meanings[0].upper()}{meanings[1:]}.{known} {_file('indicators')}"
+    return PageTable("Indicators", ["run", *group, "points", *heads.values()], rows, note)
+
+
+def _tests(comparison: Comparison) -> Iterator[PageTable]:
+    heads = [
+        "first", "second", "test", "runs", "median difference", "A12", "effect", "p",
+        "p by Holm", "",
+    ]  # fmt: skip
+    note = (
+        "Of the hypervolume share. A12: how often a run of the first group has the higher one, "
+        f"ties counted half. Holm: corrected for all pairs. {_file('tests')}"
+    )
+    rows = [_test(test) for test in comparison.tests[_MAIN]]
+    yield PageTable("Differences between groups", heads, rows, note)
+
+
+def _test(test: PairTest) -> list[str]:
+    return [
+        test.first, test.second, test.test, " and ".join(map(str, test.n)),
+        f"{test.difference:+.4f}", f"{test.a12:.2f}", size(test.a12), p_value(test.p),
+        p_value(test.p_holm), "significant" if test.significant else "not significant",
+    ]  # fmt: skip
+
+
+def _ladders(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
+    quality, costs = tables.parts(comparison.objectives)
+    for cost in costs:
+        best = "Highest" if quality.maximise else "Lowest"
+        title = f"{best} {quality.title} for {cost.title} {_bound(cost.maximise)}"
+        body = _by_level(rows, cost, "limit", quality.name)
+        note = f"{_over_runs(comparison)}The limit is met by intervals, too. {_file('ladder')}"
+        yield PageTable(title, [cost.title, *comparison.groups], body, note)
+
+
+def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
+    quality, costs = tables.parts(comparison.objectives)
+    for cost in costs:
+        least = "Highest" if cost.maximise else "Lowest"
+        title = f"{least} {cost.title} for {quality.title} {_bound(quality.maximise)}"
+        body = _by_level(rows, cost, "at_least", "value")
+        note = f"{_over_runs(comparison)}{_file('needed')}"
+        yield PageTable(title, [quality.title, *comparison.groups], body, note)
+
+
+def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
+    """Return a line for each level of one cost's rows: the level, and the groups' values."""
+    cells = tables.by_group([row for row in rows if row["cost"] == cost.name], level, value)
+    return [[f"{at:g}", *map(_number, own.values())] for at, own in cells.items()]
+
+
+def _bound(is_least: bool) -> str:
+    return "at least" if is_least else "at most"
+
+
+def _over_runs(comparison: Comparison) -> str:
+    if not comparison.is_grouped:
+        return ""
+    return f"Median over runs; {_NONE}: half of them or more have none. "
+
+
+def _growth(comparison: Comparison, rows: Sequence[Row]) -> PageTable:
+    growth = tables.growth(rows)
+    groups = [*dict.fromkeys(row["group"] for row in rows)]
+    body = [
+        [
+            "all" if count is None else f"{count:,}",
+            *(_cell(_MAIN, own.get(group)) for group in groups),
+        ]
+        for count, own in growth.items()
+    ]
+    note = (
+        f"{_over_runs(comparison)}Figures as searched; each network is counted once. "
+        f"{_file('convergence')}"
+    )
+    return PageTable("Hypervolume share after evaluations", ["evaluations", *groups], body, note)
+
+
+def _coverage(rows: Sequence[Row]) -> PageTable:
+    names = list(dict.fromkeys(str(row["run"]) for row in rows))
+    share = {(str(row["run"]), str(row["covered"])): row["share"] for row in rows}
+    note = (
+        "Which share of the front of the column has a network on the front of the row that is as "
+        f"good or better in all objectives. {_file('coverage')}"
+    )
+    body = [
+        [a, *(_NONE if a == b else f"{share[a, b]:.0%}" for b in names)]
+        for a in (names if 1 < len(names) <= _WIDE else ())
+    ]
+    return PageTable("Coverage", ["", *names], body, note)
+
+
+def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str) -> PageTable:
+    """Return rows as they are; columns of median changes are named after what changed."""
+    changes = [key for key in (rows[0] if rows else ()) if key.startswith("median_change_")]
+    every = {**heads, **{key: f"{key.removeprefix('median_change_')}, change" for key in changes}}
+    cells = [
+        [_share(row[key]) if key in _SHARES else _cell(key, row[key]) for key in every]
+        for row in rows
+    ]
+    medians = "Changes are medians over members. " * bool(changes)
+    return PageTable(title, [*every.values()], cells, f"{medians}{_file(name)}")
+
+
+def _cell(name: str, value: Any) -> str:
+    """Return a figure; of hypervolume shares as many digits each, so that they can be compared."""
+    is_share = name.startswith(_MAIN) and value is not None
+    return f"{value:.4f}" if is_share else _number(value)
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _number(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return _NONE
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:#.4g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
+
+
+def _file(name: str) -> str:
+    return f"All figures: {name}.csv."

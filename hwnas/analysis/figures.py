@@ -1,0 +1,217 @@
+"""Pictures: a front, predictions against measurements, the layers of a network."""
+
+import io
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from hwnas.analysis.page.model import OverlaidFront
+from hwnas.analysis.search_page import FrontData
+from hwnas.core.run_folder import Row
+from hwnas.nas.front import pareto_front
+from hwnas.nas.member import NEAR
+from hwnas.tasks.metrics import column, paid, quality
+
+# Okabe and Ito's palette, which colour-blind people can tell apart.
+SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
+NEARBY, FOR_ALL = "#E69F00", "#000000"
+BESIDE = "#8A6D3B"  # as on the page
+
+_WIDE = 10.0  # ratio of costs from which they are drawn by their logarithms, as on the page
+
+Corner = Literal["lower right", "lower left", "upper right", "upper left"]
+#: Where no front is, by whether the metric and the cost are maximised.
+_CORNERS: Mapping[tuple[bool, bool], Corner] = {
+    (True, False): "lower right",
+    (True, True): "lower left",
+    (False, False): "upper right",
+    (False, True): "upper left",
+}
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show, pyplot loaded or not."""
+
+    def _repr_png_(self) -> bytes:
+        return _png(self)
+
+
+@dataclass(frozen=True)
+class FrontPanel:
+    """The front of one target, to be drawn over its first cost; as searched if none is verified."""
+
+    front: FrontData
+    title: str
+    for_all: Container[str] = ()  #: ids of models for all targets
+
+
+def front_png(*panels: FrontPanel) -> bytes:
+    """Return a PNG of the metric over a cost: searched points, verified points, budget line."""
+    return _png(front_figure(*panels))
+
+
+def front_figure(*panels: FrontPanel) -> NotebookFigure:
+    """Return the same as a figure of matplotlib's."""
+    n = len(panels)
+    size = (8, 5) if n == 1 else (6 * n, 5)
+    figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
+    all_axes = figure.subplots(1, n, squeeze=False)
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        _draw_front(axes, panel)
+    return figure
+
+
+def _draw_front(axes: Axes, panel: FrontPanel) -> None:
+    front = panel.front
+    candidates, members, beside = front.candidates, front.members, front.beside
+    metric, cost = quality(front.objectives), paid(front.objectives)[0]
+    found = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
+    on_front = {candidate.id for candidate in found}
+    rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
+    axes.scatter(
+        [c.figures[cost].value for c in rest],
+        [c.figures[metric].value for c in rest],
+        s=10, color=DOMINATED, label="dominated (searched)", zorder=1,
+    )  # fmt: skip
+    searched = [candidate.figures for candidate in found]
+    axes.scatter(
+        [f[cost].value for f in searched],
+        [f[metric].value for f in searched],
+        s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
+        label="front as searched (validation)",
+    )  # fmt: skip
+    stayed = [m for m in members if not m.label]
+    near = [m for m in members if m.label == NEAR]
+    left = [m for m in members if m.label not in ("", NEAR)]
+    for chosen, colour, label in (
+        (stayed, VERIFIED, "verified (artefact on the test split, 95 % interval)"),
+        (near, NEARBY, f"verified: {NEAR}"),
+        (left, LEFT, "verified: left the front or the budget"),
+    ):
+        if not chosen:
+            continue
+        values = [m.quality for m in chosen]
+        below = [v.value - (v.low if v.low is not None else v.value) for v in values]
+        above = [(v.high if v.high is not None else v.value) - v.value for v in values]
+        axes.errorbar(
+            [m.figures[cost].value for m in chosen], [v.value for v in values], yerr=[below, above],
+            fmt="o", ms=4, lw=0.8, capsize=2, color=colour, label=label, zorder=2,
+        )  # fmt: skip
+    both = [m for m in members if m.candidate.id in panel.for_all]
+    if both:
+        axes.scatter(
+            [m.figures[cost].value for m in both], [m.quality.value for m in both],
+            s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
+            label="fits all targets, on the joint front",
+        )  # fmt: skip
+    if beside is not None:
+        _draw_beside(axes, beside, metric, cost)
+    costs = [candidate.figures[cost].value for candidate in (*rest, *found)]
+    costs += [member.figures[cost].value for member in members]
+    if beside is not None:
+        costs += [point[cost].value for point in beside.points if cost in point]
+    if cost in front.budget.limits:
+        limit = front.budget.limits[cost]
+        axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
+        costs.append(limit)
+    if costs and 0 < _WIDE * min(costs) < max(costs):
+        _by_ratio(axes)
+    axes.set_xlabel(column(cost).title)
+    axes.set_ylabel(column(metric).title)
+    axes.set_title(panel.title, fontsize=10)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, loc=_CORNERS[column(metric).maximise, column(cost).maximise])
+
+
+def _by_ratio(axes: Axes) -> None:
+    """Have costs of very different sizes on a scale of ratios, with plain numbers beside it."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_beside(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> None:
+    """Draw the networks of another run, and the best metric of theirs up to each cost."""
+    sign = -1.0 if column(cost).maximise else 1.0
+    places = sorted(
+        ((p[cost].value, p[metric].value, p[metric]) for p in beside.points if cost in p),
+        key=lambda place: (sign * place[0], place[1]),
+    )
+    x, y = [place[0] for place in places], [place[1] for place in places]
+    best = np.maximum if column(metric).maximise else np.minimum
+    axes.step(x, best.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)
+    ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
+            for _, _, f in places]  # fmt: skip
+    errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
+              [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
+    axes.errorbar(
+        x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=BESIDE, mfc="white",
+        alpha=0.8, label=beside.label, zorder=1.5,
+    )  # fmt: skip
+
+
+def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
+    """Return a PNG of predicted and of MACs over measured latency, for held-out networks."""
+    rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
+    measured = [float(row["measured_ms"]) for row in rows]
+    predicted = [float(row["predicted_ms"]) for row in rows]
+    figure = Figure(figsize=(10, 4.6), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    ends = [min(measured), max(measured)]
+    left.plot(ends, ends, color=LIMIT, lw=1, label="equal")
+    left.fill_between(
+        ends, [0.95 * e for e in ends], [1.05 * e for e in ends],
+        color=LIMIT, alpha=0.15, lw=0, label="within 5 %",
+    )  # fmt: skip
+    left.errorbar(
+        measured, predicted,
+        yerr=[
+            [float(r["predicted_ms"]) - float(r["predicted_ms_low"]) for r in rows],
+            [float(r["predicted_ms_high"]) - float(r["predicted_ms"]) for r in rows],
+        ],
+        fmt="o", ms=3, lw=0.6, color=VERIFIED, label="network, 95 % interval",
+    )  # fmt: skip
+    left.set_ylabel("predicted from the table [ms]")
+    right.scatter(measured, [float(row["macs_m"]) for row in rows], s=10, color=SEARCHED)
+    right.set_ylabel("MACs [millions]")
+    for axes in (left, right):
+        axes.set_xlabel("measured whole [ms]")
+        axes.locator_params(axis="x", nbins=6)
+        axes.grid(alpha=0.25)
+    left.legend(fontsize=8)
+    figure.suptitle(f"{title}: {len(rows)} held-out networks", fontsize=10)
+    return _png(figure)
+
+
+def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
+    """Return a PNG of the latency of each operator: name, ms, and what limits it."""
+    colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
+    height = 1.2 + 0.2 * len(layers)
+    figure = Figure(figsize=(8, height), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for bound in dict.fromkeys(bound for _, _, bound in layers):
+        chosen = [i for i, layer in enumerate(layers) if layer[2] == bound]
+        axes.barh(
+            chosen, [layers[i][1] for i in chosen], color=colours[bound],
+            label=f"bound by {bound}" if bound else None,
+        )  # fmt: skip
+    axes.set_yticks(range(len(layers)), [name for name, _, _ in layers], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("latency [ms]")
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.25, axis="x")
+    if any(bound for _, _, bound in layers):
+        axes.legend(fontsize=8)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -1,0 +1,262 @@
+"""Quality indicators of fronts, all on objectives normalised by a frame.
+
+Normalised objectives are minimised, 0 at the ideal and 1 at the reference point, so that indicators
+don't depend on units. The exceptions: ``hypervolume`` is in the product of the units, and the
+multiplicative epsilon is of the values themselves, whose factors need no normalisation.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from hwnas.analysis.fronts import Array, Objective, ReferenceFrame, RunFront
+from hwnas.core import pareto
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One number that says how good a front is."""
+
+    name: str
+    title: str
+    higher_is_better: bool
+    meaning: str
+    is_relative: bool  #: whether it refers to the reference set
+
+
+INDICATORS = (
+    Indicator(
+        "hypervolume", "hypervolume", True, "volume dominated up to the reference point", False,
+    ),
+    Indicator(
+        "hypervolume_share", "hypervolume share", True,
+        "hypervolume as a share of the box from the ideal to the reference point", False,
+    ),
+    Indicator(
+        "igd_plus", "IGD+", False,
+        "mean distance by which the front fails to dominate the points of the reference set", True,
+    ),
+    Indicator(
+        "epsilon_additive", "additive epsilon", False,
+        "how far, in parts of the normalised range, the front must be moved to dominate the "
+        "reference set", True,
+    ),
+    Indicator(
+        "epsilon_multiplicative", "multiplicative epsilon", False,
+        "by which factor the front must be better in every objective to dominate the reference set",
+        True,
+    ),
+    Indicator(
+        "r2", "R2", False,
+        "mean weighted Tchebycheff distance of the front to the ideal, over all weights", False,
+    ),
+)  # fmt: skip
+BY_NAME = {indicator.name: indicator for indicator in INDICATORS}
+_DIVISIONS = {3: 44, 4: 17}  # of weights, by the number of objectives: about 1,000 weights
+_AT_ONCE = 64  # points: what is computed of them stays in the cache
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What fronts are measured by."""
+
+    frame: ReferenceFrame
+    target: Array  #: the reference set, in the units of the objectives ``(k, objectives)``
+    is_given: bool  #: whether the reference set is a true front, or the best of what is compared
+
+    def share(self, values: Array) -> float:
+        """Return the hypervolume of a front ``(n, objectives)`` as a share of the frame's."""
+        points = self.frame.normalised(values)
+        return pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
+
+    def indicators(self, values: Array) -> dict[str, float]:
+        """Return all indicators of a front ``(n, objectives)``.
+
+        ``epsilon_multiplicative`` is NaN where a value is not positive.
+        """
+        share, points = self.share(values), self.frame.normalised(values)
+        target = self.frame.normalised(self.target)
+        positive = bool((values > 0).all() and (self.target > 0).all())
+        return {
+            "hypervolume": share * self.frame.volume,
+            "hypervolume_share": share,
+            "igd_plus": pareto.igd_plus(points, target),
+            "epsilon_additive": pareto.epsilon_additive(points, target),
+            "epsilon_multiplicative": pareto.epsilon_multiplicative(
+                values, self.target, self.frame.maximise
+            )
+            if positive
+            else math.nan,
+            "r2": r2(points),
+        }
+
+
+def r2(points: Array) -> float:
+    """Return R2 of normalised points: exact for two objectives, else over about 1,000 weights.
+
+    Points better than the ideal count as if they were at it.
+    """
+    clipped = np.maximum(points, 0.0)
+    if points.shape[1] == 2:
+        return pareto.r2(clipped)
+    return r2_by_weights(clipped, weights(points.shape[1], _DIVISIONS[points.shape[1]]))
+
+
+def r2_by_weights(points: Array, vectors: Array) -> float:
+    """Return the weighted Tchebycheff distance to 0 of the nearest point, mean over weights.
+
+    No value is negative. Source: Brockhoff et al., "On the properties of the R2 indicator", 2012,
+    https://doi.org/10.1145/2330163.2330230.
+    """
+    nearest = np.full(len(vectors), np.inf)
+    for start in range(0, len(points), _AT_ONCE):
+        part = points[start : start + _AT_ONCE]
+        distances = np.zeros((len(vectors), len(part)))
+        for weight, value in zip(vectors.T, part.T, strict=True):
+            np.maximum(distances, np.multiply.outer(weight, value), out=distances)
+        nearest = np.minimum(nearest, distances.min(axis=1))
+    return float(nearest.mean())
+
+
+@cache
+def weights(n: int, divisions: int) -> Array:
+    """Return even weights of ``n`` objectives ``(k, n)``.
+
+    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in a little, so that means
+    over it are nearer to those over all weights: its corners count too much otherwise.
+
+    Source: Das and Dennis, "Normal-boundary intersection", 1998,
+    https://doi.org/10.1137/S1052623496307510.
+    """
+    bars = itertools.combinations(range(divisions + n - 1), n - 1)
+    edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
+    found: Array = (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
+    found.flags.writeable = False  # it is kept
+    return found
+
+
+def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
+    """Return C(first, second): which share of the second's points the first weakly dominates.
+
+    Source: Zitzler and Thiele, "Multiobjective evolutionary algorithms", 1999,
+    https://doi.org/10.1109/4235.797969.
+    """
+    sign = np.where(np.asarray(maximise), -1.0, 1.0)
+    a, b = first * sign, second * sign
+    return float(np.mean([(a <= point).all(axis=1).any() for point in b]))
+
+
+# Attainment surfaces: what a quarter, half and three quarters of a group's runs reach.
+#
+# Where there are more than two objectives, they are computed for each pair of the quality and one
+# of
+# the others, as if the rest did not count.
+
+PERCENTILES = (25, 50, 75)
+
+
+@dataclass(frozen=True)
+class AttainmentSurface:
+    """What a share of the runs of a group attains, in a quality and a cost."""
+
+    group: str
+    n_runs: int
+    percentile: int
+    quality: Objective
+    cost: Objective
+    points: Array  #: ``(k, 2)``: cost and quality, from the lowest cost
+
+
+def surfaces(
+    fronts: Sequence[RunFront], quality: Objective, costs: Sequence[Objective]
+) -> list[AttainmentSurface]:
+    """Return the surfaces of all groups of two runs or more."""
+    names = [*dict.fromkeys(front.group for front in fronts)]
+    found = []
+    for group in names:
+        own = [front for front in fronts if front.group == group]
+        if len(own) > 1:
+            for cost in costs:
+                found += _of_group(group, own, quality, cost)
+    return found
+
+
+def _of_group(
+    group: str, fronts: Sequence[RunFront], quality: Objective, cost: Objective
+) -> list[AttainmentSurface]:
+    pair = (cost, quality)
+    sign = np.array([-1.0 if o.maximise else 1.0 for o in pair])
+    points, sets = [], []
+    for i, front in enumerate(fronts):
+        points += [[p.figures[o.name].value for o in pair] for p in front.points]
+        sets += [i] * len(front.points)
+    attained = pareto.attained(np.array(points) * sign, np.array(sets), PERCENTILES)
+    found = []
+    for percentile in PERCENTILES:
+        own = attained[attained[:, 2] == percentile, :2] * sign
+        own = own[np.argsort(own[:, 0], kind="stable")]
+        found.append(AttainmentSurface(group, len(fronts), percentile, quality, cost, own))
+    return found
+
+
+# What each quality costs on two fronts, as numbers: rows of a quality and a cost.
+#
+# The quality is maximised, the cost is minimised and above zero.
+
+QUALITY, COST = 0, 1  #: columns
+
+
+def prices(values: Array, levels: Array) -> Array:
+    """Return what each level of the quality costs at least; infinite where it is not reached."""
+    good = values[None, :, QUALITY] >= levels[:, None]
+    lowest: Array = np.where(good, values[None, :, COST], np.inf).min(axis=1, initial=np.inf)
+    return lowest
+
+
+def reached(values: Array, costs: Array) -> Array:
+    """Return the highest quality at no more than each cost; -inf where there is none so cheap."""
+    cheap = values[None, :, COST] <= costs[:, None]
+    highest: Array = np.where(cheap, values[None, :, QUALITY], -np.inf).max(axis=1, initial=-np.inf)
+    return highest
+
+
+def common_levels(own: Array, base: Array) -> Array:
+    """Return all levels of the range that both reach at which a staircase steps, ascending."""
+    if not (len(own) and len(base)):
+        return np.zeros(0)
+    cheapest = base[base[:, COST] == base[:, COST].min()]
+    low = cheapest[:, QUALITY].max()
+    high = min(own[:, QUALITY].max(), base[:, QUALITY].max())
+    levels = np.unique(np.concatenate([own[:, QUALITY], base[:, QUALITY]]))
+    common: Array = levels[(levels >= low) & (levels <= high)]
+    return common
+
+
+def extremes(own: Array, base: Array) -> tuple[float, float, float]:
+    """Return lowest, highest and mean ratio; zeros where the front reaches nothing."""
+    levels = common_levels(own, base)
+    if not len(levels):
+        return 0.0, 0.0, 0.0
+    found = prices(base, levels) / prices(own, levels)
+    widths = np.diff(levels)  # below each level but the first, where its costs hold
+    logs = np.log(found)
+    mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
+    return float(found.min()), float(found.max()), float(np.exp(mean))
+
+
+def ratios(own: Array, base: Array, levels: Array) -> Array:
+    """Return ratios: 0 where the front does not reach a level, infinite where it alone does."""
+    mine, theirs = prices(own, levels), prices(base, levels)
+    return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))
+
+
+def gains(own: Array, base: Array, costs: Array) -> Array:
+    """Return how much more quality the front has at each cost; -inf if nothing is so cheap."""
+    mine, theirs = reached(own, costs), reached(base, costs)
+    known = np.isfinite(mine) & np.isfinite(theirs)
+    found: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
+    return found

@@ -1,0 +1,1 @@
+"""The folder ``page``: say here what it is for."""

@@ -1,0 +1,259 @@
+"""What the scripts of a page read of an explorer: plain data, ready for JSON."""
+
+import base64
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.analysis.page.model import FrontExplorer, OverlaidFront, PagePoint, RunData
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.models.spaces import Option
+from hwnas.tasks.metrics import Metric, qualities
+
+# Numbers in a page: columns as compact typed arrays, which a browser reads without parsing.
+
+Packed = dict[str, Any]
+
+
+def floats(values: NDArray[np.float64]) -> Packed | None:
+    """Return values as 32-bit floats; ``None`` if none is known (NaN), one where all are equal."""
+    if np.isnan(values).all():
+        return None
+    if np.isfinite(values[0]) and (values == values[0]).all():
+        return {"constant": float(values[0])}
+    return _packed("f4", values.astype("<f4"))
+
+
+def counts(values: NDArray[np.intp]) -> Packed:
+    """Return whole numbers from 0 in as few bytes as hold the largest."""
+    most = int(values.max(initial=0))
+    kind = "u1" if most < 1 << 8 else "u2" if most < 1 << 16 else "u4"
+    return _packed(kind, values.astype(f"<{kind}"))
+
+
+def ids(texts: Sequence[str]) -> Packed | list[str]:
+    """Return ids in 6 bytes each, if all are 12 hex digits, as those of genotypes are."""
+    joined = "".join(texts)
+    if set(map(len, texts)) == {12} and set(joined) <= set("0123456789abcdef"):
+        return _packed("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
+    return list(texts)
+
+
+def _packed(kind: str, values: NDArray[Any]) -> Packed:
+    return {"type": kind, "data": base64.b64encode(values.tobytes()).decode()}
+
+
+# Which points are drawn where there are too many to draw all.
+
+Array = NDArray[np.float64]
+
+_CELLS = 2_000_000  # of points times members that are worked on at once
+
+
+def thinned(points: Array, front: Array, most: int) -> NDArray[np.intp]:
+    """Return the indices of at most ``most`` of the points, ascending.
+
+    Half of them are those nearest to the front, so that its surroundings are whole; the others are
+    taken evenly from the rest, so that it is seen where points lie.
+
+    Args:
+        points: Objectives to be minimised, ``(n, m)``.
+        front: Those of the front, ``(k, m)``.
+        most: How many are kept.
+    """
+    if len(points) <= most:
+        return np.arange(len(points))
+    order = np.argsort(_distances(points, front), kind="stable")
+    n_near = most // 2 if len(front) else 0
+    rest = np.sort(order[n_near:])
+    even = rest[np.linspace(0, len(rest) - 1, most - n_near).astype(np.intp)]
+    return np.sort(np.concatenate([order[:n_near], even]))
+
+
+def _distances(points: Array, front: Array) -> Array:
+    """Return how far each point is from being as good as some member, ``(n,)``.
+
+    It is the additive epsilon: by how much all objectives would have to improve, in shares of their
+    ranges.
+    """
+    scale = np.maximum(np.ptp(points, axis=0), 1e-300)
+    points, front = points / scale, front / scale
+    nearest = np.full(len(points), np.inf)
+    step = max(1, _CELLS // max(1, len(front)))
+    for start in range(0, len(points), step):
+        part = points[start : start + step]
+        worst = np.full((len(part), len(front)), -np.inf)
+        for mine, theirs in zip(part.T, front.T, strict=True):
+            np.maximum(worst, mine[:, None] - theirs, out=worst)
+        nearest[start : start + step] = worst.min(axis=1, initial=np.inf)
+    return nearest
+
+
+_SHOWN = 100_000  # points of a page: more make it slow and large, and show nothing more
+_UNKNOWN = Quantity(float("nan"), "measured")
+Content = dict[str, Any]
+
+
+def content(explorer: FrontExplorer, n_runs: int) -> Content:
+    """Return what the scripts read.
+
+    Args:
+        explorer: What is shown.
+        n_runs: Of all explorers on the page, which share what a page can hold.
+    """
+    choices = _Choices([point for run in explorer.runs for point in run.points])
+    most = _SHOWN // max(1, n_runs)
+    kept = [_kept(run.points, explorer, most) for run in explorer.runs]
+    points = [run.points[i] for run, which in zip(explorer.runs, kept, strict=True) for i in which]
+    front = [i for i, point in enumerate(points) if point.on_front]
+    members = [points[i] for i in front]
+    exact = {*explorer.objectives, *explorer.limits}
+    label, marked = explorer.marked
+    return {
+        "n": len(points),
+        "columns": [
+            {
+                "name": name,
+                "label": column.label,
+                "unit": column.unit,
+                "maximise": column.maximise,
+                "percent": _is_share(name, points),
+                "quality": name in qualities(),
+                "objective": name in explorer.objectives,
+                "limit": explorer.limits.get(name),
+                "searched": _column([p.figures for p in points], name, ends=name in exact),
+                "verified": _column([p.verified for p in members], name, ends=True),
+            }
+            for name, column in explorer.columns.items()
+        ],
+        "plots": [_plot(explorer.objectives[0], x, explorer.columns)
+                  for x in explorer.objectives[1:]],
+        "runs": [_run(run, len(which)) for run, which in zip(explorer.runs, kept, strict=True)],
+        "ids": ids([point.id for point in points]),
+        "trials": floats(
+            np.array([np.nan if p.trial is None else p.trial for p in points], np.float64)
+        ),
+        "stopped": counts(np.array([point.stopped for point in points], np.intp)),
+        "front": front,
+        "notes": [member.note for member in members],
+        "marked": [i for i, member in enumerate(members) if member.id in marked],
+        "marks": label,
+        "choices": choices.content(explorer.runs, kept),
+        "beside": None if explorer.beside is None else _beside(explorer.beside, explorer.columns),
+    }  # fmt: skip
+
+
+def _beside(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Content:
+    """Return the networks of another run, a column each of what is known of them."""
+    return {
+        "label": beside.label,
+        "n": len(beside.points),
+        "columns": [_column(beside.points, name, ends=True) for name in columns],
+    }
+
+
+def _is_share(name: str, points: Sequence[PagePoint]) -> bool:
+    """Return whether a column is shown in per cent: of accuracies, those that are not already."""
+    plain = name.rpartition(".")[2]
+    if plain.startswith("accuracy"):
+        return not any(point.figures[name].value > 1 for point in points if name in point.figures)
+    return plain.startswith("p_on_")
+
+
+def _plot(y: str, x: str, columns: Mapping[str, Metric]) -> Content:
+    """Return which columns a plot shows: a target may have an accuracy of its own, verified."""
+    target, _, _ = x.rpartition(".")
+    own = f"{target}.{y}"
+    names = list(columns)
+    verified = own if target and own in columns else y
+    return {"x": names.index(x), "y": names.index(y), "verified": names.index(verified)}
+
+
+def _run(run: RunData, n_shown: int) -> Content:
+    n = len(run.points)
+    return {"name": run.name, "group": run.group or run.name, "n": n_shown, "all": n,
+            "refused": run.n_refused, "choices": any(p.options for p in run.points)}  # fmt: skip
+
+
+def _kept(points: Sequence[PagePoint], explorer: FrontExplorer, most: int) -> NDArray[np.intp]:
+    """Return which points of a run are shown: its front, and not too many others."""
+    if len(points) <= most:
+        return np.arange(len(points))
+    on_front = np.array([point.on_front for point in points])
+    sign = [-1.0 if explorer.columns[name].maximise else 1.0 for name in explorer.objectives]
+    values = np.array(
+        [[point.figures[name].value for name in explorer.objectives] for point in points]
+    ) * np.array(sign)
+    others = np.flatnonzero(~on_front)
+    n_others = max(0, most - int(on_front.sum()))
+    near = others[thinned(values[others], values[on_front], n_others)]
+    return np.sort(np.concatenate([np.flatnonzero(on_front), near]))
+
+
+def _column(figures: Sequence[Quantities], name: str, *, ends: bool) -> Content:
+    """Return a column of figures, with their intervals if ``ends`` are wanted."""
+    found = [each.get(name, _UNKNOWN) for each in figures]
+    sources = list(dict.fromkeys(f.source for f in found if f is not _UNKNOWN))
+    column: Content = {
+        "value": floats(np.array([f.value for f in found], np.float64)),
+        "low": floats(np.array([f.low for f in found], np.float64)) if ends else None,
+        "high": floats(np.array([f.high for f in found], np.float64)) if ends else None,
+        "sources": sources,
+    }
+    if len(sources) > 1:
+        codes = {source: code for code, source in enumerate(sources)}
+        column["source"] = counts(
+            np.array([codes.get(figure.source, 0) for figure in found], np.intp)
+        )
+    return column
+
+
+class _Choices:
+    """The choices of all networks: of each its options, and which one a network took."""
+
+    def __init__(self, points: Sequence[PagePoint]):
+        pairs = [pair for point in points for pair in point.options]
+        self.options = _options(pairs)
+        found = [
+            (name, option, j, code)
+            for j, (name, options) in enumerate(self.options.items())
+            for code, option in enumerate(options, 1)
+        ]
+        index = {(name, option): k for k, (name, option, _, _) in enumerate(found)}
+        taken = np.fromiter(map(index.__getitem__, pairs), np.intp, len(pairs))
+        columns = np.array([j for _, _, j, _ in found], np.intp)[taken]
+        rows = np.repeat(np.arange(len(points)), [len(point.options) for point in points])
+        #: ``(n, choices)``: the option from 1, or 0 where the choice is inactive
+        self.codes = np.zeros((len(points), len(self.options)), np.intp)
+        self.codes[rows, columns] = np.array([code for _, _, _, code in found], np.intp)[taken]
+
+    def content(self, runs: Sequence[RunData], kept: Sequence[NDArray[np.intp]]) -> list[Content]:
+        """Return, of each choice, the options of shown points, and counts over all of a run."""
+        starts = np.cumsum([0, *(len(run.points) for run in runs)])
+        shown = [which + start for which, start in zip(kept, starts, strict=False)]
+        rows = np.concatenate([*shown, np.zeros(0, np.intp)])
+        return [
+            {
+                "name": name,
+                "options": options,
+                "codes": counts(self.codes[rows, j]),
+                "all": [
+                    np.bincount(self.codes[a:b, j], minlength=len(options) + 1)[1:].tolist()
+                    for a, b in itertools.pairwise(starts)
+                ],
+            }
+            for j, (name, options) in enumerate(self.options.items())
+        ]
+
+
+def _options(pairs: Sequence[tuple[str, Option]]) -> dict[str, list[Option]]:
+    """Return the options of each choice, numbers before words, smallest first."""
+    found: dict[str, list[Option]] = {}
+    for name, option in dict.fromkeys(pairs):
+        found.setdefault(name, []).append(option)
+    return {
+        name: sorted(found[name], key=lambda o: (isinstance(o, str), o)) for name in sorted(found)
+    }

@@ -1,0 +1,182 @@
+"""The page of fronts: one self-contained HTML file, interactive, without network access.
+
+What is drawn comes from ``assets/``: plain JavaScript on canvases, which draws 100,000 points in a
+blink. The numbers lie in the page as typed arrays (see ``packing.py``).
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hwnas.analysis.page import data as view
+from hwnas.analysis.page.model import DecisionRow, FrontExplorer, Page, PageTable, SvgFigure
+
+_ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = (
+    "data.js", "elements.js", "beside.js", "scatter.js", "parallel.js", "preferences.js",
+    "members.js", "tables.js", "page.js"
+)  # fmt: skip
+_LOGGED = 3_000  # lines of a log: more make a page slow
+#: Where a section can be added to a page that is written, see ``with_section``.
+_LATER = "<!-- further sections -->"
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML."""
+    script = "(() => {\n" + "\n".join(map(_asset, _SCRIPTS)) + "\n})();"
+    style = _asset("page.css")
+    n_runs = sum(len(explorer.runs) for explorer in page.explorers)
+    parts = [
+        f"<h1>{html.escape(page.title)}</h1>",
+        *map(_note, page.notes),
+        _findings(page.findings),
+        "<noscript><p>The plots of this page need JavaScript.</p></noscript>",
+        *(_explorer(explorer, n_runs) for explorer in page.explorers),
+        *map(_table, page.tables),
+        *map(_picture, page.pictures),
+        _LATER,
+        _log(page.log),
+        _facts(page.facts),
+    ]
+    # The policy has the browser refuse every request and every script but this one.
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{_sha256(script)}'"
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(page.title)}</title>
+<style>{style}</style></head><body>
+{"".join(parts)}
+<script>{script}</script>
+</body></html>
+"""
+
+
+def with_section(page: str, key: str, section: str) -> str | None:
+    """Return a rendered page with a section of HTML, in place of an earlier one of that key.
+
+    ``None`` if it is no page of this module.
+    """
+    start, end = f"<!-- {key} -->", f"<!-- end of {key} -->"
+    before, found, rest = page.partition(start)
+    if found:
+        page = before + rest.partition(end)[2]
+    if _LATER not in page:
+        return None
+    return page.replace(_LATER, f"{start}<section>{section}</section>{end}{_LATER}", 1)
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>' if text else ""
+
+
+def _findings(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+    if not items:
+        return ""
+    return f'<section><h2>What was found</h2><ul class="findings">{items}</ul></section>'
+
+
+def _explorer(explorer: FrontExplorer, n_runs: int) -> str:
+    notes = "".join(map(_note, explorer.notes))
+    address, words = map(html.escape, explorer.link)
+    link = f'<p class="note"><a href="{address}">{words}</a></p>' if address else ""
+    data = ""
+    if any(run.points for run in explorer.runs):
+        data = f'<script type="application/json">{_json(view.content(explorer, n_runs))}</script>'
+    return (
+        f'<section class="explorer"><h2>{html.escape(explorer.title)}</h2>{notes}{link}'
+        f"{data}</section>"
+    )
+
+
+def _json(content: Any) -> str:
+    """Return JSON that cannot end the element in which it stands."""
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _table(table: PageTable) -> str:
+    columns = [*zip(*table.rows, strict=True)] or [()] * len(table.columns)
+    sides = [' class="left"' * any(map(_is_text, column)) for column in columns]
+    heads = _cells("th", table.columns, sides)
+    rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
+    kind = ' class="sorted"' * (len(table.rows) > 2)
+    return (
+        f"<section><h2>{html.escape(table.title)}</h2>{_note(table.note)}"
+        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
+    pairs = zip(texts, sides, strict=True)
+    return "".join(f"<{tag}{side}>{html.escape(text)}</{tag}>" for text, side in pairs)
+
+
+def _is_text(cell: str) -> bool:
+    """Return whether a cell is read as words, not as a number or as what stands for none."""
+    return cell[:1].isalpha()
+
+
+def _picture(picture: SvgFigure) -> str:
+    # As an image: no script in it runs, and its ids meet no others.
+    data = base64.b64encode(picture.svg.encode()).decode()
+    title = html.escape(picture.title)
+    return (
+        f"<section><h2>{title}</h2>{_note(picture.note)}"
+        f'<img alt="{title}" src="data:image/svg+xml;base64,{data}"></section>'
+    )
+
+
+def _log(lines: Sequence[DecisionRow]) -> str:
+    if not lines:
+        return ""
+    left_out = len(lines) - _LOGGED
+    note = (
+        "The trials in their order, by what is believed of each network in the end ('why' says "
+        "what was known then): what enters and leaves the front, what is refused and for what "
+        "limit, and what verification found."
+    )
+    if left_out > 0:
+        note += f" The last {_LOGGED:,} of {len(lines):,} lines."
+    kinds = "".join(
+        f'<label><input type="checkbox" checked data-kind="{html.escape(kind)}"> '
+        f"{html.escape(kind)}</label>"
+        for kind in dict.fromkeys(line.kind for line in lines)
+    )
+    items = "".join(
+        f'<li data-kind="{html.escape(line.kind)}"><b>{html.escape(line.when)}</b> '
+        f"{html.escape(line.text)}</li>"
+        for line in lines[-_LOGGED:]
+    )
+    return (
+        f'<section class="log"><h2>Decision log</h2>{_note(note)}<div class="controls">{kinds}'
+        f'</div><ol class="lines">{items}</ol></section>'
+    )
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in facts
+    )
+    return (
+        f'<section><h2>Run</h2><div class="scroll"><table class="facts">{rows}</table></div>'
+        "</section>"
+        if facts
+        else ""
+    )

@@ -1,0 +1,378 @@
+"""From what the user names to runs that can be compared, or one line that says why they cannot."""
+
+import csv
+import glob
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hwnas.analysis import run_fronts
+from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, objectives
+from hwnas.core import safe_read
+from hwnas.core.errors import ConfigError, RunError, unknown, why
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.int8_speed import RATIOS, is_outrun
+from hwnas.nas.member import own
+from hwnas.tasks.metrics import qualities
+
+# Fronts of other tools: a CSV file with a row for each point.
+#
+# Columns are named as the objectives; ``NAME_low`` and ``NAME_high`` are the ends of 95 %
+# intervals,
+# ``id`` names a point of a run, ``run`` tells several runs in one file apart (equal ones in
+# different
+# groups are paired in tests), ``group`` says what a run belongs to. Other columns are not read.
+
+_Row = dict[str, str]
+_MOST = 256 << 20  # bytes of a file
+_VERIFIED = "verified_"
+_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
+
+
+def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[ComparedRun]:
+    """Return the runs of a file, in order of appearance.
+
+    Raises:
+        RunError: a column is missing, a value is not a number, an interval does not hold its value,
+            or two points of a run have one id.
+    """
+    rows = _rows(path, objectives)
+    if not rows:
+        raise RunError(f"{path}: its front is empty: there are no rows below the header.")
+    parts: dict[tuple[str, str], dict[str, FrontPoint]] = {}
+    for number, row in rows:
+        where, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")
+        point, known = _point(where, number, row, objectives), parts.setdefault(key, {})
+        if known.setdefault(point.id, point).figures != point.figures:
+            raise RunError(
+                f"{where}: id '{point.id}' is there twice, with other figures: make ids different, "
+                "or leave that column out."
+            )
+    runs = []
+    for (group, block), points in parts.items():
+        many = [group * (len({g for g, _ in parts}) > 1), block]
+        name = "/".join([path.stem, *filter(None, many)])
+        scored = [*points.values()]
+        runs.append(ComparedRun(name, {}, scored, group=group, block=block or None, path=str(path)))
+    return runs
+
+
+def points(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint]:
+    """Return all points of a file, whatever their run.
+
+    Raises:
+        RunError: as ``read``.
+    """
+    return [point for run in read_foreign_csv(path, objectives) for point in run.scored]
+
+
+def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]:
+    """Return the rows with the numbers of their lines; all columns that are needed are there."""
+    try:
+        file = io.StringIO(safe_read.text(path, _MOST), newline="")
+        reader = csv.DictReader(file, strict=True)
+        columns = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file.") from None
+    except (OSError, safe_read.CorruptFileError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read as CSV: {why(error)}") from None
+    for name in (objective.name for objective in objectives):
+        if name not in columns:
+            raise RunError(f"{path}: {unknown('column', name, columns)}")
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise RunError(f"{path}: column '{twice[0]}' is there twice.")
+    for number, row in rows:
+        if None in row or None in row.values():
+            raise RunError(f"{path}, line {number}: expected {len(columns)} values, as the header.")
+    return rows
+
+
+def _point(where: str, number: int, row: _Row, objectives: Sequence[Objective]) -> FrontPoint:
+    figures = {o.name: _figure(where, row, o.name) for o in objectives}
+    return FrontPoint(row.get("id") or f"line {number}", figures)
+
+
+def _figure(where: str, row: _Row, name: str) -> Quantity:
+    value = _number(where, row, name)
+    low, high = (
+        _number(where, row, key) if row.get(key) else None
+        for key in (f"{name}_low", f"{name}_high")
+    )
+    if (low is not None and low > value) or (high is not None and high < value):
+        raise RunError(f"{where}: the interval of {name} does not hold its value {value:g}.")
+    return Quantity(value, "measured", low, high)
+
+
+def _number(where: str, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        raise RunError(f"{where}: {name} must be a number, got '{row[name]}'.") from None
+    if not math.isfinite(value):
+        raise RunError(f"{where}: {name} is {row[name]}.")
+    if name in _ABOVE_ZERO and value <= 0:
+        raise RunError(f"{where}: {name} is {row[name]}; allowed: above 0.")
+    return value
+
+
+def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
+    """Return the verified members of a file ``front.csv`` that a search has written.
+
+    Those that it would deliver, by the figures of their artefacts. ``None`` where it is another
+    file, whose figures are what they are.
+
+    Raises:
+        RunError: as ``read``.
+    """
+    rows = _rows(path, [])
+    columns = {*rows[0][1]} if rows else set()
+    metrics = [o.name for o in objectives if o.name in qualities()]
+    known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
+    if "verified_fits_budget" not in columns or columns.isdisjoint(known):
+        return None
+    found = []
+    for number, row in rows:
+        where = f"{path}, line {number}"
+        if row["verified_fits_budget"] == "True" and not _is_outrun(where, row):
+            found.append(_point(where, number, _verified(row, objectives), objectives))
+    return found
+
+
+def _is_outrun(where: str, row: _Row) -> bool:
+    ratios = [name for name in RATIOS if row.get(f"{_VERIFIED}{name}")]
+    return is_outrun({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
+
+
+def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
+    """Return what a row of ``front.csv`` says of its artefact, by the names of the objectives.
+
+    The artefact of each row has a dtype of its own.
+    """
+    said = {n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)}
+    found = {"id": row["id"]}
+    for name in (objective.name for objective in objectives):
+        source = own(name, said) if name in qualities() else name
+        found |= {f"{name}{end}": said.get(f"{source}{end}", "") for end in ("", "_low", "_high")}
+    return found
+
+
+_WILD = "*?["
+
+
+def read_runs(
+    names: Sequence[str], directions: Mapping[str, str], group_by: str | None
+) -> tuple[list[ComparedRun], tuple[Objective, ...]]:
+    """Read run folders and CSV files.
+
+    Args:
+        names: Folders, CSV files, or patterns of them.
+        directions: The objectives, ``max`` or ``min`` each; empty: those of the runs.
+        group_by: A key of the runs' configurations; ``None``: each run is a group of its own.
+
+    Returns:
+        The runs, with different names, and the objectives in which they are compared.
+
+    Raises:
+        RunError: one cannot be read.
+        ConfigError: they have different objectives, or no such key.
+    """
+    paths = expanded(names)
+    tables = [path for path in paths if not path.is_dir()]
+    runs = {path: [run_fronts.read_run_folder(path)] for path in paths if path.is_dir()}
+    chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
+    runs |= {path: read_foreign_csv(path, chosen) for path in tables}
+    found = [run for path in paths for run in runs[path]]
+    return _grouped(_named(found), group_by), chosen
+
+
+def expanded(names: Sequence[str]) -> list[Path]:
+    """Return folders and files; of what a pattern matches, those that can be read.
+
+    Raises:
+        ConfigError: there is none, or one is named twice.
+    """
+    paths: list[Path] = []
+    for name in names:
+        if not any(sign in name for sign in _WILD) or Path(name).exists():
+            paths.append(Path(name))
+            continue
+        matched = [Path(match) for match in sorted(glob.glob(name))]
+        readable = [p for p in matched if p.suffix == ".csv" or (p / "manifest.json").is_file()]
+        if not readable:
+            raise ConfigError(f"runs={name}: nothing that matches is a run folder or a CSV file.")
+        paths += readable
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"runs={path}: there is no such folder or file.")
+    places = [path.resolve() for path in paths]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise ConfigError(f"runs={paths[i]} is named twice.")
+    return paths
+
+
+def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
+    """Refuse runs that were not scored on the same images; return what is to be said.
+
+    Raises:
+        RunError: they are not, and ``allow_mixed`` is not said.
+    """
+    notes = []
+    known = {run.data: run.name for run in reversed(runs) if run.data is not None}
+    if len(known) > 1:
+        (first, second, *_) = sorted(known.values())
+        if not allow_mixed:
+            raise RunError(
+                f"{first} and {second} were not scored on the same images (other data or splits): "
+                "their answers are not comparable. Say allow_mixed=true to compare them still."
+            )
+        notes.append("Runs on different data or splits are mixed: what they found differs by that.")
+    silent = [run.name for run in runs if run.data is None]
+    if silent and len(runs) > 1:
+        notes.append(f"Whether the data are the same is not known of: {listed(silent)}.")
+    notes += [f"{run.name}: {note}." for run in runs for note in run.notes]
+    targets = [*dict.fromkeys(run.target for run in runs if run.target is not None)]
+    if len(targets) > 1:
+        notes.append(f"Costs are those on different targets: {listed(targets)}.")
+    budgets = {tuple(sorted(run.limits.items())) for run in runs}
+    if len(budgets) > 1:
+        notes.append("The runs had different budgets; each front is what fits its own.")
+    return notes
+
+
+def check_units(runs: Sequence[ComparedRun]) -> None:
+    """Refuse accuracies in per cent beside fractions.
+
+    Raises:
+        RunError: there are both.
+    """
+    most: dict[bool, str] = {}
+    for run in runs:
+        values = [p.figures["accuracy"].value for p in run.scored if "accuracy" in p.figures]
+        if values:
+            most.setdefault(max(values) > 1, run.name)
+    if len(most) > 1:
+        raise RunError(
+            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}."
+        )
+
+
+def listed(words: Iterable[str], most: int = 6) -> str:
+    """Return words as a list: ``a, b and 3 more``."""
+    every = list(words)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]:
+    """Return what else differs between runs that are grouped, but for seeds and places."""
+    if group_by is None:
+        return []
+    values: dict[str, dict[str, set[str]]] = {}
+    for run in runs:
+        for key in sorted(_keys(run.config)):
+            if not isinstance(_at(run.config, key), Mapping) and not _is_aside(key):
+                of_key = values.setdefault(key, {})
+                of_key.setdefault(run.group, set()).add(str(_at(run.config, key)))
+    within = [key for key, by in values.items() if any(len(v) > 1 for v in by.values())]
+    between = [
+        key
+        for key, by in values.items()
+        if key not in within
+        and not f"{key}.".startswith(f"{group_by}.")
+        and len({frozenset(v) for v in by.values()}) > 1
+    ]
+    notes = []
+    if within:
+        notes.append(f"Runs of one group differ in more than the seed: {listed(within)}.")
+    if between:
+        notes.append(f"Groups differ in more than {group_by}: {listed(between)}.")
+    return notes
+
+
+def _is_aside(key: str) -> bool:
+    """Return whether a key decides nothing."""
+    return key.split(".")[0] in ("seed", "run", "study")
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str, str]:
+    """Return the objectives that all runs have."""
+    if not runs:
+        raise ConfigError(
+            f"{tables[0]} does not say what is better: name its columns with "
+            "objectives='{accuracy: max, latency_ms: min}'."
+        )
+    first = runs[0]
+    for run in runs:
+        if {*run.directions} != {*first.directions}:
+            raise ConfigError(
+                f"The objectives differ: {', '.join(first.directions)} in {first.name}, "
+                f"{', '.join(run.directions)} in {run.name}. Name those that all have with "
+                "objectives='{accuracy: max, latency_ms: min}'."
+            )
+    return first.directions
+
+
+def _named(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Return runs with different names: as much of the path as it takes."""
+    names = [run.name for run in runs]
+    parts = [Path(run.path).absolute().parent.parts for run in runs]
+    depth = 0
+    while len({*names}) < len(names) and depth < max(map(len, parts)):
+        depth += 1
+        again = [names.count(name) > 1 for name in names]
+        names = [
+            f"{parts[i][-depth]}/{name}" if again[i] and depth <= len(parts[i]) else name
+            for i, name in enumerate(names)
+        ]
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:
+    found = []
+    for run in runs:
+        group = run.group
+        if not group:
+            group = run.name if group_by is None else _value(run, group_by)
+        found.append(replace(run, group=group))
+    return found
+
+
+def _value(run: ComparedRun, key: str) -> str:
+    """Return what a run's configuration says of a key, in a word.
+
+    Raises:
+        ConfigError: nothing.
+    """
+    if not run.config:
+        raise ConfigError(
+            f"group_by={key}: {run.name} is a CSV file; it says its groups in a column 'group'."
+        )
+    if key not in (known := _keys(run.config)):
+        raise ConfigError(f"group_by: {unknown(f'key of {run.name}', key, known)}")
+    value = _at(run.config, key)
+    if isinstance(value, Mapping):
+        value = value.get("name", ", ".join(f"{k}={v}" for k, v in value.items()))
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return str(value)
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> set[str]:
+    found = set()
+    for name, value in config.items():
+        found.add(f"{prefix}{name}")
+        if isinstance(value, Mapping):
+            found |= _keys(value, f"{prefix}{name}.")
+    return found

@@ -1,0 +1,215 @@
+"""Is a difference between groups of runs more than the luck of seeds?
+
+Two groups are compared by Wilcoxon's signed ranks where the same seeds were run in both, else by
+Mann and Whitney's test; p-values of all pairs are corrected together by Holm's method. The size of
+an effect is Vargha and Delaney's A12. Three groups or more of the same seeds are ranked together:
+Friedman's test, and Nemenyi's critical difference as Demšar recommends.
+
+Sources: Demšar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006,
+https://jmlr.org/papers/v7/demsar06a.html; Vargha and Delaney, "A critique and improvement of the CL
+common language effect size statistics", 2000, https://doi.org/10.3102/10769986025002101.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from hwnas.analysis.fronts import Array
+
+ALPHA = 0.05
+_MOST_WAYS = math.comb(16, 8)  # to share out runs to two groups: a tenth of a second
+
+
+@dataclass(frozen=True)
+class GroupSample:
+    """The values of an indicator in a group, one for each run."""
+
+    group: str
+    values: Sequence[float]
+    blocks: Sequence[str | None]  #: what pairs a run with one of another group: its seed
+
+    @property
+    def by_block(self) -> dict[str, float] | None:
+        """The values by block; ``None`` where a run has none, or two have the same."""
+        named = [block for block in self.blocks if block is not None]
+        if len({*named}) < len(self.values):
+            return None
+        return dict(zip(named, self.values, strict=True))
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Mean of a group with its 95 % interval (Student's t), and standard deviation."""
+
+    n: int
+    mean: float
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def spread(values: Sequence[float]) -> GroupStatistics:
+    """Return mean, standard deviation and interval; of one value the mean alone."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return GroupStatistics(n, mean)
+    sd = float(np.std(values, ddof=1))
+    half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
+    return GroupStatistics(n, mean, sd, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Two groups compared in one indicator."""
+
+    first: str
+    second: str
+    test: str  #: ``wilcoxon`` or ``mann-whitney``
+    n: tuple[int, int]
+    p: float
+    least_p: float  #: the least that so few runs can give
+    a12: float  #: how often the first group's value is the higher one
+    difference: float  #: median of the paired differences, or of all differences
+    p_holm: float = math.nan
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is, after the correction for all pairs."""
+        return self.p_holm < ALPHA
+
+
+def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
+    """Return the tests of all pairs of groups that have two runs or more each."""
+    large = [sample for sample in samples if len(sample.values) > 1]
+    found = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
+    corrected = holm([test.p for test in found])
+    return [replace(test, p_holm=p) for test, p in zip(found, corrected, strict=True)]
+
+
+def _pair(first: GroupSample, second: GroupSample) -> PairTest:
+    a, b = first.by_block, second.by_block
+    n = len(first.values), len(second.values)
+    effect = a12(first.values, second.values)
+    names = first.group, second.group
+    if a is not None and b is not None and a.keys() == b.keys():
+        pairs = np.array([[a[block], b[block]] for block in sorted(a)])
+        p, difference = wilcoxon(pairs), float(np.median(pairs[:, 0] - pairs[:, 1]))
+        return PairTest(*names, "wilcoxon", n, p, 2 / 2 ** len(a), effect, difference)
+    p = mann_whitney(first.values, second.values)
+    difference = float(np.median(np.subtract.outer(first.values, second.values)))
+    least = 2 / math.comb(sum(n), n[0])
+    return PairTest(*names, "mann-whitney", n, p, least, effect, difference)
+
+
+def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the two-sided p-value of two groups, of few runs the exact one.
+
+    With ties SciPy takes the normal distribution, however few they are, and its p-values go below
+    what so few runs can give.
+    """
+    n = len(first) + len(second)
+    ways, tied = math.comb(n, len(first)), len({*first, *second}) < n
+    method = stats.PermutationMethod(ways) if tied and ways <= _MOST_WAYS else "auto"
+    return float(stats.mannwhitneyu(first, second, method=method).pvalue)
+
+
+def wilcoxon(pairs: Array) -> float:
+    """Return the two-sided p-value of paired values ``(n, 2)``; 1 where all are equal."""
+    differences = pairs[:, 0] - pairs[:, 1]
+    if not differences.any():
+        return 1.0
+    return float(stats.wilcoxon(differences).pvalue)
+
+
+def a12(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the probability that a value of the first is higher, ties counted half."""
+    difference = np.subtract.outer(np.asarray(first), np.asarray(second))
+    return float(np.mean(difference > 0) + np.mean(difference == 0) / 2)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down method.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979,
+    https://www.jstor.org/stable/4615733.
+    """
+    n, corrected, least = len(p_values), [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(n), key=lambda i: p_values[i])):
+        least = max(least, min(1.0, (n - rank) * p_values[i]))
+        corrected[i] = least
+    return corrected
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Groups ranked together over the same blocks; rank 1 is the best."""
+
+    groups: Sequence[str]
+    mean_ranks: Sequence[float]
+    n_blocks: int
+    statistic: float  #: Friedman's, chi squared
+    p: float
+    f_statistic: float  #: Iman and Davenport's, which is less conservative
+    f_p: float
+    critical_difference: float  #: of mean ranks, Nemenyi's at 0.05
+
+    def cliques(self) -> list[tuple[int, ...]]:
+        """Return the largest sets of groups whose ranks don't differ critically, best first."""
+        order = sorted(range(len(self.groups)), key=lambda i: self.mean_ranks[i])
+        found: list[tuple[int, ...]] = []
+        for start, i in enumerate(order):
+            near = tuple(
+                j
+                for j in order[start:]
+                if self.mean_ranks[j] - self.mean_ranks[i] < self.critical_difference
+            )
+            if len(near) > 1 and not (found and {*near} <= {*found[-1]}):
+                found.append(near)
+        return found
+
+
+def ranking(samples: Sequence[GroupSample], *, higher_is_better: bool) -> Ranking | None:
+    """Rank three or more groups; ``None`` where they are fewer or not of the same blocks."""
+    tables = [sample.by_block for sample in samples]
+    blocks = sorted(tables[0] or ()) if tables else []
+    if len(samples) < 3 or len(blocks) < 2 or any((t or {}).keys() != {*blocks} for t in tables):
+        return None
+    values = np.array([[(t or {})[block] for t in tables] for block in blocks])
+    return ranked([s.group for s in samples], -values if higher_is_better else values)
+
+
+def ranked(groups: Sequence[str], values: Array) -> Ranking:
+    """Rank groups by values ``(blocks, groups)`` of which the lowest are the best."""
+    n, k = values.shape
+    means = stats.rankdata(values, axis=1).mean(axis=0)
+    statistic, p = 0.0, 1.0
+    if np.ptp(values, axis=1).any():
+        result = stats.friedmanchisquare(*values.T)
+        statistic, p = float(result.statistic), float(result.pvalue)
+    rest = n * (k - 1) - statistic
+    f = math.inf if rest <= 1e-12 else (n - 1) * statistic / rest
+    f_p = float(stats.f.sf(f, k - 1, (k - 1) * (n - 1)))
+    return Ranking(groups, means.tolist(), n, statistic, p, f, f_p, critical_difference(k, n))
+
+
+def critical_difference(k: int, n: int) -> float:
+    """Return Nemenyi's critical difference at 0.05 of mean ranks: ``k`` groups, ``n`` blocks."""
+    q = float(stats.studentized_range.ppf(1 - ALPHA, k, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(k * (k + 1) / (6 * n))
+
+
+def group_values(
+    groups: Sequence[str], blocks: Sequence[str | None], values: Sequence[float]
+) -> list[GroupSample]:
+    """Return the values by group, groups in order of appearance."""
+    found: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
+    for i, group in enumerate(groups):
+        found[group].append(i)
+    return [
+        GroupSample(group, [values[i] for i in chosen], [blocks[i] for i in chosen])
+        for group, chosen in found.items()
+    ]

@@ -1,0 +1,232 @@
+"""A whole comparison: from runs to indicators, intervals and tests."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hwnas.analysis import bootstrap, significance
+from hwnas.analysis.bootstrap import DRAWS, BootstrapDraws, FrontUncertainty
+from hwnas.analysis.fronts import (
+    FORMAT,
+    Array,
+    ComparedRun,
+    FrontStage,
+    Objective,
+    ReferenceFrame,
+    RunFront,
+    front,
+    spanned,
+    union,
+)
+from hwnas.analysis.indicators import INDICATORS, Yardstick, coverage
+from hwnas.analysis.significance import GroupSample, GroupStatistics, PairTest, Ranking
+from hwnas.core.errors import RunError
+from hwnas.core.run_folder import Row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is said of fronts."""
+
+    kind: FrontStage
+    fronts: Sequence[RunFront]
+    yardstick: Yardstick
+    found: Sequence[Mapping[str, float]]  #: indicators of each front
+    uncertainty: FrontUncertainty | None  #: where there are intervals
+    samples: Mapping[str, Sequence[GroupSample]]  #: values of groups, by indicator
+    tests: Mapping[str, Sequence[PairTest]]
+    rankings: Mapping[str, Ranking | None]
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What is compared."""
+        return self.yardstick.frame.objectives
+
+    @property
+    def reference_set(self) -> str:
+        """What IGD+ and the epsilons refer to, in words."""
+        if self.yardstick.is_given:
+            return "the given true front"
+        return "the non-dominated points of all compared fronts"
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups, in order of appearance."""
+        return [*dict.fromkeys(front.group for front in self.fronts)]
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a group has several runs."""
+        return len(self.groups) < len(self.fronts)
+
+    def spreads(self, indicator: str) -> list[tuple[str, GroupStatistics]]:
+        """Return mean, deviation and interval of each group."""
+        return [
+            (sample.group, significance.spread(sample.values)) for sample in self.samples[indicator]
+        ]
+
+    def indicator_rows(self) -> list[Row]:
+        """Return a row for each front, with intervals."""
+        rows = []
+        for i, own in enumerate(self.fronts):
+            row: Row = {"run": own.name, "group": own.group, "seed": own.run.block}
+            row["n_points"] = int(own.mask.sum())
+            for indicator in INDICATORS:
+                low, high = self._interval(i, indicator.name)
+                name = indicator.name
+                row |= {name: self.found[i][name], f"{name}_low": low, f"{name}_high": high}
+            rows.append(row)
+        return rows
+
+    def point_rows(self) -> list[Row]:
+        """Return a row for each point, with the probabilities of being on fronts."""
+        rows = []
+        for i, own in enumerate(self.fronts):
+            for j, point in enumerate(own.points):
+                row: Row = {"run": own.name, "group": own.group, "id": point.id}
+                for k, objective in enumerate(self.objectives):
+                    name = objective.name
+                    row |= {name: float(own.values[j, k]), f"{name}_low": float(own.low[j, k])}
+                    row[f"{name}_high"] = float(own.high[j, k])
+                row["on_own_front"] = bool(own.mask[j])
+                if self.uncertainty is not None:
+                    row["p_on_own_front"] = float(self.uncertainty.on_own[i][j])
+                    row["p_on_front_of_all"] = float(self.uncertainty.on_all[i][j])
+                rows.append(row)
+        return rows
+
+    def coverage_rows(self) -> list[Row]:
+        """Return C(run, covered) for all pairs of fronts."""
+        maximise = self.yardstick.frame.maximise
+        return [
+            {"run": a.name, "covered": b.name, "share": coverage(a.members, b.members, maximise)}
+            for a, b in itertools.product(self.fronts, repeat=2)
+        ]
+
+    def group_rows(self) -> list[Row]:
+        """Return a row for each group and indicator."""
+        return [
+            {"indicator": name, "group": group, **asdict(spread)}
+            for name in self.samples
+            for group, spread in self.spreads(name)
+        ]
+
+    def test_rows(self) -> list[Row]:
+        """Return a row for each test of two groups."""
+        return [
+            {"indicator": name, **asdict(test), "n": "+".join(map(str, test.n))}
+            | {"significant": test.significant}
+            for name, tests in self.tests.items()
+            for test in tests
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``comparison.json`` holds; a later comparison reads its frame from it."""
+        frame = self.yardstick.frame
+        content = {
+            "format": FORMAT,
+            "objectives": {o.name: "max" if o.maximise else "min" for o in self.objectives},
+            "figures": self.kind,
+            **frame.to_json(),
+            "reference_is": frame.origin,
+            "reference_set": self.reference_set,
+            "reference_set_share": self.yardstick.share(self.yardstick.target),
+            "normalisation": "0 at the ideal, 1 at the reference point, linear",
+            "runs": self.indicator_rows(),
+            "coverage": self.coverage_rows(),
+            "groups": self.group_rows(),
+            "tests": self.test_rows(),
+            "rankings": {n: None if r is None else asdict(r) for n, r in self.rankings.items()},
+        }
+        return {name: known(part) for name, part in content.items()}
+
+    def _interval(self, i: int, name: str) -> tuple[float | None, float | None]:
+        if self.uncertainty is None:
+            return None, None
+        low, high = self.uncertainty.intervals[i][name]
+        return low, high
+
+
+def compare(
+    runs: Sequence[ComparedRun],
+    objectives: Sequence[Objective],
+    kind: FrontStage,
+    frame: ReferenceFrame | None = None,
+    true_front: Array | None = None,
+    draws: BootstrapDraws = DRAWS,
+) -> Comparison:
+    """Compare runs.
+
+    Args:
+        runs: With different names.
+        objectives: Two to four.
+        kind: Which figures.
+        frame: An earlier one; default: what the points span.
+        true_front: What IGD+ and epsilons refer to ``(k, objectives)``; default: the best of all.
+        draws: For the intervals.
+    """
+    fronts = [front(run, objectives, kind_of(run, kind)) for run in runs]
+    if frame is None:
+        frame = spanned(np.concatenate([f.members for f in fronts]), objectives)
+    target = union(fronts, objectives) if true_front is None else true_front
+    yardstick = Yardstick(frame, target, true_front is not None)
+    found = [yardstick.indicators(f.members) for f in fronts]
+    uncertain = None
+    if draws.n and bootstrap.has_intervals(fronts):
+        uncertain = bootstrap.uncertainty(fronts, yardstick, found, draws)
+    groups, blocks = [f.group for f in fronts], [f.run.block for f in fronts]
+    samples = {
+        i.name: significance.group_values(groups, blocks, [values[i.name] for values in found])
+        for i in INDICATORS
+        if not any(math.isnan(values[i.name]) for values in found)
+    }
+    by_name = {i.name: i for i in INDICATORS}
+    return Comparison(
+        kind,
+        fronts,
+        yardstick,
+        found,
+        uncertain,
+        samples,
+        {name: significance.pair_tests(own) for name, own in samples.items()},
+        {
+            name: significance.ranking(own, higher_is_better=by_name[name].higher_is_better)
+            for name, own in samples.items()
+        },
+    )
+
+
+def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> FrontStage:
+    """Return which figures are compared: verified ones where all runs have them.
+
+    Raises:
+        RunError: verified ones are wanted of a run that has none.
+    """
+    own = [run for run in runs if run.directions]
+    missing = [run.name for run in own if run.verified is None]
+    if wanted == "verified" and missing:
+        raise RunError(
+            f"{missing[0]} has no verified figures (it is still going, or tabular): "
+            "say figures=searched."
+        )
+    if wanted is not None:
+        return wanted
+    return "searched" if missing or not own else "verified"
+
+
+def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:
+    """Return which figures of a run are meant; a CSV file has one kind only."""
+    return kind if run.directions else "searched"
+
+
+def known(value: Any) -> Any:
+    """Return a value with ``None`` for what is not a number or infinite: JSON has neither."""
+    if isinstance(value, Mapping):
+        return {name: known(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [known(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,316 @@
+"""Tables that answer a question each, as rows of a CSV file.
+
+The *quality* is the metric of a task, or else the first objective that is maximised; the others
+are what is paid for it. A limit is met if the worse end of the figure's interval meets it.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hwnas.analysis.fronts import Array, ComparedRun, Objective, ReferenceFrame, RunFront
+from hwnas.core import pareto
+from hwnas.core.agreement import agreement
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.tasks.metrics import qualities
+
+_RUNGS = 8
+_CHECKPOINTS = 48
+_EQUAL = 1e-9  # of a limit: what rounding may add
+
+
+def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
+    """Return the quality, and what is paid for it."""
+    known = [o for o in objectives if o.name in qualities()] + [o for o in objectives if o.maximise]
+    quality = [*known, *objectives][0]
+    return quality, [o for o in objectives if o is not quality]
+
+
+def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
+    """Return the best quality within each of some limits of each cost, of every front.
+
+    A front that has nothing within a limit has no value there.
+    """
+    quality, costs = parts(objectives)
+    return [
+        _rung(front, objectives, cost, limit, quality)
+        for cost in costs
+        for limit in _limits(_worse_ends(fronts, objectives, cost), cost)
+        for front in fronts
+    ]
+
+
+def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
+    """Return what each cost is at least for some levels of the quality, of every front."""
+    quality, costs = parts(objectives)
+    rows = []
+    reached = [_best(_column([f], objectives, quality), quality) for f in fronts]
+    top, bottom = _best(np.array(reached), quality), _worst(np.array(reached), quality)
+    low = _worst(_column(fronts, objectives, quality), quality)
+    levels = np.unique([*np.linspace(low, bottom, _RUNGS - 2), top])
+    for cost, level, front in itertools.product(costs, levels.tolist(), fronts):
+        rows.append(_price(front, objectives, quality, level, cost))
+    return rows
+
+
+def _rung(
+    front: RunFront,
+    objectives: Sequence[Objective],
+    cost: Objective,
+    limit: float,
+    quality: Objective,
+) -> Row:
+    paid, gained = objectives.index(cost), objectives.index(quality)
+    worse = (front.low if cost.maximise else front.high)[:, paid]
+    over = (limit - worse if cost.maximise else worse - limit) / max(abs(limit), _EQUAL)
+    fits = np.flatnonzero(over <= _EQUAL)
+    row: Row = {"cost": cost.name, "limit": limit, "group": front.group, "run": front.name}
+    row |= dict.fromkeys((quality.name, f"{quality.name}_low", f"{quality.name}_high", "id"))
+    if not len(fits):
+        return row
+    values = front.values[fits, gained]
+    i = fits[int(np.argmax(values) if quality.maximise else np.argmin(values))]
+    row[quality.name] = float(front.values[i, gained])
+    row[f"{quality.name}_low"] = float(front.low[i, gained])
+    row[f"{quality.name}_high"] = float(front.high[i, gained])
+    return row | {"id": front.points[i].id}
+
+
+def _price(
+    front: RunFront,
+    objectives: Sequence[Objective],
+    quality: Objective,
+    level: float,
+    cost: Objective,
+) -> Row:
+    paid, gained = objectives.index(cost), objectives.index(quality)
+    values = front.values[:, gained]
+    good = np.flatnonzero(values >= level if quality.maximise else values <= level)
+    row: Row = {"quality": quality.name, "at_least": level, "cost": cost.name}
+    row |= {"group": front.group, "run": front.name, "value": None, "id": None}
+    if not len(good):
+        return row
+    prices = front.values[good, paid]
+    i = good[int(np.argmax(prices) if cost.maximise else np.argmin(prices))]
+    return row | {"value": float(front.values[i, paid]), "id": front.points[i].id}
+
+
+def _column(
+    fronts: Sequence[RunFront], objectives: Sequence[Objective], objective: Objective
+) -> Array:
+    return np.concatenate([f.members[:, objectives.index(objective)] for f in fronts])
+
+
+def _worse_ends(
+    fronts: Sequence[RunFront], objectives: Sequence[Objective], cost: Objective
+) -> Array:
+    i = objectives.index(cost)
+    return np.concatenate([(f.low if cost.maximise else f.high)[f.mask, i] for f in fronts])
+
+
+def _best(values: Array, objective: Objective) -> float:
+    return float(values.max() if objective.maximise else values.min())
+
+
+def _worst(values: Array, objective: Objective) -> float:
+    return float(values.min() if objective.maximise else values.max())
+
+
+def _limits(values: Array, cost: Objective) -> list[float]:
+    """Return round limits over the range of a cost; all that was compared is within the last."""
+    low, high = float(values.min()), float(values.max())
+    wide = low > 0 and high / low > 3
+    steps = np.geomspace(low, high, _RUNGS) if wide else np.linspace(low, high, _RUNGS)
+    return sorted({_round(step, cost) for step in steps.tolist()}, reverse=cost.maximise)
+
+
+def _round(value: float, cost: Objective) -> float:
+    """Return a value with three digits, rounded so that it still meets itself as a limit."""
+    if value == 0:
+        return 0.0
+    digits = 2 - math.floor(math.log10(abs(value)))
+    scaled = value * 10.0**digits
+    whole = math.floor(scaled + _EQUAL) if cost.maximise else math.ceil(scaled - _EQUAL)
+    return float(f"{whole * 10.0**-digits:.3g}")
+
+
+def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
+    """Return the median over a group's runs of a figure, by another one and by group.
+
+    ``None`` where no more than half of the runs have it.
+    """
+    found: dict[Any, dict[str, list[float | None]]] = {}
+    for row in rows:
+        found.setdefault(row[key], {}).setdefault(row["group"], []).append(row[name])
+    return {
+        value: {group: _median(figures) for group, figures in own.items()}
+        for value, own in found.items()
+    }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if 2 * len(known) > len(values) else None
+
+
+def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
+    """Return the median hypervolume share of each group after some numbers of evaluations.
+
+    ``None``: after all, however many they were.
+
+    Args:
+        rows: Of ``convergence``.
+    """
+    of_runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        steps = of_runs.setdefault((row["group"], row["run"]), [])
+        steps.append((row["evaluations"], row["hypervolume_share"]))
+    most = max((steps[-1][0] for steps in of_runs.values()), default=0)
+    rounds = [m * 10**power for power in range(7) for m in (1, 2, 5)]
+    counts = [*(count for count in rounds if 10 <= count < most), None]
+    reached = [
+        {"group": group, "count": count, "share": _after(steps, count)}
+        for count in counts
+        for (group, _), steps in of_runs.items()
+    ]
+    return by_group(reached, "count", "share")
+
+
+def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | None:
+    """Return the share that a run had reached by a count; ``None`` where it did not go so far."""
+    if count is None:
+        return steps[-1][1]
+    if steps[-1][0] < count:
+        return None
+    return max((share for n, share in steps if n <= count), default=0.0)
+
+
+def convergence(
+    runs: Sequence[ComparedRun], frame: ReferenceFrame, objectives: Sequence[Objective]
+) -> list[Row]:
+    """Return how the hypervolume of what was searched grew, of runs that say the order.
+
+    By evaluations, which count each network once and only those that were scored, and by seconds
+    since the first trial began, pauses included. The figures are as search read them.
+    """
+    return [row for run in runs for row in _growth(run, frame, objectives)]
+
+
+def _growth(
+    run: ComparedRun, frame: ReferenceFrame, objectives: Sequence[Objective]
+) -> Iterator[Row]:
+    candidates, names = run.candidates, [o.name for o in objectives]
+    if not any(candidate.state != "infeasible" for candidate in candidates):
+        return
+    read = {point.id: point.figures for point in reversed(run.scored)}
+    evaluations = _evaluations(candidates)
+    done, front = 0, np.zeros((0, len(names)))
+    checkpoints = np.geomspace(1, len(candidates), _CHECKPOINTS).round().astype(int)
+    for count in np.unique(checkpoints).tolist():
+        new = [
+            [read[candidate.id][name].value for name in names]
+            for candidate in candidates[done:count]
+            if candidate.state == "complete" and candidate.id in read
+        ]
+        front = np.concatenate([front, np.array(new, np.float64).reshape(-1, len(names))])
+        front, done = front[pareto.non_dominated(front, frame.maximise)], count
+        yield {
+            "run": run.name,
+            "group": run.group,
+            "trials": count,
+            "evaluations": evaluations[count - 1],
+            "seconds": run.seconds.get(candidates[count - 1].trial),
+            "hypervolume_share": _share(front, frame),
+        }
+
+
+def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
+    """Return how many different networks had been scored by each trial."""
+    seen: set[str] = set()
+    counts = []
+    for candidate in candidates:
+        if candidate.state != "infeasible":
+            seen.add(candidate.id)
+        counts.append(len(seen))
+    return counts
+
+
+def verification(runs: Sequence[ComparedRun], frame: ReferenceFrame) -> list[Row]:
+    """Return what verification changed of each run's front: hypervolume and medians.
+
+    Searched is what search believed of members in the end.
+    """
+    return [_verified(run, frame) for run in runs if run.members]
+
+
+def _verified(run: ComparedRun, frame: ReferenceFrame) -> Row:
+    names = [o.name for o in frame.objectives]
+    searched = np.array([[m.candidate.figures[n].value for n in names] for m in run.members])
+    verified = np.array([[_own(m, n).value for n in names] for m in run.members])
+    fits = np.array([m.is_deliverable for m in run.members])
+    row: Row = {
+        "run": run.name,
+        "group": run.group,
+        "n_members": len(run.members),
+        "n_left": sum(not (m.on_front or m.near_front) for m in run.members),
+        "hypervolume_share_searched": _share(searched, frame),
+        "hypervolume_share_verified": _share(verified[fits], frame),
+    }
+    changes = np.median(verified - searched, axis=0).tolist()
+    return row | {f"median_change_{n}": change for n, change in zip(names, changes, strict=True)}
+
+
+def _own(member: Member, name: str) -> Quantity:
+    return member.quality if name == member.metric else member.figures[name]
+
+
+def _share(values: Array, frame: ReferenceFrame) -> float:
+    """Return the hypervolume of points as a share of the frame's box; 0 of none within it."""
+    points = frame.normalised(values)
+    inside = points[(points < 1).all(axis=1)]
+    n = len(frame.objectives)
+    return pareto.hypervolume(inside, [1.0] * n, [False] * n) if len(inside) else 0.0
+
+
+def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Return how well predicted latencies agree with those that verification measured.
+
+    Of runs with two members or more whose latency was predicted and then measured.
+    """
+    rows = []
+    for run in runs:
+        pairs = [
+            (m.candidate.figures["latency_ms"], m.figures["latency_ms"])
+            for m in run.members
+            if "latency_ms" in m.candidate.figures and "latency_ms" in m.figures
+        ]
+        told = [(a, b) for a, b in pairs if a.source != "measured" and b.source == "measured"]
+        if len(told) < 2:
+            continue
+        found = agreement([a.value for a, _ in told], [b.value for _, b in told])
+        kinds = ", ".join(sorted({a.source for a, _ in told}))
+        row: Row = {"run": run.name, "group": run.group, "target": run.target, "n": len(told)}
+        rows.append(row | {"predicted_by": kinds} | found)
+    return rows
+
+
+def shared(fronts: Sequence[RunFront]) -> list[Row]:
+    """Return which genotypes the fronts of two runs have in common, where they have any."""
+    members = {
+        front.name: {p.id for p, on in zip(front.points, front.mask, strict=True) if on}
+        for front in fronts
+        if front.run.candidates
+    }
+    rows = []
+    for (first, a), (second, b) in itertools.combinations(members.items(), 2):
+        if common := sorted(a & b):
+            row: Row = {"first": first, "second": second, "n_shared": len(common)}
+            row |= {"share_of_first": len(common) / len(a), "share_of_second": len(common) / len(b)}
+            rows.append(row | {"ids": " ".join(common)})
+    return rows

@@ -1,1 +1,0 @@
-"""What verbs do, for notebooks and for the command line alike: nothing here prints."""

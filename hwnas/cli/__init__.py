@@ -1,0 +1,1 @@
+"""The folder ``cli``: say here what it is for."""

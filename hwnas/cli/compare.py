@@ -1,0 +1,156 @@
+"""What the terminal shows of a comparison."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hwnas.analysis.fronts import Objective
+from hwnas.analysis.speedup_text import amount
+from hwnas.analysis.summary import Comparison
+from hwnas.analysis.tables import by_group, parts
+from hwnas.cli.console import Phases, print_lines
+from hwnas.core.run_folder import Row
+from hwnas.workflows.compare import compare
+from hwnas.workflows.config import CompareConfig
+
+_ROWS = 24
+_WIDE = 6  # fronts or groups that fit beside each other
+_MAIN = "hypervolume_share"  #: the one whose interval is shown; indicators.csv has all
+_OTHERS = {
+    "igd_plus": "IGD+",
+    "epsilon_additive": "eps. +",
+    "epsilon_multiplicative": "eps. x",
+    "r2": "R2",
+}
+
+
+def print_comparison(
+    console: Console,
+    comparison: Comparison,
+    tables: Mapping[str, Sequence[Row]],
+    sentences: Sequence[str],
+) -> None:
+    """Print the main tables, then what they mean."""
+    console.print(_groups(comparison) if comparison.is_grouped else _fronts(comparison))
+    names = comparison.groups
+    if len(names) <= _WIDE:
+        for table in _ladders(tables["ladder"], comparison.objectives, names):
+            console.print()
+            console.print(table)
+    if equal := tables.get("equal_quality"):
+        console.print()
+        console.print(_equal(equal, comparison.objectives))
+    if recosted := tables.get("recosted_fronts"):
+        console.print()
+        console.print(_recosted(recosted))
+    console.print()
+    print_lines(console, sentences)
+
+
+def _fronts(comparison: Comparison) -> Table:
+    known = ["95 %"] if comparison.uncertainty is not None else []
+    heads = ("front", "points", "HV share", *known, *_OTHERS.values())  # HV: hypervolume
+    table = _table("Indicators", *heads)
+    rows = comparison.indicator_rows()
+    for row in rows[:_ROWS]:
+        low, high = row[f"{_MAIN}_low"], row[f"{_MAIN}_high"]
+        interval = [] if low is None else [f"{low:.3f}-{high:.3f}"]
+        others = ("-" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in _OTHERS)
+        cells = (str(row["n_points"]), f"{row[_MAIN]:.4f}", *interval, *others)
+        table.add_row(Text(row["run"]), *cells)
+    if len(rows) > _ROWS:
+        table.caption = f"{len(rows) - _ROWS} more in indicators.csv"
+    return table
+
+
+def _groups(comparison: Comparison) -> Table:
+    known = [name for name in _OTHERS if name in comparison.samples]
+    heads = ("group", "runs", "HV share", "st. dev.", *(_OTHERS[name] for name in known))
+    table = _table("Indicators: means over runs", *heads)
+    spreads = {name: dict(comparison.spreads(name)) for name in (_MAIN, *known)}
+    for group in comparison.groups:
+        own = spreads[_MAIN][group]
+        deviation = "-" if own.sd is None else f"{own.sd:.4f}"
+        others = (f"{spreads[name][group].mean:.4f}" for name in known)
+        table.add_row(Text(group), str(own.n), f"{own.mean:.4f}", deviation, *others)
+    return table
+
+
+def _ladders(
+    rows: Sequence[Row], objectives: Sequence[Objective], groups: Sequence[str]
+) -> Iterator[Table]:
+    """Yield, for each cost, the best quality within each limit: the median over a group's runs."""
+    quality, costs = parts(objectives)
+    for cost in costs:
+        word = "at least" if cost.maximise else "at most"
+        direction = "highest" if quality.maximise else "lowest"
+        title = f"{direction} {quality.title} for {cost.title} {word} (median over runs)"
+        table = _table(title, cost.title, *groups)
+        own = [row for row in rows if row["cost"] == cost.name]
+        for limit, by in by_group(own, "limit", quality.name).items():
+            cells = ["-" if v is None else amount(quality, v) for v in by.values()]
+            table.add_row(f"{limit:g}", *cells)
+        yield table
+
+
+def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
+    """Return what the first of two runs needs for what the second reaches."""
+    quality, (cost, *_) = parts(objectives)
+    a, b = (str(rows[0][side]) for side in ("front", "baseline"))
+    known = ["95 %"] if any(row["ratio_low"] is not None for row in rows) else []
+    table = _table(
+        f"{cost.title} at equal {quality.title}: {b} over {a}", quality.title, b, a, "ratio", *known
+    )
+    for row in rows[:_ROWS]:
+        paid, ratio, low = (row[key] for key in (f"front_{cost.name}", "ratio", "ratio_low"))
+        cells = ["-" if value is None else form.format(value)
+                 for value, form in ((paid, "{:.4g}"), (ratio, "{:.2f}"))]  # fmt: skip
+        interval = "-" if low is None else f"{low:.2f}-{row['ratio_high']:.2f}"
+        own = amount(quality, row[quality.name]), f"{row[f'baseline_{cost.name}']:.4g}"
+        table.add_row(*own, *cells, *([interval] if known else []))
+    if len(rows) > _ROWS:
+        table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
+    return table
+
+
+def _recosted(rows: Sequence[Row]) -> Table:
+    table = _table(
+        "Fronts costed on each other's target", "front of", "target of", "fit", "already there",
+        "would join", "HV share", "with them",
+    )  # fmt: skip
+    for row in rows[:_ROWS]:
+        table.add_row(
+            Text(row["members_of"]),
+            Text(row["on"]),
+            f"{row['n_fit']} of {row['n_members']}",
+            str(row["n_already_there"]),
+            str(row["n_joining"]),
+            f"{row['hypervolume_share']:.4f}",
+            f"{row['hypervolume_share_with_them']:.4f}",
+        )
+    return table
+
+
+def _table(title: str, *heads: str) -> Table:
+    # As text: names and units in brackets are no markup.
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(Text(head), justify="right" if i else "left", no_wrap=i > 0)
+    return table
+
+
+# ``python -m hwnas compare``: what the terminal shows of a comparison.
+
+
+def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
+    """Compare runs, and print the main tables."""
+    console = Console()
+    with Phases(console) as phases:
+        found = compare(config, arguments, phases)
+
+    print_comparison(console, found.comparison, found.tables, found.sentences)
+    print_lines(console, [f"Files in {found.path}: {' '.join(found.files)}"])

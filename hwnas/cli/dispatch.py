@@ -1,0 +1,185 @@
+"""From the arguments of a verb to the verb, by Hydra's command line."""
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from hwnas.core import package, processes
+from hwnas.core.errors import ConfigError, RunInterruptedError
+from hwnas.workflows import config
+from hwnas.workflows.config.arguments import flags_first, for_hydra, for_targets, named
+from hwnas.workflows.config.compose import check_folders, checked, compose, with_resumed, worded
+from hwnas.workflows.config.grammar import says
+
+# Many runs of one command: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
+
+
+def sweep(verb: str, name: str, folder: str) -> None:
+    """Have Hydra's launcher run each combination; the arguments are in ``sys.argv``.
+
+    Launchers on other machines, as Hydra's for Slurm, import this module there.
+
+    Raises:
+        StoppedError: searches were interrupted, each of which is to be continued by itself.
+    """
+    begun: list[Path] = []  # by launchers that run jobs in this process
+    job = partial(_job, name, begun)
+    try:
+        hydra.main(version_base="1.3", config_path=folder, config_name=name)(job)()
+    except KeyboardInterrupt:
+        if verb != "search":
+            raise
+        raise RunInterruptedError(_stopped(begun)) from None
+
+
+def _job(name: str, begun: list[Path], composed: DictConfig) -> None:
+    from hwnas.core import processes
+    from hwnas.workflows.config.compose import checked
+
+    processes.tune()
+    job = HydraConfig.get()
+    config: Any = checked(name, composed, job.overrides.task)
+    if getattr(config, "run", None) is not None and config.run.dir is None:
+        config.run.dir = str(Path(job.sweep.dir, str(job.job.num)))
+    if name in ("search", "tabular"):
+        begun.append(Path(config.run.resume or config.run.dir))
+    dispatch([config], list(job.overrides.task))
+
+
+def _stopped(folders: Sequence[Path]) -> str:
+    """Return how a sweep goes on of which searches were to be begun in these folders."""
+    begun = [path for path in folders if (path / "manifest.json").exists()]
+    again = "python -m hwnas search run.resume="
+    if not begun:
+        each = "each search that was begun, if any was, is continued by itself"
+        return f"Interrupted; nothing is lost: {each}: {again}<its folder>"
+    places = ", ".join(dict.fromkeys(str(path.parent) for path in begun))
+    return (
+        f"Interrupted; nothing is lost. Searches that were begun are in {places}; none after "
+        f"{begun[-1]} was. Each is continued by itself, the last by: "
+        f"{again}{shlex.quote(str(begun[-1]))}"
+    )
+
+
+# Which code a verb is; it is imported when it is asked for.
+
+#: Modules of commands by what their verbs accept: those that need no arguments, and others.
+_ALONE = {
+    config.WhyConfig: "hwnas.cli.inspect:why_command",
+    config.AuditConfig: "hwnas.cli.train:audit_command",
+}
+_OTHERS = {
+    config.ExportConfig: "hwnas.cli.export:export_command",
+    config.CompressConfig: "hwnas.cli.export:compress_command",
+    config.CompareConfig: "hwnas.cli.compare:compare_command",
+    config.ProfileConfig: "hwnas.cli.train:profile_command",
+    config.TrainConfig: "hwnas.cli.train:train_command",
+    config.TabularConfig: "hwnas.cli.tabular:tabular_command",
+    config.PlanConfig: "hwnas.cli.fleet:plan_command",
+    config.SimulateConfig: "hwnas.cli.fleet:simulate_command",
+    config.ReplanConfig: "hwnas.cli.fleet:replan_command",
+    config.ServeCheckConfig: "hwnas.cli.fleet:serve_check_command",
+}
+
+
+def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
+    """Run the verb of configurations, one for each target; only what it needs is imported."""
+    first = configs[0]
+    if isinstance(first, config.VerifyConfig):
+        resolve_name("hwnas.cli.inspect:verify_command")(first)
+        return
+    if isinstance(first, config.SplitConfig):
+        resolve_name("hwnas.cli.fleet:split_command")(configs, arguments)
+        return
+    if len(configs) > 1:
+        config.check_common(configs)
+    if (name := _ALONE.get(type(first))) is not None:
+        resolve_name(name)(first)
+    elif (name := _OTHERS.get(type(first))) is not None:
+        resolve_name(name)(first, arguments)
+    else:
+        resolve_name("hwnas.cli.search:search_command")(config.agreed(configs), arguments)
+
+
+_SWEPT = ("search", "train", "profile")
+
+
+def run_verb(verb: str, arguments: Sequence[str]) -> None:
+    """Run one verb.
+
+    Raises:
+        HwnasError: what the user can mend.
+    """
+    if verb in ("verify", "split"):
+        arguments = named(arguments, "export")
+    arguments = flags_first(with_resumed(arguments))
+    tabular = verb == "search" and says(arguments, "accuracy", "table")
+    name = "tabular" if tabular else verb
+    processes.tune()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
+    swept = [a for a in arguments if a not in ("-m", "--multirun")]
+    own = for_targets(swept, searched=verb == "search")
+    if len(swept) < len(arguments):
+        if verb not in _SWEPT:
+            raise ConfigError(
+                f"-m starts many runs of {', '.join(_SWEPT)}; there is none of {verb}."
+            )
+        if len(own) > 1:
+            raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
+        _sweep(verb, name, ["--multirun", *swept])
+    else:
+        configs = [config for each in own for config in _composed(verb, name, each)]
+        if configs:
+            dispatch(configs, arguments)
+
+
+def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
+    """Return the configuration of that name with the arguments; none where Hydra shows it."""
+    if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
+        return [compose(name, arguments)]  # Hydra's own command line composes everything twice
+    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
+    jobs: list[DictConfig] = []
+    folder = _prepared(verb, name, arguments)
+    application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
+    with worded(name, arguments):
+        _started(application)
+    return [checked(name, composed, arguments) for composed in jobs]
+
+
+def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
+    folder = _prepared(verb, name, arguments)
+    with worded(name, arguments):
+        sweep(verb, name, folder)
+
+
+def _started(application: Callable[[], None]) -> None:
+    """Let Hydra compose, or show what its own flags ask for; a wrong flag is one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            application()
+    except SystemExit as ended:
+        if ended.code:
+            why = said.getvalue().rpartition("error: ")[2].strip()
+            raise ConfigError(f"{why}; --hydra-help lists flags.") from None
+        raise
+
+
+def _prepared(verb: str, name: str, arguments: Sequence[str]) -> str:
+    """Make schema and arguments known to Hydra; return the folder of configurations."""
+    config.register(name)
+    check_folders(arguments)
+    swept = arguments[:1] == ["--multirun"]
+    sys.argv = [f"hwnas {verb}", *(for_hydra(a, swept=swept) for a in arguments)]
+    return str(package.ROOT / "conf")

@@ -1,0 +1,137 @@
+"""``python -m hwnas export``: what the terminal shows of exports."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hwnas import tasks
+from hwnas.cli.console import print_lines, timed
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row
+from hwnas.export import folder as folders
+from hwnas.tasks.metrics import column, shown
+from hwnas.workflows.compress import CompressionOutcome, compress
+from hwnas.workflows.config import CompressConfig, ExportConfig
+from hwnas.workflows.export import ExportedModel, export
+
+
+def export_command(config: ExportConfig, arguments: Sequence[str]) -> None:
+    """Export models of a search, and print what was found of each.
+
+    Raises:
+        ProofError: an export does not hold what it should; its folder is marked as failed.
+    """
+    console = Console()
+    told = partial(print_export, console)
+    timed(console, lambda phases: export(config, arguments, phases, told))
+
+
+def print_export(console: Console, done: ExportedModel) -> None:
+    """Print what was found of an export, and where it is."""
+    place, row, evidence = done.path, done.proof, done.evidence
+    task = tasks.from_json(row["task"])
+    metric = task.metric
+    table = Table(
+        "", column(metric).label, "95 %", "largest error", task.words.same,
+        title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
+    )  # fmt: skip
+    table.add_row("torch", *_cells(metric, evidence.reference), "", "")
+    for name, found in row["artefacts"].items():
+        if name in evidence.not_run:
+            continue
+        near = evidence.agreements[name]
+        error, same = f"{near.max_error:.2g}", f"{near.same:.1%}"
+        table.add_row(name, *_cells(metric, Quantity(*found[metric])), error, same)
+    console.print(table)
+    steps = row["finishing"]["steps"]
+    identical = (row["source"]["reported"] or {}).get("same_files")
+    lines = [
+        f"Finished, {column(metric).label} on the validation split: "
+        + ", ".join(f"{step['step']} {shown(metric, step[metric][0])}" for step in steps),
+        ", ".join(_words(name, values) for name, values in row["figures"].items()),
+        f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
+        *_exit_words(row),
+        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "
+          f"at {'least' if c.is_least else 'most'} {c.allowed:g}."
+          for c in evidence.checks if not c.holds),
+        *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),
+        f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",
+    ]  # fmt: skip
+    print_lines(console, lines)
+
+
+def _exit_words(row: Row) -> list[str]:
+    """Return what leaving early comes to, where the network has exits."""
+    if (leaving := row.get("exits")) is None:
+        return []
+    found, worst = leaving["found"], Quantity(*leaving["worst"]["latency_ms"])
+    expected = Quantity(*found["costs"]["expected_latency_ms"])
+    shares = ", ".join(f"{share[0]:.1%}" for share in found["left"])
+    return [
+        f"Leaving early (run_exits.py): accuracy {found['accuracy'][0]:.4f} at an expected "
+        f"{expected.value:.4g} ms, {expected.value / worst.value:.0%} of the {worst.value:.4g} ms "
+        f"to the end ({worst.source}); {shares} of the test images leave at the exits."
+    ]
+
+
+def _words(name: str, values: Sequence[Any]) -> str:
+    figure = Quantity(*values)
+    return f"{name} {figure.value:.4g} ({figure.source})"
+
+
+def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
+    assert figure.low is not None
+    assert figure.high is not None
+    return shown(metric, figure.value), f"±{shown(metric, (figure.high - figure.low) / 2)}"
+
+
+# ``python -m hwnas compress``: what the terminal shows of it.
+
+
+def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
+    """Compress a network, and print what it was and what it became.
+
+    Raises:
+        ProofError: the export does not hold what it should; its folder is marked as failed.
+    """
+    console = Console()
+
+    def told(done: CompressionOutcome) -> None:
+        print_export(console, done.done)
+        _print(console, config, done)
+
+    timed(console, lambda phases: compress(config, arguments, phases, told))
+
+
+def _print(console: Console, config: CompressConfig, done: CompressionOutcome) -> None:
+    proof = done.done.proof
+    means, rows = {}, proof["figures"]
+    if "exits" in proof:  # as before: segment by segment
+        means = proof["exits"]["found"]["costs"]
+        rows = {**rows, **proof["exits"]["worst"], **means}
+    after = {name: Quantity(*row) for name, row in rows.items()}
+    table = Table("", "before", "after", "change", "limit", box=box.SIMPLE_HEAD, show_edge=False)
+    for part in table.columns[1:]:
+        part.justify = "right"
+    limits = config.allowed.limits
+    names = ("latency_ms", "energy_mj", *means, "sram_kib", "flash_kib", *limits)
+    for name in dict.fromkeys(names):
+        if name in done.before and name in after:
+            a, b = done.before[name].value, after[name].value
+            limit = limits.get(name)
+            table.add_row(
+                escape(column(name).title), f"{a:.4g}", f"{b:.4g}", f"{b / a - 1:+.0%}",
+                "" if limit is None else f"{limit:g}",
+            )  # fmt: skip
+    console.print(table)
+    found = done.compression
+    counts = sorted(Counter(found.bits.values()).items())
+    told = [f"{n} layer{'s' * (n != 1)} of {bits} bits" for bits, n in counts]
+    told += [f"{found.prune:.0%} of the channels taken out"] * bool(found.prune)
+    print_lines(console, [f"{', '.join(told).capitalize()}; other weights stay in int8."])

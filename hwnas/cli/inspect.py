@@ -1,0 +1,58 @@
+"""``python -m hwnas why``: what the terminal shows of an explanation."""
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from hwnas.cli.console import Phases
+from hwnas.export.options import VerifyConfig
+from hwnas.workflows.config import WhyConfig
+from hwnas.workflows.verify import verify
+from hwnas.workflows.why import why
+from hwnas.workflows.why_sources import Part, WhyReport
+
+_WIDTH = 100
+
+
+def why_command(config: WhyConfig) -> None:
+    """Print what the run folder says of a candidate, or its front."""
+    console = Console(width=min(Console().width, _WIDTH), highlight=False, markup=False)
+    found = why(config)
+    (_print if found.headline else _print_front)(console, found)
+
+
+def _print(console: Console, found: WhyReport) -> None:
+    console.print(found.headline, style="bold")
+    for section in found.sections:
+        console.print(f"\n{section.title}", style="bold")
+        for part in section.parts:
+            console.print(Padding(_rendered(part), (0, 0, 0, 2), expand=False))
+
+
+def _print_front(console: Console, found: WhyReport) -> None:
+    for i, section in enumerate(found.sections):
+        if i:
+            console.print()
+        console.print(section.title)
+        for part in section.parts:
+            console.print(_rendered(part))
+
+
+def _rendered(part: Part) -> RenderableType:
+    if isinstance(part, str):
+        return part
+    table = Table(*part.heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for cells in part.cells:
+        table.add_row(*cells)
+    return table
+
+
+# ``python -m hwnas verify``: prints what repeating a proof finds, as it is found.
+
+
+def verify_command(config: VerifyConfig) -> None:
+    """Repeat the proof of an export."""
+    verify(config, Phases(Console()))

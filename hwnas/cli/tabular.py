@@ -1,0 +1,47 @@
+"""``python -m hwnas search accuracy=table``: what the terminal shows of it."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hwnas.cli.console import Phases, print_files, print_lines
+from hwnas.tasks.metrics import column
+from hwnas.workflows.config import TabularConfig
+from hwnas.workflows.search.tabular import TabularOutcome, search_table
+
+_ROWS = 24
+
+
+def tabular_command(config: TabularConfig, arguments: Sequence[str]) -> None:
+    """Search, and print what was found."""
+    console = Console()
+    with Phases(console) as phases:
+        outcome = search_table(config, arguments, phases)
+    _print(console, config, outcome)
+
+
+def _print(console: Console, config: TabularConfig, outcome: TabularOutcome) -> None:
+    names, members = outcome.benchmark.names, outcome.members
+    table = Table("id", *(escape(column(n).title) for n in names), box=box.SIMPLE_HEAD)
+    for part in table.columns[1:]:
+        part.justify = "right"
+    for member in members[:_ROWS]:
+        values = (member.figures[name].value for name in names)
+        table.add_row(member.id, *(f"{value:.5g}" for value in values))
+    console.print(table)
+    benchmark, limits = outcome.benchmark, config.allowed.limits
+    n = len(benchmark.values)
+    of = f"{n} networks"
+    if limits:
+        of = f"the {len(benchmark.fitting(limits))} of {n} networks that fit the budget"
+    lines = [
+        f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
+        f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
+        f"hypervolume {outcome.share:.4f} of that of the exact front of {of}.",
+    ]
+    print_lines(console, lines)
+    files = ["front.csv", "candidates.parquet", "manifest.json"]
+    print_files(console, config.study.storage, outcome.folder, files)

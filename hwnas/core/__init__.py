@@ -1,0 +1,1 @@
+"""The folder ``core``: say here what it is for."""

@@ -1,1 +1,0 @@
-"""What a candidate costs on a target."""

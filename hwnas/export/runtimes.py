@@ -1,0 +1,129 @@
+"""Loads the artefacts of an export, each by its own runtime, which is imported only then."""
+
+import importlib.machinery
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError
+from hwnas.hardware import backends
+from hwnas.hardware.backends.base import open_artefact
+from hwnas.hardware.backends.description import ArtefactType
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.hardware.runtimes.pool import RetryingPool
+
+#: What every export holds that no backend is needed for.
+_TORCH = ArtefactType(
+    "model.py",
+    "torch",
+    "float32",
+    {".safetensors": "model.safetensors"},
+    {
+        "model.py": "the network as Python that needs torch alone",
+        "model.safetensors": "its weights",
+    },
+    needs={"torch": "torch"},
+    command="python model.py images.npy",
+)
+
+
+TORCH = _TORCH.name
+
+
+def kinds() -> dict[str, ArtefactType]:
+    """Return the artefacts that an export may hold, by the name of their first file."""
+    return {_TORCH.name: _TORCH, **backends.artefacts()}
+
+
+def paths(folder: Path, name: str) -> dict[str, Path]:
+    """Return the files of an artefact by suffix."""
+    return {suffix: folder / file for suffix, file in kinds()[name].files.items()}
+
+
+def hindrance(name: str) -> str:
+    """Return why an artefact cannot run on this machine; empty if it can."""
+    kind = kinds()[name]
+    return kind.elsewhere or backends.lacking(kind.needs)
+
+
+def needs_worker(name: str) -> bool:
+    """Return whether an artefact runs in a worker of its target alone."""
+    return name != TORCH and not kinds()[name].opens
+
+
+def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
+    """Return an artefact as something that runs.
+
+    Args:
+        folder: Of the export.
+        name: One of ``kinds()``.
+        worker: What runs those that need one.
+
+    Raises:
+        CompileError: the runtime refuses the file.
+    """
+    if name == TORCH:
+        return TorchSession(folder)
+    files = paths(folder, name)
+    if not needs_worker(name):
+        return open_artefact(name, {suffix: path.read_bytes() for suffix, path in files.items()})
+    assert worker is not None
+    return WorkerSession(files, worker)
+
+
+@final
+class WorkerSession:
+    """What was compiled for a device, which runs in a process of its own."""
+
+    def __init__(self, files: Mapping[str, Path], worker: RetryingPool):
+        self._files, self._worker = files, worker
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
+        return self._worker.run(self._files, images)
+
+
+@final
+class TorchSession:
+    """The network of ``model.py``, loaded as a user would."""
+
+    def __init__(self, folder: Path):
+        self._network = load_module(folder / "model.py").load()
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
+
+        Raises:
+            CompileError: what answers is no network.
+        """
+        import torch
+
+        with torch.inference_mode():
+            parts = torch.split(torch.from_numpy(images), _BATCH)
+            answers = [self._network(x) for x in parts]
+            if not all(isinstance(answer, torch.Tensor) for answer in answers):
+                raise CompileError("its network does not answer with a tensor")
+            found: NDArray[np.float32] = torch.cat(answers).numpy()
+        return found
+
+
+_BATCH = 256  # images at once
+
+
+def load_module(path: Path) -> Any:
+    """Return a file as a module: its source, never bytecode that lies beside it."""
+    loader = _Source(f"hwnas_export_{path.parent.name}", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+class _Source(importlib.machinery.SourceFileLoader):
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("bytecode is neither read nor written")

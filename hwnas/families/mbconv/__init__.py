@@ -1,1 +1,0 @@
-"""The family of convolutional networks of blocks of several kinds."""

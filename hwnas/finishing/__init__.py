@@ -1,1 +1,0 @@
-"""The weights of a network get ready for the device."""

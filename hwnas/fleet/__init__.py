@@ -1,0 +1,1 @@
+"""The folder ``fleet``: say here what it is for."""

@@ -1,0 +1,1 @@
+"""The folder ``deployment``: say here what it is for."""

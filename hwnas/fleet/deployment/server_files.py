@@ -1,0 +1,201 @@
+"""A model repository of Triton: a folder for each pool, and the image that holds them.
+
+Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
+"""
+
+import json
+import math
+import pprint
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hwnas.fleet.deployment.pools import DeployedPool, busiest
+from hwnas.fleet.plan import DeploymentPlan, HourPlan
+
+REPOSITORY = "triton/models"  #: in the folder of the files
+IMAGE = "hwnas-models:1"  #: that the Dockerfile builds
+HTTP, METRICS = 8000, 8002  #: ports
+_BACKEND = "onnxruntime"
+_ACCELERATORS = {"tensorrt": "gpu", "openvino": "cpu"}  # execution providers, and where they run
+
+DOCKERFILE = """\
+# docker build -t hwnas-models:1 .     # models are ONNX of opset 23: take a release that reads it
+ARG TRITON=nvcr.io/nvidia/tritonserver:25.11-py3
+FROM ${TRITON}
+COPY models /models
+"""
+
+
+def repository(pools: Sequence[DeployedPool]) -> dict[str, bytes]:
+    """Return the files of a repository by their paths in it, and beside it its Dockerfile."""
+    found = {"triton/Dockerfile": DOCKERFILE.encode()}
+    for pool in pools:
+        found[f"{REPOSITORY}/{pool.name}/config.pbtxt"] = config(pool).encode()
+        if pool.model is not None:
+            found[f"{REPOSITORY}/{pool.name}/1/model.onnx"] = pool.model.content
+    return found
+
+
+def config(pool: DeployedPool) -> str:
+    """Return ``config.pbtxt``: batches and their wait as planned, one instance a replica."""
+    threads = _parameter("intra_op_thread_count", pool.source.threads)
+    parts = [*_accelerator(pool), threads, _parameter("inter_op_thread_count", 1)]
+    return _config(pool, _BACKEND, parts)
+
+
+def python_config(pool: DeployedPool) -> str:
+    """Return the same for a Triton that has a Python backend alone, and ``triton_model.py``."""
+    return _config(pool, "python", [_parameter("threads", pool.source.threads)])
+
+
+def _config(pool: DeployedPool, backend: str, more: Sequence[str]) -> str:
+    parts = [
+        f'name: "{pool.name}"', f'backend: "{backend}"', f"max_batch_size: {pool.kind.batch}",
+        *_tensors(pool), *_batching(pool), _instances(pool), *more,
+    ]  # fmt: skip
+    return "\n".join(parts) + "\n"
+
+
+def arguments(pool: DeployedPool) -> list[str]:
+    """Return the command line that serves one pool."""
+    return [
+        "tritonserver", "--model-repository=/models", "--model-control-mode=explicit",
+        f"--load-model={pool.name}", f"--http-port={HTTP}", f"--metrics-port={METRICS}",
+        "--metrics-config=summary_latencies=true",
+    ]  # fmt: skip
+
+
+def _tensors(pool: DeployedPool) -> list[str]:
+    """Return what goes in and comes out; without its file, Triton asks the model."""
+    if pool.model is None:
+        return []
+    model = pool.model
+    read, answered = model.types
+    outputs = [
+        _tensor(name, answered if name == model.answer else "FP32", sizes)
+        for name, sizes in model.outputs.items()
+    ]
+    return [
+        f"input [ {_tensor(model.image, read, model.shape)} ]", f"output [ {', '.join(outputs)} ]",
+    ]  # fmt: skip
+
+
+def _tensor(name: str, kind: str, sizes: Sequence[int]) -> str:
+    return f'{{ name: "{name}" data_type: TYPE_{kind} dims: [ {", ".join(map(str, sizes))} ] }}'
+
+
+def _batching(pool: DeployedPool) -> list[str]:
+    if pool.kind.batch == 1:
+        return []
+    wait_us = round(pool.kind.wait_ms * 1e3)
+    return [f"dynamic_batching {{ max_queue_delay_microseconds: {wait_us} }}"]
+
+
+def _instances(pool: DeployedPool) -> str:
+    where = "KIND_GPU" if pool.source.is_on_gpu else "KIND_CPU"
+    return f"instance_group [ {{ count: 1 kind: {where} }} ]"
+
+
+def _accelerator(pool: DeployedPool) -> list[str]:
+    name = pool.source.provider
+    if name not in _ACCELERATORS:
+        return []
+    kind = f"{_ACCELERATORS[name]}_execution_accelerator"
+    return [f'optimization {{ execution_accelerators {{ {kind}: [ {{ name: "{name}" }} ] }} }}']
+
+
+def _parameter(key: str, value: int) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+# The application of Ray Serve: one file, which holds what it needs of the plan.
+
+NAME = "ray_app.py"
+_SCRIPT = Path(__file__).parent / "app.py"
+_EMPTY = "PLAN: dict[str, Any] = {}"
+_PROVIDERS = {
+    "": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider", "openvino": "OpenVINOExecutionProvider",
+}  # fmt: skip
+
+
+def app(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
+    """Return the application by its name; nothing where no pool has the file of its model."""
+    able = {pool.of: pool for pool in pools if pool.model is not None}
+    if not able:
+        return {}
+    hours = [_hour(plan, of, able) for of in plan.hours]
+    content = {
+        "pools": {pool.name: _pool(pool) for pool in able.values()},
+        "hours": hours,
+        "routes": _at_peak(hours),
+        "start": busiest(plan),
+    }
+    return {NAME: _written(content)}
+
+
+def alone(pools: Sequence[DeployedPool]) -> bytes:
+    """Return an application in which each pool has one replica, and a class of its own name."""
+    routes = {
+        pool.name: [
+            {"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0, "split": False}
+        ]
+        for pool in pools
+    }
+    hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
+    named = {pool.name: _pool(pool) for pool in pools}
+    return _written({"pools": named, "hours": [hour], "routes": routes, "start": 0})
+
+
+def _written(content: dict[str, Any]) -> bytes:
+    """Return the application with what it serves.
+
+    Args:
+        content: ``pools`` by name, ``hours`` with their replicas and routes, ``routes`` of
+            peaks, and ``start``, the hour whose replicas come first.
+    """
+    plain = json.loads(json.dumps(content))  # lists for tuples, and nothing that is no literal
+    literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)
+    text = _SCRIPT.read_text()
+    assert _EMPTY in text
+    return text.replace(_EMPTY, f"PLAN: dict[str, Any] = {literal}").encode()
+
+
+def _pool(pool: DeployedPool) -> dict[str, Any]:
+    assert pool.model is not None
+    return {
+        "device": pool.kind.device, "batch": pool.kind.batch, "wait_s": pool.kind.wait_ms / 1e3,
+        "threads": pool.source.threads, "providers": [_PROVIDERS[pool.source.provider]],
+        "gpus": _gpus(pool), "shape": pool.model.shape, "busy": pool.busy,
+        "dtype": "uint8" if pool.model.types[0] == "UINT8" else "float32",
+    }  # fmt: skip
+
+
+def _gpus(pool: DeployedPool) -> float:
+    """Return the share of a GPU that a replica has: as many fit on one as a machine has slots."""
+    return math.floor(1e4 / pool.slots) / 1e4 if pool.source.is_on_gpu else 0.0  # as Ray counts
+
+
+def _at_peak(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the routes of each class in the hour in which most is asked of it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    most: dict[str, float] = {}
+    for hour in hours:
+        for name, routes in hour["routes"].items():
+            rate = sum(route["rate"] for route in routes)
+            if rate > most.get(name, 0.0):
+                found[name], most[name] = routes, rate
+    return found
+
+
+def _hour(plan: DeploymentPlan, of: HourPlan, able: dict[str, DeployedPool]) -> dict[str, Any]:
+    routes: dict[str, list[dict[str, Any]]] = {}
+    for r in of.routes:
+        if r.first in able and (r.second is None or r.second in able):
+            routes.setdefault(r.klass, []).append({
+                "first": able[r.first].name, "second": able[r.second].name if r.second else "",
+                "rate": r.rate, "threshold": r.threshold, "split": plan.is_split(r.first, r.second),
+            })  # fmt: skip
+    replicas = {able[p.kind].name: p.replicas for p in of.pools if p.kind in able}
+    return {"hours": of.hours, "replicas": replicas, "routes": routes}

@@ -1,0 +1,296 @@
+"""Servers of this machine that run pools of a plan: Triton or Ray Serve, in processes of theirs.
+
+Either may be installed for another interpreter: what it needs need not fit what hwnas needs.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, TypedDict
+
+from hwnas.core.errors import DeviceError, RunError, unknown
+from hwnas.fleet.deployment import server_files
+from hwnas.fleet.deployment.load import HOST, Batches, closed_loop
+from hwnas.fleet.deployment.pools import DeployedPool
+
+Pools = Sequence[DeployedPool]
+Command = tuple[list[str], dict[str, str]]  #: a command line and its environment
+
+_MODEL = Path(__file__).parent / "triton_model.py"
+READY_S = 300.0  #: that a server may take to start
+_ANSWER_S = 20.0  # that it may take to say what it did
+_WARM_CLIENTS, _WARM_S = 4, 0.5  # first answers take longer
+_PROBE = """
+import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
+def version(*names):
+    try:
+        return [m.version(name) for name in names][0]
+    except m.PackageNotFoundError:
+        return ""
+print(json.dumps({
+    "triton": version("nvidia-pytriton", "onnxruntime"),
+    "ray": version("ray", "onnxruntime", "fastapi"),
+    "site": sysconfig.get_path("platlib"), "lib": sysconfig.get_config_var("LIBDIR") or "",
+    "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "path": sys.path[1:]}))
+"""
+
+
+class InstalledPackages(TypedDict):
+    """What an interpreter has."""
+
+    triton: str  #: the version of its wheel; empty: there is none
+    ray: str
+    site: str
+    lib: str
+    python: str
+    path: list[str]
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that answers."""
+
+    name: str
+    version: str
+    port: int
+    ready_s: float  #: that it took to start
+    request: Callable[[DeployedPool], bytes]  #: all bytes of a request of one image
+    computed: Callable[[DeployedPool], Batches]  #: since it started; empty: it does not say
+
+
+@dataclass(frozen=True)
+class Server:
+    """A kind of server."""
+
+    install: str  #: the command that installs it
+    command: Callable[[str, InstalledPackages, Pools, Path, int], Command]
+    request: Callable[[DeployedPool, bytes], bytes]
+    version: Callable[[InstalledPackages], str]
+    computed: Callable[[int, DeployedPool], Batches]  #: by its port
+
+
+def probed(python: str) -> InstalledPackages:
+    """Return what an interpreter has.
+
+    Raises:
+        RunError: it cannot be run.
+    """
+    try:
+        said = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        found: InstalledPackages = json.loads(
+            said.strip().rpartition("\n")[2]
+        )  # after what sites print
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise RunError(f"python={python} is no interpreter of Python that runs.") from None
+    return found
+
+
+def choose_server(name: str, python: str, found: InstalledPackages) -> str:
+    """Return which server runs: that which is named, else Triton where it is, else Ray Serve.
+
+    Raises:
+        RunError: it is not installed; it says what installs it.
+    """
+    installed = [each for each, server in SERVERS.items() if server.version(found)]
+    if name == "auto" and installed:
+        return installed[0]
+    if name in installed:
+        return name
+    if name not in ("auto", *SERVERS):
+        raise RunError(unknown("server", name, ("auto", *SERVERS)))
+    wanted = [*SERVERS] if name == "auto" else [name]
+    cures = " or ".join(f"{python} -m {SERVERS[each].install}" for each in wanted)
+    raise RunError(f"serve-check needs a server ({', '.join(wanted)}), and there is none: {cures}")
+
+
+@contextlib.contextmanager
+def running(
+    name: str, python: str, found: InstalledPackages, pools: Sequence[DeployedPool]
+) -> Iterator[RunningServer]:
+    """Give a server of pools on the loopback; it ends afterwards.
+
+    Raises:
+        DeviceError: it does not start, or does not answer.
+    """
+    server = SERVERS[name]
+    with tempfile.TemporaryDirectory(prefix="hwnas-") as temporary:
+        folder, port = Path(temporary), _free_port()
+        command, environment = server.command(python, found, pools, folder, port)
+        log = folder / "server.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        try:
+            begun = time.monotonic()
+            requests = {pool.name: server.request(pool, _image(pool)) for pool in pools}
+            ready = [
+                _await(process, port, requests[pool.name], begun, log) - begun for pool in pools
+            ]
+            yield RunningServer(
+                name, server.version(found), port, ready[0], lambda pool: requests[pool.name],
+                partial(server.computed, port),
+            )  # fmt: skip
+        finally:
+            _end(process)
+
+
+def _image(pool: DeployedPool) -> bytes:
+    assert pool.model is not None
+    return bytes(pool.model.request_bytes)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def _await(
+    process: "subprocess.Popen[bytes]", port: int, request: bytes, begun: float, log: Path
+) -> float:
+    """Wait until a server answers, and warm it up; return when it answered first."""
+    while True:
+        try:
+            closed_loop(port, request, 1, 0.0001)
+            found = time.monotonic()
+            closed_loop(port, request, _WARM_CLIENTS, _WARM_S)
+            return found
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() - begun > READY_S:
+                last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
+                why = "ended" if process.poll() is not None else f"gave no answer in {READY_S:g} s"
+                raise DeviceError(f"The server {why}: {last[:300]}") from None
+            time.sleep(0.1)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a server and what it started."""
+    for sign, limit in ((signal.SIGINT, 20), (signal.SIGKILL, 20)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(limit)
+    process.wait()
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **more}
+
+
+def _triton(
+    python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int
+) -> Command:
+    """Write the repository of pools, and return what starts the server of the wheel.
+
+    That server has the Python backend alone, in which the same model runs by the same runtime.
+    """
+    package = Path(found["site"], "pytriton", "tritonserver")
+    backend = folder / "backends" / "python"
+    shutil.copytree(package / "backends" / "python", backend)
+    stub = package / "python_backend_stubs" / found["python"] / "triton_python_backend_stub"
+    shutil.copy(stub, backend)
+    (backend / stub.name).chmod(0o755)
+    for pool in pools:
+        assert pool.model is not None
+        version = folder / "models" / pool.name / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").write_bytes(pool.model.content)
+        shutil.copy(_MODEL, version / "model.py")
+        (version.parent / "config.pbtxt").write_text(server_files.python_config(pool))
+    server = package / "bin" / "tritonserver"
+    libraries = f"{found['lib']}:{found['site']}/nvidia_pytriton.libs"
+    environment = _environment({
+        "PATH": f"{Path(python).parent}:{os.environ.get('PATH', '')}",
+        "PYTHONPATH": ":".join(found["path"]), "LD_LIBRARY_PATH": libraries,
+    })  # fmt: skip
+    return [
+        str(server), f"--model-repository={folder / 'models'}",
+        f"--backend-directory={backend.parent}", f"--http-address={HOST}", f"--http-port={port}",
+        "--allow-grpc=false", "--allow-metrics=false",
+    ], environment  # fmt: skip
+
+
+def _triton_request(pool: DeployedPool, image: bytes) -> bytes:
+    assert pool.model is not None
+    tensor: dict[str, Any] = {
+        "name": pool.model.image, "shape": [1, *pool.model.shape],
+        "datatype": pool.model.types[0],
+        "parameters": {"binary_data_size": len(image)},
+    }  # fmt: skip
+    wanted = [{"name": pool.model.answer, "parameters": {"binary_data": True}}]
+    head = json.dumps({"inputs": [tensor], "outputs": wanted}).encode()
+    extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
+    return _post(f"/v2/models/{pool.name}/infer", extra, head + image)
+
+
+def _triton_computed(port: int, pool: DeployedPool) -> Batches:
+    """Ask for the statistics of a model: of each size of batch, how many, and how long in all."""
+    with contextlib.closing(HTTPConnection(HOST, port, timeout=_ANSWER_S)) as connection:
+        connection.request("GET", f"/v2/models/{pool.name}/stats")
+        (said,) = json.load(connection.getresponse())["model_stats"]
+    return {
+        row["batch_size"]: (
+            row["compute_infer"]["count"],
+            sum(row[f"compute_{part}"]["ns"] for part in ("input", "infer", "output")) / 1e6,
+        )
+        for row in said.get("batch_stats", [])
+    }
+
+
+def _ray(python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int) -> Command:
+    """Write the application of pools, a class each, and return what starts it."""
+    (folder / server_files.NAME).write_bytes(server_files.alone(pools))
+    for pool in pools:
+        assert pool.model is not None
+        version = folder / server_files.REPOSITORY / pool.name / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").write_bytes(pool.model.content)
+    return [python, server_files.NAME, str(port)], _environment({
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # by default other programs come first
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts it slowly
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    })  # fmt: skip
+
+
+def _ray_request(pool: DeployedPool, image: bytes) -> bytes:
+    return _post(f"/{pool.name}", "", image)
+
+
+def _post(path: str, extra: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n"
+    head += f"Content-Type: application/octet-stream\r\n{extra}\r\n"
+    return head.encode() + body
+
+
+SERVERS: dict[str, Server] = {
+    "triton": Server(
+        "pip install --no-deps nvidia-pytriton",
+        _triton,
+        _triton_request,
+        lambda f: f["triton"],
+        _triton_computed,
+    ),
+    "ray": Server(
+        "pip install 'ray[serve]' onnxruntime",
+        _ray,
+        _ray_request,
+        lambda f: f["ray"],
+        lambda *_: {},
+    ),
+}

@@ -1,0 +1,97 @@
+"""Why a demand cannot be served: which limit binds, and the nearest thing that would do."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.fleet.fleet_file import Fleet
+from hwnas.fleet.plan import UNITS
+from hwnas.fleet.problem import PlanningProblem
+from hwnas.fleet.service_file import FailureTolerance
+from hwnas.fleet.solver import Solution, solution
+from hwnas.fleet.task import Objective, PlanningTask
+
+_LIMIT_S = 20.0  # for each limit that is lifted
+_MORE = 100  # times a quota
+
+
+def refusal(found: Solution, progress: Progress) -> str:
+    """Return in one line which limit leaves demand unserved, and what would serve it all."""
+    task = found.task
+    names = [name for name, _ in task.problem.classes]
+    k = int(found.unserved.argmax())
+    served = max(0.0, 1 - float(found.unserved[k]))
+    where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
+    with progress.phase("What binds", 1) as advance:
+        if found.kept and solution(task, _LIMIT_S, NullProgress()).serves:
+            advance(1)
+            return (
+                f"No plan was found in time that serves all: {where}. No limit binds: ask for a "
+                "larger limit_s, or plan anew (python -m hwnas plan)."
+            )
+        for words, lifted in _lifted(task.problem):
+            other = solution(replace(task, problem=lifted), _LIMIT_S, NullProgress())
+            if other.serves:
+                advance(1)
+                return f"No plan serves all: {where}. {words} {_needed(task.problem, other)}"
+    return (
+        f"No plan serves all: {where}; several limits bind at once (quotas, budgets, power, links, "
+        "survive): ask for less demand, a lower accuracy_min or a longer p99_ms of that class."
+    )
+
+
+def _lifted(problem: PlanningProblem) -> Iterator[tuple[str, PlanningProblem]]:
+    """Yield problems with one limit less, with what is said if that is the one."""
+    service, budgets, fleet = problem.service, problem.service.budgets, problem.fleet
+    for name, limit, without in (
+        ("cost_per_day", budgets.cost_per_day, replace(budgets, cost_per_day=None)),
+        ("carbon_kg_per_day", budgets.carbon_kg_per_day, replace(budgets, carbon_kg_per_day=None)),
+    ):
+        if limit is not None:
+            lifted = replace(problem, service=replace(service, budgets=without))
+            yield f"budgets.{name}={limit:g} binds:", lifted
+    if budgets.power_w:
+        lifted = replace(problem, service=replace(service, budgets=replace(budgets, power_w={})))
+        yield "budgets.power_w binds:", lifted
+    devices = {n: replace(d, quota=max(1, d.quota) * _MORE) for n, d in fleet.devices.items()}
+    yield "Quotas bind:", replace(problem, fleet=replace(fleet, devices=devices))
+    if any(link.mbit_s is not None for link in fleet.links.values()):
+        links = {name: replace(link, mbit_s=None) for name, link in fleet.links.items()}
+        yield "Links bind:", replace(problem, fleet=Fleet(fleet.devices, links, fleet.carbon))
+    if service.survive != FailureTolerance():
+        yield (
+            "survive binds:",
+            replace(problem, service=replace(service, survive=FailureTolerance())),
+        )
+
+
+def _needed(problem: PlanningProblem, other: Solution) -> str:
+    """Return what a plan takes that keeps all limits but one."""
+    task: PlanningTask = other.task
+    days = problem.load.n_hours / 24
+    most: dict[str, int] = {}
+    power: dict[str, float] = {}
+    for hour in other.hours:
+        watts: dict[str, float] = {}
+        for d, n in enumerate(hour.machines):
+            name, device = problem.devices[d]
+            if n > device.quota:
+                most[name] = max(most.get(name, 0), int(n))
+            watts[device.region] = watts.get(device.region, 0.0) + n * device.power_w
+        power = {r: max(power.get(r, 0.0), w) for r, w in watts.items()}
+    if most:
+        more = [f"{n} of {name} (quota {problem.fleet.devices[name].quota})"
+                for name, n in sorted(most.items())]  # fmt: skip
+        return f"{', '.join(more)} would do."
+    if problem.service.budgets.power_w != task.problem.service.budgets.power_w:
+        said = [f"{region}={math.ceil(10 * w) / 10:g}" for region, w in sorted(power.items())
+                if region in problem.service.budgets.power_w]  # fmt: skip
+        return f"{', '.join(said)} W would do."
+    of, now = problem.service.budgets, task.problem.service.budgets
+    lifted: Objective = task.objective
+    if of.carbon_kg_per_day != now.carbon_kg_per_day:
+        lifted = "carbon"
+    elif of.cost_per_day != now.cost_per_day:
+        lifted = "cost"
+    return f"the best plan without it takes {other.taken(lifted) / days:.4g} {UNITS[lifted]} a day."

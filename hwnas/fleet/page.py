@@ -1,0 +1,202 @@
+"""A plan as a page: who serves what by hour, margins, what breaks first, cost by part."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hwnas.analysis.comparison_figures import COLOURS, Pictures
+from hwnas.analysis.page.html import render
+from hwnas.analysis.page.model import Page, PageTable, SvgFigure
+from hwnas.core.run_folder import Row
+from hwnas.fleet.plan import DeploymentPlan
+
+_STYLE: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "hwnas", "text.parse_math": False, "font.size": 9,
+    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#e8e8e8", "legend.frameon": False, "legend.fontsize": 8,
+}  # fmt: skip
+_TITLES = {
+    "serving": "Who serves what, by hour",
+    "margins": "How near each class comes to its limits",
+    "front": "What less carbon, more accuracy or shorter latencies would cost",
+}
+_NOTES = {
+    "serving": "Requests a second that each model on each device answers, as they must be borne; "
+    "requests that go on to a second model count at both.",
+    "margins": "Left: the 99th percentile over its limit, by simulation, with 95 % intervals over "
+    "seeds. Right: the share of late requests; the dashed line is what is allowed. Hours that "
+    "have a spike are shown with it.",
+    "front": "Each mark is a plan of least cost within one limit that is tighter than asked for; "
+    "lines reach down to what no plan costs less than. Each was simulated and corrected like the "
+    "plan, which is the larger mark.",
+}
+_MOST = 9  # models on devices that have a colour of their own
+_HOURS = "hour"
+
+
+def pictures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
+    """Return the figures of a plan by name, as PNG and SVG."""
+    with mpl.rc_context(_STYLE):
+        found = {"serving": _saved(_serving(plan)), "margins": _saved(_margins(plan, tables))}
+        if len(rows := tables.get("plans", ())) > 1:
+            found["front"] = _saved(_front(rows))
+        return found
+
+
+def page(
+    plan: DeploymentPlan,
+    tables: Mapping[str, Sequence[Row]],
+    sentences: Sequence[str],
+    drawn: Mapping[str, Pictures],
+) -> str:
+    """Return the page of a plan as HTML."""
+    wanted = {
+        "decisions": "What was moved, and why",
+        "plans": "Over cost, carbon, accuracy and latency: the plan, and those that none dominates",
+        "limits": "What breaks first if demand grows",
+        "costs": "Cost by part", "failures": "Failures", "classes": "Classes by hour",
+        "spikes": "Classes in hours with their spikes",
+        "sketches": "What buying a device would change", "pools": "Pools",
+        "hours": "Machines, money and energy by hour", "models": "Figures of the models",
+    }  # fmt: skip
+    return render(
+        Page(
+            "hwnas: a plan for a fleet",
+            [],
+            findings=sentences,
+            tables=[_table(title, tables[name], name)
+                    for name, title in wanted.items() if tables.get(name)],
+            pictures=[SvgFigure(_TITLES[name], by["svg"].decode(), _NOTES[name])
+                      for name, by in drawn.items()],
+            facts=[("objective", plan.objective), ("unit", plan.unit)],
+        )
+    )  # fmt: skip
+
+
+def _table(title: str, rows: Sequence[Row], name: str) -> PageTable:
+    """Return rows as a table; ends of intervals and empty columns are left out."""
+    every = dict.fromkeys(key for row in rows for key in row)
+    columns = [key for key in every
+               if not key.endswith(("_low", "_high")) and any(row.get(key) not in (None, "")
+                                                              for row in rows)]  # fmt: skip
+    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
+    heads = [key.replace("_", " ") for key in columns]
+    return PageTable(title, heads, cells, f"With all intervals: {name}.csv.")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _saved(figure: Figure) -> Pictures:
+    found = {}
+    for kind in ("png", "svg"):
+        file = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(file, format=kind, dpi=160, metadata=metadata)
+        found[kind] = file.getvalue()
+    return found
+
+
+def _served(plan: DeploymentPlan) -> tuple[list[int], dict[str, list[float]]]:
+    """Return hours, and the requests a second that each model on each device answers in them."""
+    n = sum(len(of.hours) for of in plan.hours)
+    found: dict[str, list[float]] = {}
+    for of in plan.hours:
+        for route in of.routes:
+            for kind, part in ((route.first, 1.0), (route.second, route.share)):
+                if kind is not None:
+                    at = plan.kinds[kind]
+                    rates = found.setdefault(f"{at.model} on {at.device}", [0.0] * n)
+                    for hour in of.hours:
+                        rates[hour] += part * route.rate
+    return list(range(n)), found
+
+
+def _serving(plan: DeploymentPlan) -> Figure:
+    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    hours, served = _served(plan)
+    order = sorted(served, key=lambda name: -sum(served[name]))
+    rows = [served[name] for name in order[:_MOST]]
+    labels = order[:_MOST]
+    if order[_MOST:]:
+        rows.append([sum(served[name][h] for name in order[_MOST:]) for h in hours])
+        labels.append(f"{len(order) - _MOST} more")
+    below = np.zeros(len(hours))
+    colours = [*COLOURS, "#999999", "#bbbbbb", "#dddddd"]
+    for row, label, colour in zip(rows, labels, colours, strict=False):
+        axes.bar(hours, row, 0.9, bottom=below, label=label, color=colour)
+        below += np.array(row)
+    axes.set_xlabel(_HOURS)
+    axes.set_ylabel("requests a second")
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def _margins(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> Figure:
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, colour in zip(plan.classes, (*COLOURS, *COLOURS), strict=False):
+        both = (*tables["classes"], *tables.get("spikes", ()))
+        rows = [*{row["hour"]: row for row in both if row["class"] == name}.values()]
+        _line(left, rows, "p99_ms", name, colour, 1 / plan.classes[name].p99_ms)
+        _line(right, rows, "late", name, colour, 100.0)
+    for axes, title, limit in ((left, "p99 over its limit", 1.0), (right, "late requests, %", 1.0)):
+        axes.axhline(limit, color="#444444", linestyle="--", linewidth=0.9)
+        axes.set_xlabel(_HOURS)
+        axes.set_ylabel(title)
+        axes.set_ylim(bottom=0)
+    left.legend()
+    return figure
+
+
+def _line(
+    axes: Axes, rows: Sequence[Row], name: str, label: str, colour: str, scale: float
+) -> None:
+    hours = np.array([row["hour"] for row in rows])
+    value = np.array([row[name] for row in rows]) * scale
+    ends = [np.array([row[name] if row[f"{name}_{end}"] is None else row[f"{name}_{end}"]
+                      for row in rows]) * scale for end in ("low", "high")]  # fmt: skip
+    reach = [np.maximum(value - ends[0], 0), np.maximum(ends[1] - value, 0)]
+    axes.errorbar(
+        hours, value, reach, label=label, color=colour, marker="o", markersize=3, linewidth=1,
+        capsize=2,
+    )  # fmt: skip
+
+
+_PANELS = (
+    ("carbon_kg_per_day", "kg of CO2 a day", 1.0),
+    ("accuracy", "accuracy, lower ends, %", 100.0),
+    ("p99_of_limit", "limits of p99, times those asked for", 1.0),
+)
+
+
+def _front(rows: Sequence[Row]) -> Figure:
+    """Draw plans: cost over carbon, accuracy and latency, by the limit that is tightened."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(_PANELS), sharey=True)
+    kinds = dict.fromkeys(row["varied"] for row in rows)
+    for axes, (name, label, scale) in zip(panels, _PANELS, strict=True):
+        for kind, colour in zip(kinds, COLOURS, strict=False):
+            own = [row for row in rows if row["varied"] == kind]
+            x = np.array([row[name] * scale for row in own])
+            cost, least = (np.array([row[f"cost_per_day{end}"] for row in own])
+                           for end in ("", "_bound"))  # fmt: skip
+            axes.errorbar(
+                x, cost, [np.maximum(cost - least, 0), np.zeros(len(own))], label=kind,
+                color=colour, marker="o", markersize=8 if kind == rows[0]["varied"] else 4,
+                linestyle="none", elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axes.set_xlabel(label)
+    panels[0].set_ylabel("$ a day")
+    panels[0].legend()
+    return figure

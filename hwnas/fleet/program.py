@@ -1,0 +1,391 @@
+"""The program: rates, replicas and machines as variables, what a plan must keep as rows.
+
+Of an hour ``i`` and a scenario ``s`` (as it should be; all spot machines gone):
+
+    demand    the rates of a class's options add up to what it demands
+    accuracy  their mean is at least the class's floor
+    station   what options send to a station is at most goodput times the replicas that answer
+    slots     replicas fit into the machines; machines are at most the quota, and those that are
+              owned at most what is bought
+    links, power, budgets of the day
+
+Where any one machine may die, a station has replicas to spare: as many as one machine holds of it.
+A variant of a station says how many that may be at most (``spread``), and needs so many machines.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hwnas.fleet.task import TIE, Array, Ints, PlanningTask, machine_values, penalty
+
+# What a program has columns for: options in hours and scenarios, and candidates for pools.
+
+
+@dataclass(frozen=True)
+class OptionColumns:
+    """Options in scenarios and hours ``(n,)``."""
+
+    scenario: Ints
+    hour: Ints  #: the place in the hours of the program
+    option: Ints
+
+    def __len__(self) -> int:
+        return self.hour.size
+
+    @staticmethod
+    def of(rows: NDArray[np.intp]) -> "OptionColumns":
+        """Return them from rows ``(n, 3)``."""
+        return OptionColumns(rows[:, 0], rows[:, 1], rows[:, 2])
+
+
+@dataclass(frozen=True)
+class PoolCandidates:
+    """Candidates for pools: variants of stations in hours, as arrays ``(pools,)``."""
+
+    hour: Ints  #: the place in the hours of the program
+    station: Ints
+    variant: Ints
+    spread: Ints  #: replicas of it on one machine, at most; 0: any number
+    goodput: Array
+    least: Ints
+    device: Ints
+
+    def __len__(self) -> int:
+        return self.hour.size
+
+
+@dataclass(frozen=True)
+class HourBlock:
+    """Some hours of a task, on their own."""
+
+    hours: tuple[int, ...]  #: places in the hours of the task
+    weight: Array  #: how many hours each stands for
+    owned: Array | None = None  #: machines that are bought, and no more can be, ``(devices,)``
+    bought: Array | None = None  #: likewise, but more can be
+    #: what other hours take of the day's budgets; ``None``: these have their share
+    spent: Mapping[str, float] | None = None
+
+
+def whole(task: PlanningTask) -> HourBlock:
+    """Return all hours of a task."""
+    return HourBlock(tuple(range(len(task.hours))), task.weight)
+
+
+def pools_of(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> PoolCandidates:
+    """Return all variants of the stations that columns use, in their hours."""
+    o = task.choices.options
+    pairs = np.concatenate(
+        [np.stack([columns.hour, side[columns.option]], 1) for side in (o.first, o.second)]
+    )
+    pairs = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
+    rows = []
+    for hour, q in pairs:
+        station = task.choices.stations[q]
+        for v, variant in enumerate(station.variants):
+            for spread in task.spreads(part.hours[hour], station.device):
+                rate = task.goodput(part.hours[hour], int(q), v)
+                rows.append((hour, q, v, spread, rate, variant.least, station.device))
+    table = np.array(rows, np.float64).reshape(-1, 7).T
+    ints: list[Ints] = [row.astype(np.intp) for row in table]
+    return PoolCandidates(ints[0], ints[1], ints[2], ints[3], table[4], ints[5], ints[6])
+
+
+@dataclass
+class Program:
+    """A linear program with integers: ``low <= matrix v <= high``."""
+
+    matrix: sp.csr_matrix
+    low: Array
+    high: Array
+    cost: Array
+    lower: Array
+    upper: Array
+    integer: NDArray[np.bool_]
+    columns: OptionColumns
+    pools: PoolCandidates | None  #: ``None``: replicas are summed out, which is a relaxation
+    begin: dict[str, int]  #: where variables of a kind begin: x, z, m, r, u, y
+    rows: dict[str, slice]  #: rows by kind
+
+
+_Entry = tuple[Ints, Ints, Array | float]  # rows, columns and values
+_Entries = Sequence[_Entry]
+
+
+class _Rows:
+    """Rows as they are added."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Ints, Ints, Array]] = []
+        self.low: list[Array] = []
+        self.high: list[Array] = []
+        self.n = 0
+        self.named: dict[str, slice] = {}
+
+    def add(
+        self,
+        name: str,
+        entries: _Entries,
+        low: Array,
+        high: Array,
+    ) -> None:
+        """Add rows; entries are rows, columns and values."""
+        for r, c, v in entries:
+            self.parts.append((r + self.n, c, np.broadcast_to(v, r.shape).astype(np.float64)))
+        self.low.append(low)
+        self.high.append(high)
+        self.named[name] = slice(self.n, self.n + low.size)
+        self.n += low.size
+
+    def at_most(self, name: str, entries: _Entries, high: Array) -> None:
+        """Add rows with an upper limit."""
+        self.add(name, entries, np.full(high.size, -np.inf), high)
+
+
+def assemble(
+    task: PlanningTask, columns: OptionColumns, part: HourBlock, *, relaxed: bool = False
+) -> Program:
+    """Return the program of some hours.
+
+    Args:
+        task: What is solved.
+        columns: Which options there are; their hours count the places in those of the part.
+        part: The hours.
+        relaxed: Whether replicas are summed out: a linear program whose value is a bound.
+    """
+    return _Assembly(task, columns, part, relaxed=relaxed).program()
+
+
+class _Assembly:
+    """Puts a program together."""
+
+    def __init__(
+        self, task: PlanningTask, columns: OptionColumns, part: HourBlock, *, relaxed: bool
+    ):
+        self.task, self.columns, self.part = task, columns, part
+        self.hours = np.array(part.hours, np.intp)
+        self.pools = None if relaxed else pools_of(task, columns, part)
+        self.n = (task.n_scenarios, self.hours.size, len(task.problem.classes))
+        self.d = len(task.problem.devices)
+        n_s, n_i, n_k = self.n
+        sizes = {
+            "x": len(columns), "z": n_s * n_i * n_k, "m": n_i * self.d, "r": self.d,
+            "u": len(self.pools or ()), "y": len(self.pools or ()),
+        }  # fmt: skip
+        ends = np.cumsum([0, *sizes.values()])
+        self.begin = dict(zip([*sizes, "end"], map(int, ends), strict=True))
+        self.rows = _Rows()
+        self.most = None if self.pools is None else self._most(self.pools)
+
+    def program(self) -> Program:
+        """Return it."""
+        self._add_demand()
+        self._add_relaxed() if self.pools is None else self._add_pools(self.pools)
+        self._add_machines()
+        _add_links(self)
+        _add_budgets(self)
+        total, rows = self.begin["end"], self.rows
+        r, c, v = (np.concatenate([part[i] for part in rows.parts]) for i in range(3))
+        lower, upper, integer = self._bounds()
+        return Program(
+            sp.csr_matrix((v, (r, c)), shape=(rows.n, total)),
+            np.concatenate(rows.low), np.concatenate(rows.high), self._cost(),
+            lower, upper, integer, self.columns, self.pools, self.begin, rows.named,
+        )  # fmt: skip
+
+    def _bounds(self) -> tuple[Array, Array, NDArray[np.bool_]]:
+        total, begin = self.begin["end"], self.begin
+        lower, upper, integer = np.zeros(total), np.full(total, np.inf), np.zeros(total, np.bool_)
+        quota = np.array([device.quota for _, device in self.task.problem.devices], np.float64)
+        upper[begin["z"] : begin["m"]] = 1.0
+        upper[begin["m"] : begin["r"]] = np.tile(quota, self.n[1])
+        owned = self.part.owned
+        upper[begin["r"] : begin["u"]] = quota if owned is None else owned
+        integer[begin["m"] :] = self.pools is not None
+        if self.part.bought is not None:
+            lower[begin["r"] : begin["u"]] = np.minimum(self.part.bought, quota)
+        if self.most is not None:
+            upper[begin["u"] : begin["y"]] = self.most
+            upper[begin["y"] :] = 1.0
+        return lower, upper, integer
+
+    def _most(self, pools: PoolCandidates) -> Array:
+        """Return how many replicas can answer at most: what there is room for, and work for.
+
+        The nearer that is, the better is the bound of the relaxation.
+        """
+        x, station, sent = self._uses()
+        o, n_i, n_k = self.task.choices.options, self.n[1], self.n[2]
+        klass, hour = o.klass[self.columns.option[x]], self.columns.hour[x]
+        share = np.zeros((n_i, len(self.task.choices.stations), n_k))
+        np.maximum.at(share, (hour, station, klass), sent)
+        wanted = self._wanted().reshape(self.n)[0]
+        work = np.einsum("iqk,ik->iq", share, wanted)[pools.hour, pools.station] / pools.goodput
+        room = np.array([d.quota * d.slots for _, d in self.task.problem.devices], np.float64)
+        found: Array = np.minimum(room[pools.device], np.maximum(np.ceil(work), pools.least))
+        return found
+
+    def _cost(self) -> Array:
+        task, begin = self.task, self.begin
+        cost = np.zeros(begin["end"])
+        weight = self.part.weight
+        rent, owned = machine_values(task, task.objective)
+        money, bought = machine_values(task, "cost")
+        if task.objective != "cost":
+            rent, owned = rent + TIE * money, owned + TIE * bought
+        cost[begin["m"] : begin["r"]] = (rent[self.hours] * weight[:, None]).ravel()
+        cost[begin["r"] : begin["u"]] = owned if self.part.owned is None else TIE * owned
+        normal = self.columns.scenario == 0
+        if task.objective == "cost":
+            cost[: begin["z"]] = np.where(normal, self.sent(), 0.0)
+        cost[begin["z"] : begin["m"]] = penalty(task, self._wanted())
+        return cost
+
+    def _add_demand(self) -> None:
+        c, o = self.columns, self.task.choices.options
+        n_s, n_i, n_k = self.n
+        row = (c.scenario * n_i + c.hour) * n_k + o.klass[c.option]
+        wanted = self._wanted()
+        z = np.arange(wanted.size)
+        x = np.arange(len(c))
+        unserved = (z, self.begin["z"] + z, wanted)  # as a part of what is wanted
+        self.rows.add("demand", [(row, x, 1.0), unserved], wanted, wanted)
+        floors = np.array([self.task.floors(s) for s in range(n_s)])
+        margin = o.accuracy[c.option] - floors[c.scenario, o.klass[c.option]]
+        none = np.zeros(wanted.size)
+        self.rows.add("accuracy", [(row, x, margin)], none, np.full(wanted.size, np.inf))
+
+    def _wanted(self) -> Array:
+        """Return what is demanded, by scenario, hour and class."""
+        real = [self.task.hours[i] for i in self.hours]
+        found: Array = np.tile(self.task.problem.load.borne[:, real].T.ravel(), self.n[0])
+        return found
+
+    def _uses(self) -> tuple[Ints, Ints, Array]:
+        """Return columns, the stations that they use, and the requests that they send there."""
+        o, option = self.task.choices.options, self.columns.option
+        x = np.arange(len(option))
+        two = np.flatnonzero(o.second[option] >= 0)
+        stations = np.concatenate([o.first[option], o.second[option[two]]])
+        sent = np.concatenate([np.ones(len(option)), o.share[option[two]]])
+        return np.concatenate([x, two]), stations, sent
+
+    def _add_pools(self, p: PoolCandidates) -> None:
+        """Add what stations need of replicas, and these of machines."""
+        assert self.most is not None
+        x, station, sent = self._uses()
+        n_i, many, k = self.n[1], len(self.task.choices.stations), np.arange(len(p))
+        hour, scenario = self.columns.hour[x], self.columns.scenario[x]
+        pairs, at = np.unique(p.hour * many + p.station, return_inverse=True)
+        row = scenario * len(pairs) + np.searchsorted(pairs, hour * many + station)
+        entries: list[_Entry] = [(row, x, sent)]
+        for s in range(self.n[0]):
+            mine = at + s * len(pairs)
+            able = self.task.alive(s)[p.device]
+            entries.append((mine, self.begin["u"] + k, -p.goodput * able))
+            if s:  # no other machine dies meanwhile: what is spare answers, too
+                entries.append((mine, self.begin["y"] + k, -p.goodput * p.spread * able))
+        self.rows.at_most("station", entries, np.zeros(self.n[0] * len(pairs)))
+        none, u, y = np.zeros(len(p)), self.begin["u"] + k, self.begin["y"] + k
+        self.rows.at_most("least", [(k, u, -1.0), (k, y, p.least.astype(np.float64))], none)
+        self.rows.at_most("open", [(k, u, 1.0), (k, y, -self.most)], none)
+        self.rows.at_most("one", [(at, y, 1.0)], np.ones(len(pairs)))
+        slots = np.array([d.slots for _, d in self.task.problem.devices], np.float64)[p.device]
+        machine = p.hour * self.d + p.device
+        every = np.arange(n_i * self.d)
+        self.rows.at_most(
+            "slots",
+            [(machine, u, 1 / slots), (machine, y, p.spread / slots),
+             (every, self.begin["m"] + every, -1.0)],
+            np.zeros(every.size),
+        )  # fmt: skip
+        near = np.flatnonzero((p.spread > 0) & (p.spread < slots))
+        few, width = np.arange(near.size), p.spread[near].astype(np.float64)
+        self.rows.at_most(
+            "spread",
+            [(few, u[near], 1 / width), (few, y[near], 1.0),
+             (few, self.begin["m"] + machine[near], -1.0)],
+            np.zeros(near.size),
+        )  # fmt: skip
+
+    def _add_relaxed(self) -> None:
+        """Add what options need of machines, as if parts of replicas could be had."""
+        x, station, sent = self._uses()
+        per = np.array([
+            1 / (s.best * self.task.problem.devices[s.device][1].slots)
+            for s in self.task.choices.stations
+        ])  # fmt: skip
+        device = np.array([s.device for s in self.task.choices.stations], np.intp)[station]
+        n_s, n_i = self.n[:2]
+        row = (self.columns.scenario[x] * n_i + self.columns.hour[x]) * self.d + device
+        every = np.arange(n_s * n_i * self.d)
+        alive = np.concatenate([np.tile(self.task.alive(s), n_i) for s in range(n_s)])
+        machine = self.begin["m"] + every % (n_i * self.d)
+        self.rows.at_most(
+            "slots",
+            [(row, x, sent * per[station]), (every, machine, -alive.astype(np.float64))],
+            np.zeros(every.size),
+        )
+
+    def _add_machines(self) -> None:
+        owned = np.array([not device.is_hourly for _, device in self.task.problem.devices])
+        which = np.flatnonzero(np.tile(owned, self.n[1]))
+        row = np.arange(which.size)
+        entries = [
+            (row, self.begin["m"] + which, 1.0),
+            (row, self.begin["r"] + which % self.d, -1.0),
+        ]
+        self.rows.at_most("owned", entries, np.zeros(which.size))
+
+    def sent(self) -> Array:
+        """Return what sending by columns costs in all hours like theirs, ``(columns,)``."""
+        c = self.columns
+        by_hour = [
+            self.task.sending(i) * w for i, w in zip(self.hours, self.part.weight, strict=True)
+        ]
+        return np.array(by_hour)[c.hour, c.option]
+
+
+def _add_links(a: _Assembly) -> None:
+    """Add what links can carry."""
+    c, o = a.columns, a.task.choices.options
+    for j, (name, link) in enumerate(a.task.problem.fleet.links.items()):
+        if link.mbit_s is not None:
+            n = a.n[0] * a.n[1]
+            row = c.scenario * a.n[1] + c.hour
+            entries = [(row, np.arange(len(c)), o.links[c.option, j])]
+            a.rows.at_most(f"links.{name}", entries, np.full(n, link.mbit_s))
+
+
+def _add_budgets(a: _Assembly) -> None:
+    """Add what a service may spend."""
+    task, budgets, n_i = a.task, a.task.problem.service.budgets, a.n[1]
+    every = np.arange(n_i * a.d)
+    for region, watts in budgets.power_w.items():
+        busy = [d.power_w * (d.region == region) for _, d in task.problem.devices]
+        entries = [(every // a.d, a.begin["m"] + every, np.tile(busy, n_i))]
+        a.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
+    weight = a.part.weight
+    spent = a.part.spent
+    share = weight.sum() / task.weight.sum() if spent is None else 1.0
+    days = task.problem.load.n_hours / 24 * share
+    for name, limit in (
+        ("cost", budgets.cost_per_day), ("carbon", budgets.carbon_kg_per_day)
+    ):  # fmt: skip
+        if limit is None:
+            continue
+        rent, owned = machine_values(task, "cost" if name == "cost" else "carbon")
+        used = (rent[a.hours] * weight[:, None]).ravel()
+        zero = np.zeros(a.d, np.intp)
+        used_up: list[_Entry] = [
+            (np.zeros(every.size, np.intp), a.begin["m"] + every, used),
+            (zero, a.begin["r"] + np.arange(a.d), owned * share),
+        ]
+        if name == "cost":
+            x = np.flatnonzero(a.columns.scenario == 0)
+            used_up.append((np.zeros_like(x), x, a.sent()[x]))
+        left = limit * days - (spent or {}).get(name, 0.0)
+        a.rows.at_most(f"{name}_budget", used_up, np.array([left]))

@@ -1,0 +1,349 @@
+"""What numba compiles: the simulator's loop, and batches that wait, as Triton's batcher forms them.
+
+All of it is one file: numba reads a function from its cache as long as the file that holds it is
+as it was, whatever became of others that it calls.
+
+A batch lines up for a replica when it is full, or its oldest request has waited for ``wait``,
+though all replicas be busy; two for each replica are in line at most. Only the last in line may
+grow: when a replica takes another, and else by what fills it; one whose requests had all waited
+when it lined up takes the next request too. With what a replica takes goes the next in line, if
+that has waited and there is room; if there is none, it grows no more.
+
+Source: https://github.com/triton-inference-server/core, src/dynamic_batch_scheduler.cc,
+instance_queue.cc and rate_limiter.cc; held against Triton 2.51 in ``experiments/fleet``. There the
+batcher's thread now and then wakes before a replica takes its batch, which then grows: not here.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FAIL, RETURN, SLOW = 0, 1, 2  #: what may happen to a replica
+_DONE, _ENTER, _TIMER = 0, 1, 2  # kinds of event, in the last two bits of their code
+_REPLICA_BITS = 20
+_IN_LINE = 2  # batches for each replica, at most
+
+
+class RequestQueue(NamedTuple):
+    """What is in line of each pool, and what came since; places of requests are the queue's."""
+
+    size: Ints  #: ``(pools, places)`` requests of batches in line: a ring
+    begun: Floats  #: likewise, when their oldest came
+    first: Ints  #: ``(pools,)`` place of the first
+    batches: Ints  #: how many are in line
+    closed: Ints  #: whether the last may not grow, or is gone
+    grown: Ints  #: requests of the last, where it is not closed; 0: none is in line yet
+    enough: Ints  #: loose requests that are looked at when they come
+    loose: Ints  #: requests in no batch
+    next: Ints  #: the oldest of these
+    due: Floats  #: when that one will have waited
+
+
+@numba.njit(cache=True)
+def _new_line(replicas: Any, wait: Any) -> Any:
+    """Return that nothing is in line of pools; no places where no batch waits."""
+    pools, places = replicas.size, 1
+    for p in range(pools):
+        if wait[p] > 0:
+            places = max(places, _IN_LINE * replicas[p])
+    return RequestQueue(
+        np.zeros((pools, places), np.int64), np.zeros((pools, places)), np.zeros(pools, np.int64),
+        np.zeros(pools, np.int64), np.ones(pools, np.int64), np.zeros(pools, np.int64),
+        np.zeros(pools, np.int64), np.zeros(pools, np.int64), np.full(pools, -1, np.int64),
+        np.full(pools, np.inf),
+    )  # fmt: skip
+
+
+@numba.njit(cache=True)
+def _came(at: Any, p: Any, request: Any, room: Any) -> Any:
+    """Take in a request; return whether the batcher looks at what there is."""
+    if at.loose[p] == 0:
+        at.next[p] = request
+    at.loose[p] += 1
+    return at.batches[p] < room and (at.closed[p] == 1 or at.loose[p] >= at.enough[p])
+
+
+@numba.njit(cache=True)
+def _begins(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
+    at: Any, p: Any, now: Any, idle: Any, room: Any, largest: Any, wait: Any, since: Any, nxt: Any
+) -> Any:
+    """Return how many requests of the queue's head begin now; 0: none do; -1: set a timer.
+
+    Args:
+        at: The line.
+        p: Of this pool.
+        now: The time.
+        idle: Replicas that are free.
+        room: Batches that may be in line.
+        largest: Requests of a batch.
+        wait: Seconds that a batch may wait.
+        since: When each request came.
+        nxt: The one that came after it.
+    """
+    while True:
+        if idle > 0 and at.batches[p] > 0:
+            return _taken(at, p, now, largest, wait)
+        if at.closed[p]:
+            at.closed[p], at.grown[p], at.enough[p] = 0, 0, 0
+        loose, grown = at.loose[p], at.grown[p]
+        if loose == 0 or at.batches[p] >= room:
+            at.due[p] = np.inf
+            return 0
+        n, due = loose, since[at.next[p]] + wait
+        if grown + loose >= largest:
+            n = largest - grown
+            at.closed[p] = 1
+        elif now < due:
+            at.enough[p] = largest - grown
+            if grown == 0:
+                is_set = at.due[p] == due
+                at.due[p] = due
+                return 0 if is_set else -1
+        at.due[p] = np.inf
+        _line_up(at, p, n, since, nxt)
+
+
+@numba.njit(cache=True)
+def _line_up(at: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
+    """Put so many of the loose into the last batch in line."""
+    if at.grown[p] == 0:
+        at.batches[p] += 1
+    last = (at.first[p] + at.batches[p] - 1) % at.size.shape[1]
+    if at.grown[p] == 0:
+        at.size[p, last], at.begun[p, last] = 0, since[at.next[p]]
+    at.size[p, last] += n
+    at.grown[p] += n
+    at.loose[p] -= n
+    for _ in range(n):
+        at.next[p] = nxt[at.next[p]]
+
+
+@numba.njit(cache=True)
+def _taken(at: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
+    """Return the size of the batch that a replica takes from the line."""
+    places, n = at.size.shape[1], 0
+    while at.batches[p] > 0:
+        first = at.first[p]
+        if n > 0 and now - at.begun[p, first] <= wait:
+            break
+        if at.batches[p] == 1:
+            at.closed[p] = 1
+        if n + at.size[p, first] > largest:
+            break
+        n += at.size[p, first]
+        at.first[p] = (first + 1) % places
+        at.batches[p] -= 1
+    return n
+
+
+@numba.njit(cache=True)
+def _push(times: Any, codes: Any, size: Any, time: Any, code: Any) -> Any:
+    i = size
+    while i > 0:
+        up = (i - 1) >> 1
+        if times[up] <= time:
+            break
+        times[i], codes[i] = times[up], codes[up]
+        i = up
+    times[i], codes[i] = time, code
+    return size + 1
+
+
+@numba.njit(cache=True)
+def _pop(times: Any, codes: Any, size: Any) -> Any:
+    size -= 1
+    time, code, i = times[size], codes[size], 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and times[child + 1] < times[child]:
+            child += 1
+        if times[child] >= time:
+            break
+        times[i], codes[i] = times[child], codes[child]
+        i = child
+    times[i], codes[i] = time, code
+    return size
+
+
+@numba.njit(cache=True)
+def _other_route(k: Any, klass: Any, spare: Any, first: Any, second: Any, living: Any) -> Any:
+    """Return a route of the class of route ``k`` whose pools live, by ``spare``; -1: none does."""
+    seen, found = 0.0, -1
+    for r in range(klass.size):
+        able = living[first[r]] > 0 and (second[r] < 0 or living[second[r]] > 0)
+        if klass[r] == klass[k] and able:
+            seen += spare[r]
+            if np.random.random() * seen < spare[r]:
+                found = r
+    return found
+
+
+@numba.njit(cache=True)
+def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls would copy its state)
+    arrivals: Any, enter: Any, order: Any, route: Any,
+    service: Any, waking: Any, max_batch: Any, wait: Any, replicas: Any, noise: Any,
+    klass: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
+    at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
+) -> Any:  # fmt: skip
+    """Return what becomes of requests, as ``events.simulate`` says."""
+    np.random.seed(seed)
+    count, n_pools, n_replicas = arrivals.size, replicas.size, replicas.sum()
+    begin = np.zeros(n_pools + 1, np.int64)
+    pool_of = np.empty(n_replicas, np.int64)
+    for p in range(n_pools):
+        begin[p + 1] = begin[p] + replicas[p]
+        pool_of[begin[p] : begin[p + 1]] = p
+    latency = np.full(count, np.nan)
+    nxt, since = np.empty(count, np.int64), np.empty(count)
+    stage = np.zeros(count, np.int8)
+    head, tail = np.full(n_pools, -1, np.int64), np.full(n_pools, -1, np.int64)
+    queued, line = np.zeros(n_pools, np.int64), _new_line(replicas, wait)
+    living = replicas.copy()
+    idle, n_idle = np.arange(n_replicas), replicas.copy()  # a stack a pool
+    batch, epoch = np.full(n_replicas, -1, np.int64), np.zeros(n_replicas, np.int64)
+    slow, busy, until = np.ones(n_replicas), np.zeros(n_replicas), np.zeros(n_replicas)
+    alive = np.ones(n_replicas, np.bool_)
+    room = 2 * count + n_replicas + 2 * at_s.size + 16
+    times, codes = np.empty(room), np.empty(room, np.int64)
+    size, next_in, next_at, retried, events = 0, 0, 0, 0, 0
+    mask = (1 << _REPLICA_BITS) - 1
+    while True:
+        now = np.inf
+        source = -1
+        if next_in < count:
+            now, source = enter[next_in], 0
+        if size and times[0] < now:
+            now, source = times[0], 1
+        if next_at < at_s.size and at_s[next_at] <= now and source >= 0:
+            now, source = at_s[next_at], 2
+        if source < 0:
+            break
+        events += 1
+        p, q, looked = -1, -1, True
+        if source == 0:
+            q = order[next_in]
+            next_in += 1
+        elif source == 1:
+            code = codes[0]
+            size = _pop(times, codes, size)
+            kind, value = code & 3, code >> 2
+            if kind == _ENTER:
+                q = value
+            elif kind == _TIMER:
+                p = value
+                looked = now == line.due[p]
+            else:
+                r = value & mask
+                if value >> _REPLICA_BITS != epoch[r]:
+                    continue  # that batch was lost with its replica
+                p = pool_of[r]
+                k = batch[r]
+                batch[r] = -1
+                while k >= 0:
+                    after = nxt[k]
+                    way = route[k]
+                    if stage[k] == 0 and second[way] >= 0 and np.random.random() < share[way]:
+                        stage[k] = 1
+                        size = _push(times, codes, size, now + pass_s[way], (k << 2) | _ENTER)
+                    else:
+                        latency[k] = now - arrivals[k]
+                    k = after
+                idle[begin[p] + n_idle[p]] = r
+                n_idle[p] += 1
+        else:
+            r, kind = of_replica[next_at], of_kind[next_at]
+            p = pool_of[r]
+            if kind == SLOW:
+                slow[r] = factor[next_at]
+            elif kind == FAIL and alive[r]:
+                alive[r] = False
+                living[p] -= 1
+                epoch[r] += 1
+                k = batch[r]
+                if k < 0:  # it was idle
+                    i = begin[p]
+                    while idle[i] != r:
+                        i += 1
+                    n_idle[p] -= 1
+                    idle[i] = idle[begin[p] + n_idle[p]]
+                else:
+                    busy[r] -= until[r] - now
+                batch[r] = -1
+                while k >= 0:
+                    after = nxt[k]
+                    size = _push(times, codes, size, now + detect, (k << 2) | _ENTER)
+                    retried += 1
+                    k = after
+                if living[p] == 0:  # nobody is left to take what waits
+                    k = head[p]
+                    while k >= 0:
+                        after = nxt[k]
+                        size = _push(times, codes, size, now + detect, (k << 2) | _ENTER)
+                        retried += 1
+                        k = after
+                    head[p], tail[p], queued[p] = -1, -1, 0
+                    line.batches[p], line.closed[p], line.loose[p], line.due[p] = 0, 1, 0, np.inf
+            elif kind == RETURN and not alive[r]:
+                alive[r] = True
+                living[p] += 1
+                idle[begin[p] + n_idle[p]] = r
+                n_idle[p] += 1
+            next_at += 1
+        if q >= 0:
+            p = first[route[q]] if stage[q] == 0 else second[route[q]]
+            if living[p] == 0:
+                other = _other_route(route[q], klass, spare, first, second, living)
+                if other < 0:
+                    continue  # lost: no replica lives that may answer it
+                route[q], stage[q] = other, 0
+                # What was not sent yet goes there at once; what was, is sent again.
+                due = (arrivals[q] if source == 0 else now) + reach_s[other]
+                if due > now:
+                    size = _push(times, codes, size, due, (q << 2) | _ENTER)
+                    continue
+                p = first[other]
+            nxt[q], since[q] = -1, now
+            if tail[p] >= 0:
+                nxt[tail[p]] = q
+            else:
+                head[p] = q
+            tail[p] = q
+            queued[p] += 1
+            if wait[p] > 0:
+                looked = _came(line, p, q, _IN_LINE * living[p])
+        while looked and queued[p] > 0:
+            if wait[p] > 0:
+                room_in_line = _IN_LINE * living[p]
+                n = _begins(
+                    line, p, now, n_idle[p], room_in_line, max_batch[p], wait[p], since, nxt
+                )
+                if n < 0:
+                    size = _push(times, codes, size, line.due[p], (p << 2) | _TIMER)
+            else:
+                n = min(queued[p], max_batch[p]) if n_idle[p] > 0 else 0
+            if n <= 0:
+                break
+            n_idle[p] -= 1
+            r = idle[begin[p] + n_idle[p]]
+            batch[r] = head[p]
+            for _ in range(n):
+                last = head[p]
+                head[p] = nxt[last]
+            nxt[last] = -1
+            if head[p] < 0:
+                tail[p] = -1
+            queued[p] -= n
+            mean = service[p, n - 1] + (waking[p] if until[r] < now else 0.0)
+            took = mean * noise[int(np.random.random() * noise.size)] * slow[r]
+            busy[r] += took
+            until[r] = now + took
+            code = (((epoch[r] << _REPLICA_BITS) | r) << 2) | _DONE
+            size = _push(times, codes, size, now + took, code)
+    return latency, busy, retried, events

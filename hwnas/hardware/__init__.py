@@ -1,0 +1,1 @@
+"""The folder ``hardware``: say here what it is for."""

@@ -1,0 +1,151 @@
+"""Runs and times networks by OpenVINO on this CPU. The only file that imports OpenVINO.
+
+A network's IR says in which precision it runs: OpenVINO itself would choose bfloat16 where the CPU
+has it.
+
+Source: https://docs.openvino.ai.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import openvino
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.timing import Timer
+
+_HINTS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "f32"}  # besides int8
+_CAPABILITIES = {"float16": "FP16", "bfloat16": "BF16"}  #: that a CPU must have
+_PRECISION = "precision"  #: name of what the IR says
+_CHUNK = 64  # images of an inference
+
+
+def check_cpu(dtype: str) -> None:
+    """Refuse a precision that this CPU does not compute in.
+
+    Raises:
+        ConfigError: it would be computed in another.
+    """
+    has = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if (needed := _CAPABILITIES.get(dtype)) is not None and needed not in has:
+        able = [name for name in _HINTS if _CAPABILITIES.get(name, "FP32") in has]
+        raise ConfigError(
+            f"target.dtype={dtype}: this CPU has no {needed} (it has {', '.join(sorted(has))}). "
+            f"Allowed here: {', '.join(able)}."
+        )
+
+
+def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
+    """Return an ONNX file as OpenVINO's IR, which runs in ``dtype``, by suffix; always the same.
+
+    Raises:
+        CompileError: OpenVINO refuses it.
+    """
+    model = _read(onnx)
+    for index, node in enumerate(model.get_ordered_ops()):
+        kind = node.get_type_name()
+        if re.fullmatch(rf"{kind}_\d+", node.get_friendly_name()):  # a counter of this process
+            node.set_friendly_name(f"{kind}_{index}")
+    model.set_rt_info(_HINTS[dtype], _PRECISION)
+    with tempfile.TemporaryDirectory(prefix="hwnas-openvino-") as folder:
+        path = Path(folder, "network.xml")
+        openvino.save_model(model, path, compress_to_fp16=dtype in _CAPABILITIES)
+        return {".xml": path.read_bytes(), ".bin": path.with_suffix(".bin").read_bytes()}
+
+
+@final
+class OpenVinoSession:
+    """One loaded network of one input and one output."""
+
+    def __init__(self, contents: Mapping[str, bytes], n_threads: int = 1):
+        self._model, self._n_threads = _read(contents[".xml"], contents[".bin"]), n_threads
+        self._networks: dict[int, Any] = {}  # by their batch size
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs for normalised images ``(N, C, H, W)``; the last batch is filled up.
+
+        Raises:
+            CompileError: images are not of the shape that the network reads.
+        """
+        batch = min(_CHUNK, len(images))
+        if batch not in self._networks:
+            self._networks[batch] = _compiled(self._model, self._n_threads, batch)
+        shape = [*self._networks[batch].input(0).shape][1:]
+        if [*images.shape[1:]] != shape:
+            raise CompileError(f"The network reads images {shape}, not {[*images.shape[1:]]}.")
+        outputs = []
+        for start in range(0, len(images), batch):
+            chunk = images[start : start + batch]
+            full = np.zeros((batch, *chunk.shape[1:]), np.float32)
+            full[: len(chunk)] = chunk
+            outputs.append(self._networks[batch](full)[0][: len(chunk)].copy())
+        found: NDArray[np.float32] = np.concatenate(outputs)
+        return found
+
+
+def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
+    """Return the IR of an export as something that runs.
+
+    Raises:
+        CompileError: OpenVINO refuses it.
+    """
+    return OpenVinoSession(contents)
+
+
+def timer(contents: Mapping[str, bytes], n_threads: int, batch: int) -> Timer:
+    """Return a function that does ``n`` inferences of ``batch`` images and returns the seconds.
+
+    Raises:
+        CompileError: OpenVINO refuses the network.
+    """
+    network = _compiled(_read(contents[".xml"], contents[".bin"]), n_threads, batch)
+    request = network.create_infer_request()
+    pixels = np.random.default_rng(0).standard_normal(network.input(0).shape).astype(np.float32)
+    request.set_input_tensor(openvino.Tensor(pixels))
+
+    def run(n: int) -> float:
+        start = time.perf_counter()
+        for _ in range(n):
+            request.infer()
+        return time.perf_counter() - start
+
+    return run
+
+
+def _read(model: bytes, weights: bytes | None = None) -> Any:
+    try:
+        core = openvino.Core()
+        return core.read_model(model) if weights is None else core.read_model(model, weights)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def _compiled(model: Any, n_threads: int, batch: int) -> Any:
+    """Return a network for inferences of ``batch`` images.
+
+    Raises:
+        CompileError: OpenVINO refuses it.
+    """
+    fixed = model.clone()
+    fixed.reshape([batch, *(size.get_length() for size in [*model.input(0).partial_shape][1:])])
+    options = {
+        "INFERENCE_PRECISION_HINT": model.get_rt_info(_PRECISION).astype(str),
+        "INFERENCE_NUM_THREADS": n_threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # the process is pinned
+    }
+    try:
+        return openvino.Core().compile_model(fixed, "CPU", options)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: RuntimeError) -> CompileError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return CompileError(f"OpenVINO refuses the network: {lines[-1] if lines else error}")

@@ -1,0 +1,100 @@
+"""The section ``tvm`` of a target."""
+
+from dataclasses import dataclass, field
+
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
+
+
+@dataclass
+class TvmSettings:
+    """What TVM compiles for."""
+
+    kind: str = "llvm"  #: there are no schedules for GPUs
+    mcpu: str = "host"  #: as LLVM names it; ``host`` asks LLVM which this is
+    mtriple: str = ""  #: of another machine; empty: this one's
+    mattr: list[str] = field(default_factory=list)  #: features beyond those of ``mcpu``
+    cc: str = ""  #: compiler that links libraries for the target; empty: this machine's
+
+    def __post_init__(self) -> None:
+        if self.kind != "llvm":
+            raise ConfigError(f"target.tvm.kind: {unknown('kind', self.kind, ['llvm'])}")
+
+
+# All of TVM: operators, schedules, compiling, linking, running here and on remote devices.
+
+_SCHEDULES = ("layout", "operators", "scalars", "templates")
+_INT8_SCHEDULES = (*_SCHEDULES, "dots", "int8_layout", "int8_operators", "int8_templates")
+_NEEDS = {"tvm": "apache-tvm", "safetensors": "safetensors"}
+_SO, _TAR, _WEIGHTS = "model.so", "model.tar", "model.tvm.safetensors"
+_INT8_SO, _INT8_TAR = "model.int8.so", "model.int8.tar"
+_INT8_WEIGHTS = "model.int8.tvm.safetensors"
+
+_CODE = """\
+file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
+content = (here / file.replace(".so", ".tvm.safetensors")).read_bytes()
+start = 8 + int.from_bytes(content[:8], "little")
+made = json.loads(json.loads(content[8:start])["__metadata__"]["network"])
+arrays = [np.zeros(shape, dtype) for shape, dtype in zip(made["parameters"], made["dtypes"])]
+weights = np.frombuffer(content[start:], made["dtypes"][1])
+memory, output = arrays[0], tvm.runtime.tensor(arrays[2])
+others = [tvm.runtime.tensor(weights.copy()), output, tvm.runtime.tensor(arrays[3])]
+network, outputs = tvm.runtime.load_module(str(here / file))[made["entry"]], []
+for i in range(0, len(x), len(memory)):
+    memory[: len(x[i : i + len(memory)]), ..., : x.shape[-1]] = x[i : i + len(memory)]
+    network(tvm.runtime.tensor(memory), *others)
+    outputs += [*output.numpy().reshape(len(memory), -1)[:, : made["n_outputs"]].copy()]
+outputs = np.array(outputs[: len(x)])
+"""
+
+
+def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[ArtefactType, ArtefactType]:
+    about = {weights: "its weights, packed"}
+    library = ArtefactType(
+        so,
+        "tvm",
+        dtype,
+        {".so": so, ".safetensors": weights},
+        {so: f"library of TVM, {dtype}", **about},
+        needs=_NEEDS,
+        command=f"python run_tvm.py images.npy {so}",
+        one_batch=True,
+    )
+    objects = ArtefactType(
+        tar,
+        "tvm",
+        dtype,
+        {".tar": tar, ".safetensors": weights},
+        {tar: f"its object files, to link elsewhere: `g++ -shared -fPIC -o {so} *.o`"},
+        needs=_NEEDS,
+        one_batch=True,
+    )
+    return library, objects
+
+
+DESCRIPTION = BackendDescription(
+    name="tvm",
+    about="compiled by TVM for a CPU, here or on a board, measured",
+    works="hwnas.hardware.backends.tvm.backend:backend",
+    engine="hwnas.hardware.backends.tvm.engine:open_engine",
+    remote=True,
+    dtypes={"float32": _SO, "int8": _INT8_SO},
+    runs=("batch",),
+    sums=True,
+    costs=("table", "measured", "roofline"),
+    settings=TvmSettings,
+    required=("tvm", "power"),
+    needs=_NEEDS,
+    decisive=("apache-tvm", "apache-tvm-ffi"),
+    schedules={
+        "float32": [f"{__name__}.{name}" for name in _SCHEDULES],
+        "int8": [f"{__name__}.{name}" for name in _INT8_SCHEDULES],
+    },
+    artefacts=(
+        *_artefacts("float32", _SO, _TAR, _WEIGHTS),
+        *_artefacts("int8", _INT8_SO, _INT8_TAR, _INT8_WEIGHTS),
+    ),
+    runners=(RunnerScript("run_tvm.py", (_INT8_SO, _SO), "apache-tvm", "import tvm", _CODE),),
+    columns={".so": "so", ".safetensors": "weights"},
+    start_hint="Does LLVM know target.tvm's mtriple, mcpu and mattr?",
+)

@@ -1,0 +1,146 @@
+"""Compiles operators with TVM, each once, and links networks from compiled operators.
+
+Compiling a whole network takes seconds; operators repeat across the networks of a space, so each is
+compiled once and a network is then linked in a tenth of a second.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import tvm
+from tvm.target import codegen
+
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends.tvm import TvmSettings, kernels, linker
+from hwnas.hardware.backends.tvm.kernels import Array, Kernel
+from hwnas.hardware.backends.tvm.linker import CompiledOperator, LinkedNetwork
+from hwnas.hardware.backends.tvm.templates import Cpu, Plan
+from hwnas.hardware.runtimes.interfaces import Buffer
+from hwnas.hardware.target import Target
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.models.parameters import Parameters
+
+
+@final
+class Compiler:
+    """Compiles for one target."""
+
+    def __init__(self, target: Target):
+        self.tvm_target = tvm_target(target.section(TvmSettings), target.threads)
+        self.cpu = cpu_facts(self.tvm_target, target.threads)
+        self._kernels = kernels.kernels_of(target.dtype, self.tvm_target, self.cpu)
+        self._compiled: dict[tuple[Kernel, str], CompiledOperator] = {}
+        self._numbers = itertools.count()  # names are never used twice: libraries are linked
+
+    def plans(self, op: OpSpec, limit: int) -> list[Plan]:
+        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        return self._kernels.plans(op, limit)
+
+    def compile(self, op: Kernel, plan: Plan) -> CompiledOperator:
+        """Compile an operator, or return it as it was compiled before.
+
+        Raises:
+            CompileError: the plan cannot be applied to the operator.
+        """
+        key = (op, str(plan))
+        if key not in self._compiled:
+            name = f"op{next(self._numbers)}"
+            try:
+                schedule = self._kernels.scheduled(op, plan)
+                function = schedule.mod["main"].with_attr("global_symbol", name)
+                module = tvm.IRModule({name: function})
+                library = tvm.tirx.build(module, target=self.tvm_target)
+            except CompileError:
+                raise
+            except Exception as error:
+                raise CompileError(f"TVM cannot compile {op} as '{plan}': {_last(error)}") from None
+            self._compiled[key] = CompiledOperator(name, function, library)
+        return self._compiled[key]
+
+    def forget(self, op: OpSpec, plan: Plan) -> None:
+        """Free what was compiled."""
+        self._compiled.pop((op, str(plan)), None)
+
+    def buffers(self, op: OpSpec) -> list[Buffer]:
+        """Return an operator's inputs, its constants and its output, in memory."""
+        reads, constants, writes = self._kernels.buffers(op)
+        return [*reads, *constants, writes]
+
+    def link(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
+        """Return a network linked from its operators, in this process; quick."""
+        return self._linked(linker.link, lowered, plans)
+
+    def build(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
+        """Return a network that can be exported; takes seconds."""
+        return self._linked(linker.build, lowered, plans)
+
+    def _linked(
+        self, link: Callable[..., LinkedNetwork], lowered: Graph, plans: Mapping[OpSpec, Plan]
+    ) -> LinkedNetwork:
+        steps = self._kernels.steps(lowered)
+        compiled = {
+            step.kernel: self.compile(step.kernel, self._plan(step.kernel, plans)) for step in steps
+        }
+        return link(steps, compiled, self._kernels, self.tvm_target)
+
+    def _plan(self, kernel: Kernel, plans: Mapping[OpSpec, Plan]) -> Plan:
+        return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
+
+    def pack_weights(self, lowered: Graph, weights: Parameters) -> Array:
+        """Return all weights of a network as its function reads them."""
+        return linker.pack(self._kernels.constants(lowered, weights), self._kernels.unit)
+
+
+def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
+    """Return TVM's own description of a target.
+
+    Raises:
+        ConfigError: LLVM does not know the CPU.
+    """
+    mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
+    described: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
+    if tvm_facts.mtriple:
+        described["mtriple"] = tvm_facts.mtriple
+    if tvm_facts.mattr:
+        described["mattr"] = list(tvm_facts.mattr)
+    try:
+        target = tvm.target.Target(described)
+        known = codegen.llvm_get_cpu_archlist(target)
+    except Exception as error:
+        raise ConfigError(f"target.tvm: TVM refuses {described}: {_last(error)}") from None
+    if mcpu not in [str(name) for name in known]:
+        raise ConfigError(f"target.tvm.mcpu: LLVM knows no CPU '{mcpu}' for {described}.")
+    return target
+
+
+def cpu_facts(target: Any, threads: int) -> Cpu:
+    """Return lanes and registers of a CPU target."""
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    if "avx512f" in features:
+        return Cpu(16, 32, threads)
+    if "neon" in features or "fp-armv8" in features:
+        return Cpu(4, 32, threads)
+    return Cpu(8 if "avx2" in features else 4, 16, threads)
+
+
+def set_threads(threads: int) -> None:
+    """Set how many threads TVM uses in this process; call it before the first run.
+
+    Raises:
+        ConfigError: the machine has fewer cores.
+    """
+    available = len(os.sched_getaffinity(0))
+    if threads > available:
+        raise ConfigError(
+            f"target.threads={threads}, but only {available} cores are available here."
+        )
+    # Else TVM moves this process to the first cores, whichever it was told to keep to.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+def _last(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

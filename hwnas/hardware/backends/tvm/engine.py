@@ -1,0 +1,272 @@
+"""TVM as an engine: operators and networks compiled for a target and timed on a device."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+import safetensors.numpy
+import tvm
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.backends.tvm.compiler import Compiler, set_threads
+from hwnas.hardware.backends.tvm.kernels import Array
+from hwnas.hardware.backends.tvm.linker import ENTRY, LinkedNetwork, object_files, shared_library
+from hwnas.hardware.backends.tvm.templates import Plan
+from hwnas.hardware.runtimes.interfaces import Buffer, LoadedNetwork, OperatorPlans
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.models.parameters import Parameters
+
+_UNCOUNTED = 1  #: inferences of each ``time_evaluator``, before those that it times
+
+
+class TvmDevice(Protocol):
+    """Where compiled libraries run: this machine, or a device that a remote session reaches."""
+
+    by_library: bool  #: whether what it loads reaches it as a shared library
+
+    def load(self, module: Any) -> Any:
+        """Return a compiled module as something that runs."""
+        ...
+
+    def load_file(self, path: Path) -> Any:
+        """Return what an exported library holds."""
+        ...
+
+    def link(self, objects: bytes) -> bytes:
+        """Return a ``.tar`` of object files as a shared library."""
+        ...
+
+    def tensor(self, array: Array) -> Any:
+        """Return a tensor on the device."""
+        ...
+
+    def array(self, tensor: Any) -> NDArray[np.float32]:
+        """Return what a tensor holds."""
+        ...
+
+    def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
+        """Run one of a module's functions."""
+        ...
+
+    def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
+        """Return a timer of one of a module's functions."""
+        ...
+
+
+@final
+class TvmEngine:
+    """TVM on this machine, or on a device that a remote session reaches."""
+
+    def __init__(self, target: Target, device: TvmDevice):
+        self._compiler = Compiler(target)
+        self._device = device
+
+    def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
+        """Return at most ``limit`` plans to try, the most promising first."""
+        return [str(plan) for plan in self._compiler.plans(op, limit)]
+
+    def operator(self, op: OpSpec, plan: str) -> Timer:
+        """Return a timer of one operator, alone, on random data."""
+        compiled = self._compiler.compile(op, Plan.parse(plan))
+        module = self._device.load(compiled.library)
+        tensors = [self._device.tensor(_random(buffer)) for buffer in self._compiler.buffers(op)]
+        return self._device.timer(module, compiled.name, tensors)
+
+    def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
+        """Return the latency of one operator, alone, on random data."""
+        return measure(self.operator(op, plan), config)
+
+    def network(self, lowered: Graph, plans: OperatorPlans) -> Timer:
+        """Return a timer of a whole network, on random weights and images."""
+        linked = self._link(lowered, plans, self._device.by_library)
+        module = self._device.load(linked.module)
+        tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
+        return self._device.timer(module, ENTRY, tensors)
+
+    def forget(self, op: OpSpec, plan: str) -> None:
+        """Free what was compiled of an operator."""
+        self._compiler.forget(op, Plan.parse(plan))
+
+    def export(
+        self, lowered: Graph, plans: OperatorPlans, weights: Parameters
+    ) -> Mapping[str, bytes]:
+        """Return the library of a network, its object files, and its weights with all shapes."""
+        linked = self._link(lowered, plans, library=True)
+        packed = self._compiler.pack_weights(lowered, weights)
+        shapes = {
+            "images": lowered[0].op.in_shape,
+            "n_outputs": lowered.output.op.out_shape[0],
+            "parameters": [parameter.shape for parameter in linked.parameters],
+            "dtypes": [parameter.dtype for parameter in linked.parameters],
+            "entry": ENTRY,
+        }
+        described = {"network": json.dumps(shapes)}
+        objects = object_files(linked.module)
+        return {
+            ".so": self._device.link(objects),
+            ".tar": objects,
+            ".safetensors": safetensors.numpy.save({"weights": packed}, described),
+        }
+
+    def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
+        """Return a network as its files say, loaded on the device; object files are linked."""
+        with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
+            shapes = json.loads(file.metadata()["network"])
+            weights = file.get_tensor("weights")
+        with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
+            library = files.get(".so", Path(folder, "library.so"))
+            if ".so" not in files:
+                library.write_bytes(self._device.link(files[".tar"].read_bytes()))
+            module = self._device.load_file(library)
+        session = TvmSession(module, self._device, weights, shapes)
+        timer = self._device.timer(module, ENTRY, session.parameters())
+        return LoadedNetwork(timer, session, _UNCOUNTED)
+
+    def _link(self, lowered: Graph, plans: OperatorPlans, library: bool) -> LinkedNetwork:
+        """Return a linked network: quickly for this process, or anew so that it can be exported."""
+        parsed = _parsed(lowered, plans)
+        if library:
+            return self._compiler.build(lowered, parsed)
+        return self._compiler.link(lowered, parsed)
+
+
+def _parsed(lowered: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
+    """Return how the operators of a network are compiled.
+
+    Raises:
+        CompileError: one was never tuned: as TVM compiles it by itself it would be worthless.
+    """
+    missing = [node.op for node in lowered if node.op not in plans]
+    if missing:
+        raise CompileError(f"{len(missing)} operators are not tuned, for example {missing[0]}.")
+    return {node.op: Plan.parse(plans[node.op]) for node in lowered}
+
+
+@final
+class TvmSession:
+    """A compiled network, loaded on its device."""
+
+    def __init__(self, module: Any, device: TvmDevice, weights: Array, shapes: Any):
+        self._module, self._device, self._shapes = module, device, shapes
+        dtypes = shapes.get("dtypes", ["float32"] * 4)  # earlier files say none
+        made = [Buffer(tuple(s), d) for s, d in zip(shapes["parameters"], dtypes, strict=True)]
+        image, _, output, arena = made
+        self._image = image
+        self._fixed = [
+            device.tensor(weights),
+            *(device.tensor(_random(b)) for b in (output, arena)),
+        ]
+
+    def parameters(self) -> list[Any]:
+        """Return what the network's function takes, with a random image."""
+        return [self._device.tensor(_random(self._image)), *self._fixed]
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_outputs)``; the last batch is filled up.
+
+        Raises:
+            CompileError: the images are not of the shape that the network reads.
+        """
+        if [*images.shape[1:]] != self._shapes["images"]:
+            raise CompileError(
+                f"The network reads images {self._shapes['images']}, not {[*images.shape[1:]]}."
+            )
+        batch, n = self._image.shape[0], len(images)
+        n_outputs = self._shapes["n_outputs"]
+        memory = np.zeros(self._image.shape, np.float32)
+        outputs = np.empty((n, n_outputs), np.float32)
+        for start in range(0, n, batch):
+            chunk = images[start : start + batch]
+            memory[: len(chunk), ..., : images.shape[1]] = chunk.transpose(0, 2, 3, 1)
+            self._device.call(self._module, ENTRY, [self._device.tensor(memory), *self._fixed])
+            rows = self._device.array(self._fixed[1]).reshape(batch, -1)
+            outputs[start : start + batch] = rows[: len(chunk), :n_outputs]
+        return outputs
+
+
+def open_engine(target: Target, remote: Remote) -> TvmEngine:
+    """Return TVM for a target, on the device that it is.
+
+    Raises:
+        DeviceError: it does not answer.
+    """
+    return TvmEngine(target, open_device(target, remote))
+
+
+def open_device(target: Target, remote: Remote) -> TvmDevice:
+    """Return the device that a target is.
+
+    Raises:
+        DeviceError: it does not answer.
+    """
+    if remote.tracker:
+        from hwnas.hardware.backends.tvm.remote import RemoteDevice
+
+        return RemoteDevice(target.section(TvmSettings), remote, target.threads)
+    return LocalDevice(target.threads)
+
+
+@final
+class LocalDevice:
+    """This machine."""
+
+    by_library = False
+
+    def __init__(self, threads: int):
+        set_threads(threads)
+        self._device = tvm.cpu()
+
+    def load(self, module: Any) -> Any:
+        """Return a compiled module as something that runs."""
+        return module
+
+    def load_file(self, path: Path) -> Any:
+        """Return what an exported library holds."""
+        return tvm.runtime.load_module(str(path))
+
+    def link(self, objects: bytes) -> bytes:
+        """Return a ``.tar`` of object files as a shared library.
+
+        Raises:
+            ConfigError: there is no C++ compiler to link it with.
+        """
+        return shared_library(objects, "")
+
+    def tensor(self, array: Array) -> Any:
+        """Return a tensor on the device."""
+        return tvm.runtime.tensor(array, self._device)
+
+    def array(self, tensor: Any) -> NDArray[np.float32]:
+        """Return what a tensor holds."""
+        array: NDArray[np.float32] = tensor.numpy()
+        return array
+
+    def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
+        """Run one of a module's functions."""
+        module[name](*arguments)
+
+    def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
+        """Return a timer of one of a module's functions."""
+
+        def run(n: int) -> float:
+            result = module.time_evaluator(name, self._device, number=n, repeat=1)(*arguments)
+            return float(result.median) * n
+
+        return run
+
+
+def _random(found: Buffer) -> Array:
+    rng = np.random.default_rng(0)
+    if found.dtype == "float32":
+        # Small and positive and negative: no overflow, no denormal numbers, which are slow.
+        return rng.uniform(-0.5, 0.5, size=found.shape).astype(np.float32)
+    if len(found.shape) == 1:  # bytes that hold real numbers, too: none of them is odd
+        return np.zeros(found.shape, found.dtype)
+    return rng.integers(0, 100, size=found.shape).astype(found.dtype)

@@ -1,0 +1,180 @@
+"""How activations and constants of int8 operators lie in memory.
+
+Tensors are NHWC, of the dtype that the dot product wants activations in; channels are padded to
+whole vectors, and few ones (of images, say) to four. The zero point of padded channels does not
+matter: what weighs them is zero. Scales are constants, so that operators of one shape are compiled
+once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.hardware.backends.tvm.dots import Dot
+from hwnas.hardware.runtimes.interfaces import Buffer
+from hwnas.models.graph import OpSpec, Shape
+from hwnas.models.int8.quantised_network import CLIPS, QuantisationScale, QuantisedOp
+
+Array = NDArray[Any]
+
+_FEW = 4  # so few channels are padded to four: a group of a dot product
+#: Where a function finds, in float32, the zero points of what it reads first and second and writes,
+#: what multiplies the former two, and, of an activation that is computed, its result.
+#: To the zero point of what is written ``MAGIC`` is added.
+ZERO_IN, ZERO_OTHER, ZERO_OUT, FACTOR, OTHER, LAST, N_SCALES = 0, 1, 2, 3, 4, 5, 8
+
+#: Floats near it are integers; as bits, it is a multiple of 256.
+MAGIC = 1.5 * 2.0**23
+MAGIC_BITS = 0x4B400000
+
+
+def padded(channels: int, lanes: int) -> int:
+    """Return the channels that a tensor has in memory."""
+    return _FEW if channels <= _FEW else -(-channels // lanes) * lanes
+
+
+def buffer(shape: Shape, batch: int, lanes: int, dot: Dot) -> Buffer:
+    """Return how a tensor of activations lies in memory, NHWC."""
+    c, h, w = shape
+    return Buffer((batch, h, w, padded(c, lanes)), dot.activation)
+
+
+def inputs(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
+    """Return what an operator reads, without its constants."""
+    op = flat(op)
+    found = [buffer(op.in_shape, op.batch, lanes, dot)]
+    if op.base == "mul":
+        found.append(buffer((op.in_shape[0], 1, 1), op.batch, lanes, dot))
+    elif op.base == "add" or "add" in op.fused:
+        found.append(buffer(op.out_shape, op.batch, lanes, dot))
+    return found
+
+
+def output(op: OpSpec, lanes: int, dot: Dot) -> Buffer:
+    """Return what an operator writes."""
+    op = flat(op)
+    return buffer(op.out_shape, op.batch, lanes, dot)
+
+
+def constants(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
+    """Return the weight, the bias and the scales that an operator reads, or the scales alone."""
+    scales = Buffer((N_SCALES,), "float32")
+    if not op.weight_shape:
+        return [scales]
+    c_out = padded(op.out_shape[0], lanes)
+    if is_depthwise(op):
+        weight = Buffer((op.kernel, op.kernel, c_out), "float32")
+    else:
+        rows, k = min(lanes, c_out), op.kernel
+        groups = -(-op.in_shape[0] // dot.group)
+        weight = Buffer((c_out // rows, k, k, groups, rows, dot.group), dot.weight)
+    return [weight, Buffer((c_out,), "int32"), Buffer((c_out,), "float32"), scales]
+
+
+def flat(op: OpSpec) -> OpSpec:
+    """Return an operator to which rows and images make no difference as one on a single row."""
+    if op.kernel > 1 or op.stride > 1 or op.depthwise or op.base not in ("conv2d", "linear"):
+        return op
+    c, h, w = op.in_shape
+    row = (1, op.batch * h * w)
+    return replace(op, in_shape=(c, *row), out_shape=(op.out_shape[0], *row), batch=1)
+
+
+def edge(
+    kind: str, shape: Shape, batch: int, lanes: int, dot: Dot
+) -> tuple[list[Buffer], list[Buffer], Buffer]:
+    """Return what an edge of a network reads, its constants, and what it writes."""
+    (c, h, w), whole, scales = (
+        shape,
+        buffer(shape, batch, lanes, dot),
+        Buffer((N_SCALES,), "float32"),
+    )
+    if kind == "images":
+        return [Buffer((batch, h, w, c), "float32")], [scales], whole
+    return [whole], [scales], Buffer(whole.shape, "float32")
+
+
+def pack(op: QuantisedOp, sources: list[QuantisationScale], lanes: int, dot: Dot) -> list[Array]:
+    """Return the constants of an operator, as ``constants`` lays them out.
+
+    Args:
+        op: With its weights, if it has any; what is fused into it is in its node.
+        sources: The scales of what it reads.
+        lanes: Lanes of a vector.
+        dot: What the weights are multiplied by.
+    """
+    spec, scales = op.node.op, np.zeros(N_SCALES, np.float32)
+    first, above = sources[0], shift(dot)
+    scales[ZERO_IN] = first.zero_point + above
+    scales[ZERO_OUT] = op.out.zero_point + above + MAGIC
+    factor = 1.0 if is_curved(spec) else 1 / op.out.scale
+    if len(sources) > 1:
+        scales[ZERO_OTHER] = sources[1].zero_point + above
+        scales[OTHER] = sources[1].scale * factor
+    scales[FACTOR], scales[LAST] = first.scale * factor, 1 / op.out.scale
+    if spec.base == "mul":
+        scales[FACTOR] *= sources[1].scale
+    if spec.base == "mean":
+        scales[FACTOR] /= spec.in_shape[1] * spec.in_shape[2]
+    if op.weights is None:
+        return [scales]
+    weight = op.weights.weight.astype(np.int32)
+    # The zero point of what is read is the same for all weights of a channel.
+    zero = (
+        0
+        if is_depthwise(spec)
+        else (first.zero_point + above) * weight.reshape(len(weight), -1).sum(1)
+    )
+    layout, biases, factors, _ = constants(spec, lanes, dot)
+    bias, multiplier = np.zeros(biases.shape, np.int32), np.zeros(factors.shape, np.float32)
+    bias[: len(weight)] = op.weights.bias - zero
+    multiplier[: len(weight)] = op.weights.scales * (first.scale * factor)
+    return [_packed(spec, weight, layout, dot), bias, multiplier, scales]
+
+
+def pack_images(scale: QuantisationScale, dot: Dot) -> Array:
+    """Return the constants that images are rounded by."""
+    return _edge({FACTOR: 1 / scale.scale, ZERO_OUT: scale.zero_point + shift(dot) + MAGIC})
+
+
+def pack_answers(scale: QuantisationScale, dot: Dot) -> Array:
+    """Return the constants by which answers become real values."""
+    return _edge({FACTOR: scale.scale, ZERO_IN: scale.zero_point + shift(dot)})
+
+
+def _edge(values: Mapping[int, float]) -> Array:
+    found = np.zeros(N_SCALES, np.float32)
+    for place, value in values.items():
+        found[place] = value
+    return found
+
+
+def _packed(op: OpSpec, weight: NDArray[np.int32], layout: Buffer, dot: Dot) -> Array:
+    found = np.zeros(layout.shape, layout.dtype)
+    if is_depthwise(op):
+        found[:, :, : len(weight)] = weight[:, 0].transpose(1, 2, 0)
+        return found
+    n, k, _, groups, rows, group = layout.shape
+    whole = np.zeros((n * rows, groups * group, k, k), layout.dtype)
+    whole[: len(weight), : op.in_shape[0]] = weight.reshape(len(weight), -1, k, k)
+    return np.ascontiguousarray(
+        whole.reshape(n, rows, groups, group, k, k).transpose(0, 4, 5, 2, 1, 3)
+    )
+
+
+def is_depthwise(op: OpSpec) -> bool:
+    """Return whether an operator convolves each channel alone, and adds none."""
+    return op.base == "conv2d" and op.depthwise and op.groups == op.in_shape[0] == op.out_shape[0]
+
+
+def is_curved(op: OpSpec) -> bool:
+    """Return whether an activation is computed, not a limit of what is written."""
+    return bool(op.activation) and op.activation not in CLIPS
+
+
+def shift(dot: Dot) -> int:
+    """Return by how much activations in memory differ from int8."""
+    return 128 if dot.activation == "uint8" else 0

@@ -1,0 +1,229 @@
+"""What differs between dtypes: how operators are defined, lie in memory and are scheduled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final
+
+from numpy.typing import NDArray
+from tvm import s_tir
+from tvm.target import codegen
+
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.backends.tvm import (
+    dots,
+    int8_layout,
+    int8_operators,
+    int8_templates,
+    layout,
+    operators,
+    templates,
+)
+from hwnas.hardware.backends.tvm.dots import Dot
+from hwnas.hardware.backends.tvm.templates import Cpu, Plan
+from hwnas.hardware.runtimes.interfaces import Buffer
+from hwnas.models.graph import INPUT, Graph, OpSpec, Shape
+from hwnas.models.int8.quantised_network import QuantisedNetwork, QuantisedOp
+from hwnas.models.parameters import Parameters
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What a network in int8 does with its images and with what it answers."""
+
+    kind: str  #: ``images`` or ``answers``
+    shape: Shape
+    batch: int
+
+
+Kernel = OpSpec | Edge  #: what is compiled to one function
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A function that a network calls: the name of what it computes, and of what it reads."""
+
+    name: str
+    inputs: tuple[str, ...]
+    kernel: Kernel
+
+
+class Kernels(Protocol):
+    """One dtype on one CPU."""
+
+    @property
+    def unit(self) -> str:
+        """The dtype of the arrays that constants and activations lie in."""
+        ...
+
+    def plans(self, op: OpSpec, limit: int) -> list[Plan]:
+        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        ...
+
+    def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
+        """Return a schedule whose function ``main`` computes it.
+
+        Raises:
+            CompileError: there is no such operator.
+        """
+        ...
+
+    def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
+        """Return what a function reads, its constants, and what it writes."""
+        ...
+
+    def steps(self, lowered: Graph) -> list[KernelCall]:
+        """Return what a network calls, in order; the first step reads ``INPUT``."""
+        ...
+
+    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+        """Return the constants of all steps, in order."""
+        ...
+
+
+def kernels_of(dtype: str, target: Any, cpu: Cpu) -> Kernels:
+    """Return the kernels of a dtype.
+
+    Args:
+        dtype: ``float32`` or ``int8``.
+        target: TVM's.
+        cpu: What a schedule needs to know of it.
+
+    Raises:
+        ConfigError: the CPU has no instruction for it.
+    """
+    if dtype == "float32":
+        return Floats(cpu)
+    features = [str(name) for name in codegen.llvm_get_cpu_features(target)]
+    if (dot := dots.best(features, cpu.lanes)) is None:
+        wanted = ", ".join(dot.feature for dot in dots.DOTS)
+        raise ConfigError(
+            f"target.dtype={dtype}: CPU '{target.attrs['mcpu']}' multiplies no bytes: it has none "
+            f"of {wanted} (target.tvm.mattr adds what LLVM does not know of). "
+            "target.dtype=float32 runs."
+        )
+    return Bytes(cpu, dot)
+
+
+@final
+@dataclass(frozen=True)
+class Floats:
+    """Operators in float32."""
+
+    cpu: Cpu
+    unit: str = "float32"
+
+    def plans(self, op: OpSpec, limit: int) -> list[Plan]:
+        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        channels = layout.padded(op.out_shape[0], self.cpu.lanes)
+        return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
+
+    def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
+        """Return a schedule whose function ``main`` computes an operator."""
+        assert isinstance(kernel, OpSpec)
+        schedule = s_tir.Schedule(operators.define(kernel, self.cpu.lanes))
+        templates.apply(schedule, kernel, self.cpu, plan)
+        return schedule
+
+    def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
+        """Return what a function reads, its constants, and what it writes."""
+        assert isinstance(kernel, OpSpec)
+        lanes = self.cpu.lanes
+        return (
+            [Buffer(shape, "float32") for shape in layout.input_shapes(kernel, lanes)],
+            [Buffer(shape, "float32") for shape in layout.weight_shapes(kernel, lanes)],
+            Buffer(layout.buffer_shape(kernel.out_shape, kernel.batch, lanes), "float32"),
+        )
+
+    def steps(self, lowered: Graph) -> list[KernelCall]:
+        """Return the operators of a network."""
+        return [KernelCall(node.name, node.inputs, node.op) for node in lowered]
+
+    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+        """Return all weights and biases, packed."""
+        assert isinstance(weights, Mapping)
+        lanes, found = self.cpu.lanes, list[Array]()
+        for node in lowered:
+            if layout.weight_shapes(node.op, lanes):
+                found += layout.pack(node.op, *weights[node.name], lanes)
+        return found
+
+
+@final
+@dataclass(frozen=True)
+class Bytes:
+    """Operators in int8, between images and answers in float32."""
+
+    cpu: Cpu
+    dot: Dot
+    unit: str = "uint8"
+
+    def plans(self, op: OpSpec, limit: int) -> list[Plan]:
+        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        channels = int8_layout.padded(op.out_shape[0], self.cpu.lanes)
+        return int8_templates.plans(op, channels, self.cpu, limit)
+
+    def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
+        """Return a schedule whose function ``main`` computes an operator, or an edge."""
+        lanes = self.cpu.lanes
+        if isinstance(kernel, Edge):
+            define = int8_operators.DEFINE[kernel.kind]
+            schedule = s_tir.Schedule(define(kernel.shape, kernel.batch, lanes, self.dot))
+            int8_templates.apply_edge(schedule, self.cpu)
+            return schedule
+        dots.register(self.dot)
+        schedule = s_tir.Schedule(int8_operators.define(kernel, lanes, self.dot))
+        int8_templates.apply(schedule, kernel, self.cpu, plan, self.dot)
+        return schedule
+
+    def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
+        """Return what a function reads, its constants, and what it writes."""
+        lanes, dot = self.cpu.lanes, self.dot
+        if isinstance(kernel, Edge):
+            return int8_layout.edge(kernel.kind, kernel.shape, kernel.batch, lanes, dot)
+        return (
+            int8_layout.inputs(kernel, lanes, dot),
+            int8_layout.constants(kernel, lanes, dot),
+            int8_layout.output(kernel, lanes, dot),
+        )
+
+    def steps(self, lowered: Graph) -> list[KernelCall]:
+        """Return the operators of a network, what rounds its images, and what gives its answers."""
+        first, last = lowered[0].op, lowered.output
+        rounded, answers = f"{INPUT} rounded", f"{last.name} answered"
+        return [
+            KernelCall(rounded, (INPUT,), Edge("images", first.in_shape, first.batch)),
+            *(
+                KernelCall(n.name, tuple(rounded if i == INPUT else i for i in n.inputs), n.op)
+                for n in lowered
+            ),
+            KernelCall(answers, (last.name,), Edge("answers", last.op.out_shape, last.op.batch)),
+        ]
+
+    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+        """Return all weights, biases and scales, packed."""
+        assert isinstance(weights, QuantisedNetwork)
+        scales, found = {INPUT: weights.input}, list[Array]()
+        found.append(int8_layout.pack_images(weights.input, self.dot))
+        for op in _fused(weights, lowered):
+            sources = [scales[name] for name in op.node.inputs]
+            found += int8_layout.pack(op, sources, self.cpu.lanes, self.dot)
+            scales[op.node.name] = op.out
+        return [*found, int8_layout.pack_answers(scales[lowered.output.name], self.dot)]
+
+
+def _fused(network: QuantisedNetwork, lowered: Graph) -> list[QuantisedOp]:
+    """Return the operators of a network with what is fused into them: the scales of sums."""
+    known = {op.node.name: op for op in network.ops}
+    sums: dict[str, QuantisedOp] = {}
+    for op in network.ops:
+        if op.node.op.base == "add":
+            sums |= dict.fromkeys(op.node.inputs, op)
+    found = []
+    for node in lowered:
+        op = known[node.name]
+        fused = "add" in node.op.fused and "add" not in op.node.op.fused
+        out = sums[node.name].out if fused else op.out
+        found.append(replace(op, node=node, out=out))
+    return found

@@ -1,0 +1,112 @@
+"""The section ``vela`` of a target."""
+
+from dataclasses import dataclass
+
+from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
+
+
+@dataclass
+class VelaSettings:
+    """What Arm's Vela compiles for."""
+
+    accelerator: str
+    system_config: str
+    memory_mode: str
+    config: str = "Arm/vela.ini"  #: shipped with Vela, or a path
+
+
+# Arm Ethos-U NPUs, estimated by Arm's compiler Vela; LiteRT runs their networks on this host.
+
+_LITERT = {"ai_edge_litert": "ai-edge-litert"}
+_BEFORE, _AFTER = "model.int8.tflite", "model.vela.tflite"
+
+_CODE = """\
+network = Interpreter(str(here / "model.int8.tflite"))
+network.allocate_tensors()
+(inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
+scale, zero = inlet["quantization"]
+outputs = np.empty((len(x), outlet["shape"][-1]), np.int8)
+for i, image in enumerate(np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)):
+    network.set_tensor(inlet["index"], image[None])
+    network.invoke()
+    outputs[i] = network.get_tensor(outlet["index"])[0]
+step, offset = outlet["quantization"]
+outputs = (outputs.astype(np.float32) - offset) * step
+"""
+
+_EXITS = """\
+exits = json.loads((here / "exits.json").read_text())
+segments = [Interpreter(str(here / name)) for name in exits["segments"]]
+for segment in segments:
+    segment.allocate_tensors()
+scale, zero = segments[0].get_input_details()[0]["quantization"]
+left, outputs = [0] * len(segments), []
+for image in np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)[:, None]:
+    for i, (segment, threshold) in enumerate(zip(segments, [*exits["thresholds"], 0])):
+        segment.set_tensor(segment.get_input_details()[0]["index"], image)
+        segment.invoke()
+        *further, outlet = segment.get_output_details()
+        step, offset = outlet["quantization"]
+        logits = segment.get_tensor(outlet["index"])[0].astype(np.float32) - offset
+        logits *= np.float32(step)
+        if 1 / np.exp(logits - logits.max().astype(np.float64)).sum() >= threshold:
+            break
+        image = segment.get_tensor(further[0]["index"])  # of the scale that the next one reads
+    left[i] += 1
+    outputs.append(logits)
+outputs = np.stack(outputs)
+print("left at exits, and at the end:", *left, file=sys.stderr)
+"""
+
+DESCRIPTION = BackendDescription(
+    name="vela",
+    about="Arm Ethos-U, compiled by Vela: its estimate",
+    works="hwnas.hardware.backends.vela.backend:VelaBackend",
+    default=True,  # as the first target files did
+    dtypes={"int8": _BEFORE},
+    costs=("vela", "roofline"),
+    settings=VelaSettings,
+    exits=True,
+    packs=True,
+    batched=False,
+    required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
+    needs={"ethosu": "ethos-u-vela", **_LITERT},
+    decisive=("ethos-u-vela", "ai-edge-litert"),
+    artefacts=(
+        ArtefactType(
+            _BEFORE,
+            "litert",
+            "int8",
+            {".tflite": _BEFORE},
+            {_BEFORE: "int8 TFLite, one image an inference"},
+            "hwnas.hardware.backends.vela.litert:open_tflite",
+            _LITERT,
+            "python run_tflite.py images.npy",
+        ),
+        ArtefactType(
+            _AFTER,
+            "ethos-u",
+            "int8",
+            {"_vela.tflite": _AFTER},
+            {_AFTER: "what Vela makes of it, for the NPU"},
+            elsewhere="it runs on an Arm Ethos-U alone",
+        ),
+    ),
+    runners=(
+        RunnerScript(
+            "run_tflite.py",
+            (_BEFORE,),
+            "ai-edge-litert",
+            "from ai_edge_litert.interpreter import Interpreter",
+            _CODE,
+        ),
+        RunnerScript(
+            "run_exits.py",
+            ("segment0.int8.tflite",),
+            "ai-edge-litert",
+            "from ai_edge_litert.interpreter import Interpreter",
+            _EXITS,
+        ),
+    ),
+    columns={".tflite": "tflite", "_vela.tflite": "tflite_vela"},
+)

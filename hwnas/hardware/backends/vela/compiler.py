@@ -1,0 +1,247 @@
+"""Costs on Arm Ethos-U NPUs, from Arm's compiler Vela. The only file that imports Vela.
+
+Vela schedules the whole network and estimates its cycles; nothing is measured. Its figures are for
+the NPU alone: no CPU or driver time.
+
+Source: https://pypi.org/project/ethos-u-vela/.
+"""
+
+import contextlib
+import csv
+import io
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from ethosu.vela import vela
+
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends.vela import VelaSettings
+from hwnas.hardware.costs.cost_model import CompiledFile, Cost, LayerCost, one_by_one
+from hwnas.hardware.target import Target
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, n_macs, n_params
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.spaces import Genotype
+
+_REFUSES = "Vela refuses the network: "
+_VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
+_one_at_a_time = threading.Lock()
+_MEMORIES = ("sram", "dram", "off_chip_flash")
+#: Not "On-chip Flash": so Vela calls SRAM that holds weights, and leaves these out of ``sram_kib``.
+_WEIGHTS_IN = "Off-chip Flash"
+
+
+@final
+class VelaCostModel:
+    """Writes the int8 network of a genotype, with stand-in weights, and has Vela compile it."""
+
+    n_affordable: int | None = 12  # it compiles each
+
+    def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
+        self._target, self._lower = target, lower
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return latency, energy, memories, MACs and parameters, and cycles by layer."""
+        return estimate(self._lower(genotype), self._target)
+
+
+def estimate(lowered: Graph, target: Target) -> Cost:
+    """Return what a network costs with stand-in weights; one with exits, if it runs to its end."""
+    return one_by_one(
+        lowered, lambda each: compile_tflite(write_tflite(stand_in(each)), each, target).cost
+    )
+
+
+def compile_tflite(
+    tflite: bytes, lowered: Graph, target: Target, limit_s: float | None = None
+) -> CompiledFile:
+    """Compile a TFLite file for an Ethos-U target.
+
+    Args:
+        tflite: The file.
+        lowered: The network that it holds.
+        target: The target.
+        limit_s: Of a file that is not our own: it is compiled in another process, which is ended
+            after so long. Some kill the process that Vela runs in: weights of type INT4, for one.
+
+    Raises:
+        CompileError: Vela refuses the file, or does not come to an end.
+    """
+    options = target.section(VelaSettings)
+    with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
+        source = Path(folder, "network.tflite")
+        source.write_bytes(tflite)
+        arguments = [str(source), "--output-dir", folder, "--verbose-performance"]
+        arguments += ["--accelerator-config", options.accelerator, "--config", options.config]
+        arguments += ["--system-config", options.system_config]
+        arguments += ["--memory-mode", options.memory_mode]
+        if limit_s is None:
+            _run_vela(arguments)
+        else:
+            _run_apart(arguments, limit_s)
+        summary = _read_csv(Path(folder, f"network_summary_{options.system_config}.csv"))[0]
+        layers = _read_csv(Path(folder, "network_per-layer.csv"))
+        optimised = Path(folder, "network_vela.tflite").read_bytes()
+    _check(summary, target)
+    return CompiledFile(optimised, _cost(summary, layers, lowered, target))
+
+
+def check_target(target: Target) -> None:
+    """Refuse a target whose settings Vela does not know, or whose facts are not those of them.
+
+    It compiles next to nothing: later, each network would be refused in the target's place.
+
+    Raises:
+        ConfigError: it names what is wrong.
+    """
+    work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
+    try:
+        compile_tflite(write_tflite(stand_in(work)), work, target)
+    except CompileError as error:
+        words = str(error).removeprefix(_REFUSES)
+        raise ConfigError(f"Target '{target.name}', target.vela: Vela says: {words}") from error
+    accelerator = target.section(VelaSettings).accelerator
+    if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
+        raise ConfigError(
+            f"Target '{target.name}': target.vela.accelerator={accelerator} computes "
+            f"{accelerator.rpartition('-')[2]} MACs a cycle, but target.peak_macs_per_cycle is "
+            f"{target.peak_macs_per_cycle}: target.roofline, caveat and description may be those "
+            "of another, too."
+        )
+
+
+def layers_in_ms(cost: Cost, target: Target) -> Cost:
+    """Return a cost that says the latency of each layer at the target's clock."""
+    assert target.clock_mhz is not None
+    per_ms = target.clock_mhz * 1e3
+    layers = tuple(replace(layer, latency_ms=layer.cycles / per_ms) for layer in cost.layers)
+    return replace(cost, layers=layers)
+
+
+def _check(summary: dict[str, str], target: Target) -> None:
+    """Refuse a target whose facts are not those of Vela's system, or that we cannot account for."""
+    options = target.section(VelaSettings)
+    clock_mhz = float(summary["core_clock"]) / 1e6
+    if clock_mhz != target.clock_mhz:
+        raise ConfigError(
+            f"Target '{target.name}': clock_mhz is {target.clock_mhz:g}, but Vela's system "
+            f"'{options.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
+            "target.vela.config takes a file of your own systems."
+        )
+    if summary["weights_storage_area"] != _WEIGHTS_IN:
+        raise ConfigError(
+            f"Target '{target.name}': memory mode '{options.memory_mode}' keeps weights in "
+            f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash "
+            "off chip, as with Shared_Sram on a system with flash."
+        )
+
+
+@final
+class _CapturedStream:
+    """Stands for a stream: what one thread prints is kept, what others do goes where it went."""
+
+    def __init__(self, stream: object, kept: io.StringIO):
+        self._stream, self._kept, self._thread = stream, kept, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        is_own = threading.get_ident() == self._thread
+        return getattr(self._kept if is_own else self._stream, name)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[io.StringIO]:
+    """Give what this thread prints meanwhile; one at a time, as streams are the process's."""
+    printed = io.StringIO()
+    with _one_at_a_time:
+        out: Any = _CapturedStream(sys.stdout, printed)
+        err: Any = _CapturedStream(sys.stderr, printed)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield printed
+
+
+def _run_vela(arguments: list[str]) -> None:
+    with _heard() as printed:
+        try:
+            status = vela.main(arguments)
+        except OSError:
+            raise  # a full disk is not the network's fault
+        except (Exception, SystemExit) as error:
+            raise CompileError(f"{_REFUSES}{_last_words(printed, error)}") from error
+    if status:
+        raise CompileError(f"{_REFUSES}{_last_words(printed, status)}")
+
+
+def _run_apart(arguments: list[str], limit_s: float) -> None:
+    # This interpreter, without the folder that one happens to be in.
+    command = [sys.executable, "-P", "-c", _VELA, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{_REFUSES}no end within {limit_s:g} s") from None
+    if done.returncode < 0:
+        raise CompileError(f"Vela died of {signal.Signals(-done.returncode).name} on the network")
+    if done.returncode:
+        words = _last_words(io.StringIO(done.stdout + done.stderr), done.returncode)
+        raise CompileError(f"{_REFUSES}{words}")
+
+
+def _last_words(printed: io.StringIO, error: object) -> str:
+    lines = [line.strip() for line in printed.getvalue().splitlines() if "rror" in line]
+    return lines[-1] if lines else f"{type(error).__name__} {error}".strip()
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cost(
+    summary: dict[str, str], rows: list[dict[str, str]], lowered: Graph, target: Target
+) -> Cost:
+    layers = tuple(
+        LayerCost(
+            name=row["Name"],
+            operator=row["Original Operator"],
+            placement=row["Target"],
+            cycles=float(row["Op Cycles"]),
+            macs=int(float(row["MAC Count"])),
+        )
+        for row in rows
+        if row["Target"] != "NPU" or float(row["Op Cycles"])  # fused activations have a row of 0
+    )
+    moved = {memory: int(float(summary[f"{memory}_total_bytes"])) for memory in _MEMORIES}
+    macs = int(float(summary["nn_macs"]))
+    off_chip = moved["dram"] + moved["off_chip_flash"]
+    assert target.energy is not None
+    assert target.peak_macs_per_cycle is not None
+    energy, components = target.energy.energy(macs, moved["sram"], off_chip)
+    kept = float(summary["off_chip_flash_memory_used"])
+    cycles = float(summary["cycles_total"])
+    figures = {
+        "latency_ms": Quantity(float(summary["inference_time"]) * 1e3, "compiler-estimate"),
+        "energy_mj": energy,
+        "sram_kib": Quantity(float(summary["sram_memory_used"]), "compiler-estimate"),
+        "flash_kib": Quantity(kept, "compiler-estimate"),
+        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
+    }
+    details = {
+        **components,
+        "mac_utilisation": macs / (cycles * target.peak_macs_per_cycle),
+        "dram_kib": float(summary["dram_memory_used"]),
+        "cycles": cycles,
+    }
+    return Cost(figures, details, layers, _fallback(layers))
+
+
+def _fallback(layers: tuple[LayerCost, ...]) -> str:
+    on_cpu = [f"{layer.operator} ({layer.name})" for layer in layers if layer.placement != "NPU"]
+    return f"{len(on_cpu)} operators fall back to the CPU: {', '.join(on_cpu)}" if on_cpu else ""

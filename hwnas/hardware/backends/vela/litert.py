@@ -1,0 +1,69 @@
+"""Runs TFLite files on this host. The only file that imports the LiteRT interpreter."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+from numpy.typing import NDArray
+
+
+@final
+class LiteRTSession:
+    """One loaded int8 TFLite network of one input.
+
+    Source: https://ai.google.dev/edge/litert.
+    """
+
+    def __init__(self, tflite: bytes, n_threads: int = 1):
+        # With its default delegate, XNNPACK: closer to the reference kernels, which Ethos-U follows
+        # bit by bit, than LiteRT's own optimised ones.
+        with _quiet_stderr():
+            self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
+            self._interpreter.allocate_tensors()
+        self._input = self._interpreter.get_input_details()[0]
+        self._outputs = self._interpreter.get_output_details()
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the last output for normalised images ``(N, C, H, W)``, one inference an image."""
+        return self.outputs(images)[-1]
+
+    def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """Return all outputs, in the order of the file: rows, or images ``(N, C, H, W)``."""
+        scale, zero_point = self._input["quantization"]
+        quantised = np.clip(np.round(images / scale) + zero_point, -128, 127).astype(np.int8)
+        nhwc = np.ascontiguousarray(quantised.transpose(0, 2, 3, 1))
+        found = [np.empty((len(images), *out["shape"][1:]), np.int8) for out in self._outputs]
+        for i, image in enumerate(nhwc):
+            self._interpreter.set_tensor(self._input["index"], image[None])
+            self._interpreter.invoke()
+            for output, answers in zip(self._outputs, found, strict=True):
+                answers[i] = self._interpreter.get_tensor(output["index"])[0]
+        return tuple(map(_real, self._outputs, found))
+
+
+def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.float32]:
+    scale, zero_point = output["quantization"]
+    real: NDArray[np.float32] = (integers.astype(np.float32) - zero_point) * np.float32(scale)
+    return real.transpose(0, 3, 1, 2) if real.ndim == 4 else real
+
+
+def open_tflite(contents: Mapping[str, bytes]) -> LiteRTSession:
+    """Return the TFLite file of an export as something that runs."""
+    return LiteRTSession(contents[".tflite"])
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what native code writes to stderr: LiteRT announces its delegate at each start."""
+    kept = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

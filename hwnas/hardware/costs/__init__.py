@@ -1,0 +1,1 @@
+"""The folder ``costs``: say here what it is for."""

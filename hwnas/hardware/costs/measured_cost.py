@@ -1,0 +1,111 @@
+"""Figures of networks that run on a CPU or GPU, beside their latency."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import final
+
+from hwnas.core.quantity import Quantity
+from hwnas.hardware import backends
+from hwnas.hardware.costs.cost_model import Cost, one_by_one
+from hwnas.hardware.memory import peak_activation_bytes, weight_bytes
+from hwnas.hardware.meters.meter import MeasuredEnergy
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.hardware.target import Target
+from hwnas.hardware.timing import InterleavedTimings
+from hwnas.models.graph import Graph, Node, OpSpec, fuse, n_macs, n_params
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.metrics import builtin
+
+
+def host_cost(
+    lowered: Graph, target: Target, latency: Quantity, measured: MeasuredEnergy | None = None
+) -> Cost:
+    """Return the cost of a fused network from its latency, and its energy if that was measured.
+
+    Latency and energy are those of one inference, that is, of a whole batch. ``sram_kib`` is what
+    activations take at once, ``flash_kib`` what weights take: on these targets both are modelled,
+    from shapes.
+    """
+    assert target.power is not None
+    energy, details = target.power.energy(latency, lowered.threads or target.threads)
+    if measured is not None:
+        energy = measured.figure
+        details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}
+    figures = {
+        "latency_ms": latency,
+        "energy_mj": energy,
+        "sram_kib": Quantity(peak_activation_bytes(lowered) / 1024, "modelled"),
+        "flash_kib": Quantity(weight_bytes(lowered) / 1024, "modelled"),
+        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
+        **builtin.of_batch(latency, lowered.batch),
+    }
+    return Cost(figures, details)
+
+
+def dtype_of(lowered: Graph, target: Target) -> str:
+    """Return in which dtype a target runs a network: in the network's own, if it has one."""
+    return lowered.dtype or target.dtype
+
+
+def as_run(lowered: Graph, target: Target) -> Graph:
+    """Return a network's operators as a target runs them: fused, in dtype, batch size, threads."""
+    dtype, batch = dtype_of(lowered, target), lowered.batch or target.batch
+    if dtype != "int8" or backends.get(target.runtime).sums:
+        found = fuse(lowered, dtype, batch)
+    else:
+        nodes = (  # sums have a scale of their own: they are not fused
+            replace(n, op=replace(n.op, dtype=_of_node(n), batch=batch)) for n in lowered
+        )
+        found = replace(lowered, nodes=tuple(nodes))
+    if not lowered.threads:
+        return found
+    on = (replace(n, op=replace(n.op, threads=lowered.threads)) for n in found)
+    return replace(found, nodes=tuple(on))
+
+
+def _of_node(node: Node) -> str:
+    return "float32" if node.in_float else "int8"
+
+
+# Costs by measurement: every candidate is compiled and timed whole on its device.
+
+
+@final
+class MeasuredCostModel:
+    """Tunes what is not tuned yet, links the network and times it."""
+
+    n_affordable: int | None = 0  # it measures each
+
+    def __init__(
+        self,
+        worker: RetryingPool,
+        target: Target,
+        lower: Callable[[Genotype], Graph],
+        plan: Callable[[OpSpec], str],
+    ):
+        self._worker, self._target, self._lower, self._plan = worker, target, lower, plan
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype.
+
+        Raises:
+            CompileError: the compiler refuses the network, crashes or hangs.
+            DeviceError: no device answers.
+        """
+        return one_by_one(self._lower(genotype), self._timed)
+
+    def _timed(self, lowered: Graph) -> Cost:
+        plans = {node.op: self._plan(node.op) for node in lowered}
+        timing = self._worker.time_network(lowered, plans)
+        cost = host_cost(lowered, self._target, timing.figure)
+        return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
+
+    def in_turns(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:
+        """Return the latencies of two genotypes, timed alternately.
+
+        Raises:
+            CompileError: the compiler refuses one of them, crashes or hangs.
+            DeviceError: no device answers.
+        """
+        return self._worker.networks_in_turns(self._lower(genotype), self._lower(other))

@@ -1,0 +1,223 @@
+"""Costs modelled from peak rates and bandwidths, for hardware that does not exist yet.
+
+Every operator takes the longest of its arithmetic, its on-chip and its off-chip traffic, and the
+time to launch it. What a compiler does between operators (fusing over them, staging weights while
+another operator computes) is not in it.
+
+Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+multicore architectures", CACM 52(4), 2009, https://doi.org/10.1145/1498765.1498785.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost, LayerCost, one_by_one
+from hwnas.hardware.memory import (
+    activation_bytes,
+    parameter_bytes,
+    peak_activation_bytes,
+    read_shapes,
+    weight_bytes,
+)
+from hwnas.hardware.target import Roofline, Target
+from hwnas.models.graph import NATIVE_BITS, Graph, OpSpec, n_macs, n_macs_of_batch, n_params
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.metrics import builtin
+
+Limit = Literal["compute", "memory", "launch"]
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """What one operator takes, and what limits it.
+
+    ``compute_ms`` is the longer of multiply-accumulates and elementwise work.
+    """
+
+    compute_ms: float
+    on_chip_ms: float
+    off_chip_ms: float
+    launch_ms: float
+
+    @property
+    def memory_ms(self) -> float:
+        """The longer of on-chip and off-chip traffic."""
+        return max(self.on_chip_ms, self.off_chip_ms)
+
+    @property
+    def latency_ms(self) -> float:
+        """Launch, then arithmetic and traffic side by side."""
+        return self.launch_ms + max(self.compute_ms, self.memory_ms)
+
+    @property
+    def limit(self) -> Limit:
+        """What takes longest."""
+        if self.launch_ms >= max(self.compute_ms, self.memory_ms):
+            return "launch"
+        return "compute" if self.compute_ms >= self.memory_ms else "memory"
+
+
+def operator_bound(
+    op: OpSpec,
+    roofline: Roofline,
+    weights_off_chip: bool = True,
+    bits: float = NATIVE_BITS,
+) -> OperatorTime:
+    """Return what an operator takes, for its whole batch.
+
+    Raises:
+        ConfigError: the roofline has no peak rate of the operator's dtype.
+    """
+    if op.dtype not in roofline.peak_gmacs:
+        raise ConfigError(
+            f"target.roofline.peak_gmacs has no rate of {op.dtype}, only of "
+            f"{', '.join(sorted(roofline.peak_gmacs))}. Add {op.dtype}."
+        )
+    giga_to_ms = 1e-6  # of something done at billions a second
+    macs_ms = _tiled_macs(op, roofline) / roofline.peak_gmacs[op.dtype] * giga_to_ms
+    elements_ms = 0.0
+    if roofline.element_gops is not None:
+        elements_ms = _n_elements(op) / roofline.element_gops * giga_to_ms
+    on_chip, off_chip = traffic_bytes(op, roofline, weights_off_chip, bits)
+    return OperatorTime(
+        compute_ms=max(macs_ms, elements_ms),
+        on_chip_ms=on_chip / roofline.on_chip_gbps * giga_to_ms,
+        off_chip_ms=off_chip / roofline.off_chip_gbps * giga_to_ms,
+        launch_ms=roofline.launch_us * 1e-3,
+    )
+
+
+def traffic_bytes(
+    op: OpSpec, roofline: Roofline, weights_off_chip: bool, bits: float = NATIVE_BITS
+) -> tuple[int, int]:
+    """Return the bytes that an operator moves to or from on-chip and off-chip memory.
+
+    Activations that do not fit on chip together also pass through off-chip memory.
+    """
+    activations, weights = activation_bytes(op), parameter_bytes(op, bits)
+    spilled = activations if activations > roofline.on_chip_kib * 1024 else 0
+    if weights_off_chip:
+        return activations, spilled + weights
+    return activations + weights, spilled
+
+
+def _tiled_macs(op: OpSpec, roofline: Roofline) -> float:
+    """Return the multiply-accumulates for which the hardware takes time: all of every tile."""
+    tile_pixels, tile_out, tile_in = roofline.tile
+    channels, height, width = op.out_shape
+    pixels = height * width
+    if op.base == "attention":
+        depth = channels // op.groups
+        scores = _up(pixels, tile_out) * _up(depth, tile_in)
+        values = _up(depth, tile_out) * _up(pixels, tile_in)
+        return op.batch * op.groups * _up(pixels, tile_pixels) * (scores + values)
+    if not op.weight_shape:
+        return 0
+    n_windows = _up(op.batch * pixels, tile_pixels) * op.kernel**2
+    c_in = op.weight_shape[1]
+    if op.depthwise and c_in == 1:
+        return n_windows * _up(channels, tile_out) / roofline.depthwise
+    return n_windows * op.groups * _up(channels // op.groups, tile_out) * _up(c_in, tile_in)
+
+
+def _n_elements(op: OpSpec) -> int:
+    """Return how many numbers are scaled, compared, summed or activated one by one."""
+    written = math.prod(op.out_shape)
+    if op.base in ("conv2d", "linear"):
+        n = written * (2 if "add" in op.fused else 1)
+    elif op.base == "attention":
+        n = written + op.groups * (op.out_shape[1] * op.out_shape[2]) ** 2  # softmax
+    elif op.base == "max_pool2d":
+        n = written * op.kernel**2
+    else:  # each input has its own scale
+        n = written + sum(map(math.prod, read_shapes(op)))
+    return op.batch * n
+
+
+def _up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+@final
+class RooflineCostModel:
+    """Costs of the operators that ``lower`` gives, as they run on the target: fused, with dtype.
+
+    Raises:
+        ConfigError: the target lacks what the model needs.
+    """
+
+    n_affordable: int | None = None
+
+    def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
+        if target.roofline is None:
+            raise ConfigError(
+                f"Target '{target.name}' has no target.roofline: peak_gmacs, on_chip_gbps, "
+                "off_chip_gbps, on_chip_kib and tile, as in conf/target/sketch.yaml."
+            )
+        self._target, self._roofline, self._lower = target, target.roofline, lower
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return latency, energy, memories, MACs and parameters, and each operator's bound."""
+        return one_by_one(
+            self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
+        )
+
+
+def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
+    """Return the cost of a lowered network on a target.
+
+    Raises:
+        ConfigError: the target has neither energies nor powers, or no rate of the dtype.
+    """
+    peak, weights = peak_activation_bytes(lowered), weight_bytes(lowered)
+    stay = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
+    bounds = [operator_bound(node.op, roofline, not stay, node.packed_bits) for node in lowered]
+    latency = Quantity(sum(bound.latency_ms for bound in bounds), "modelled")
+    traffic = [traffic_bytes(node.op, roofline, not stay, node.packed_bits) for node in lowered]
+    on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
+    energy, components = _energy(lowered, target, latency, (on_chip, off_chip))
+    details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}
+    for bound in bounds:
+        details[f"{bound.limit}_bound_ms"] += bound.latency_ms
+    figures = {
+        "latency_ms": latency,
+        "energy_mj": energy,
+        "sram_kib": Quantity(peak / 1024, "modelled"),
+        "flash_kib": Quantity(weights / 1024, "modelled"),
+        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
+        **builtin.of_batch(latency, lowered.batch),
+    }
+    return Cost(figures, {**components, **details}, _layers(lowered, bounds, target))
+
+
+def _energy(
+    lowered: Graph, target: Target, latency: Quantity, traffic: tuple[int, int]
+) -> tuple[Quantity, Mapping[str, float]]:
+    if target.energy is not None:
+        return target.energy.energy(n_macs_of_batch(lowered), *traffic)
+    if target.power is not None:
+        return target.power.energy(latency, target.threads)
+    raise ConfigError(
+        f"Target '{target.name}' has neither target.energy (picojoules a multiply-accumulate and "
+        "a byte) nor target.power (watts while it computes); the roofline needs one of them."
+    )
+
+
+def _layers(lowered: Graph, bounds: list[OperatorTime], target: Target) -> tuple[LayerCost, ...]:
+    return tuple(
+        LayerCost(
+            name=node.name,
+            operator=str(node.op),
+            placement="",
+            cycles=bound.latency_ms * 1e3 * (target.clock_mhz or 0.0),
+            macs=node.op.batch * node.op.n_macs,
+            latency_ms=bound.latency_ms,
+            bound=bound.limit,
+        )
+        for node, bound in zip(lowered, bounds, strict=True)
+    )

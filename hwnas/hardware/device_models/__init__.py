@@ -1,0 +1,1 @@
+"""The folder ``device_models``: say here what it is for."""

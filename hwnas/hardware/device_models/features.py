@@ -1,0 +1,119 @@
+"""What the latencies of networks can follow: their work by class of operator, and by resolution."""
+
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.hardware.device_models.fitted_roofline import (
+    CLASSES,
+    FittedRoofline,
+    Floats,
+    OperatorWork,
+    WorkUnit,
+)
+
+
+@final
+@dataclass(frozen=True)
+class NetworkFeatures:
+    """What says how networks differ; columns are of about the same size.
+
+    Shapes:
+        Each ``(n networks, its columns)``.
+    """
+
+    coarse: Floats  #: shares of work by class of operator, about 1 each
+    fine: Floats  #: likewise by class and resolution
+    likeness: Floats  #: the fine ones standardised, their squared length about 1
+    curves: Floats  #: latencies on devices that are known, in units of their means; may be none
+    roofline: FittedRoofline  #: what they take on a device of given parameters
+
+    def __len__(self) -> int:
+        return len(self.fine)
+
+    def __getitem__(self, rows: NDArray[np.intp] | slice) -> "NetworkFeatures":
+        return NetworkFeatures(
+            self.coarse[rows],
+            self.fine[rows],
+            self.likeness[rows],
+            self.curves[rows],
+            self.roofline[rows],
+        )
+
+
+@final
+class FeatureEncoder:
+    """Turns networks of a space into features, in units of networks that stand for the space."""
+
+    def __init__(self, work: OperatorWork, batch: int, curves: Floats | None = None):
+        """Use networks that stand for the space.
+
+        Args:
+            work: What they compute and move.
+            batch: Images of an inference.
+            curves: ``(n, devices)``, their latency on known devices, in any unit.
+        """
+        self._coarse = _Scaled.of(_coarse(work))
+        self._fine = _Scaled.of(_fine(work))
+        self._spread = self._fine(_fine(work)).std(0)
+        curves = np.empty((len(work), 0)) if curves is None else curves
+        self._level = curves.mean(0)
+        self._scale = WorkUnit.of(work, batch)
+
+    def __call__(self, work: OperatorWork, curves: Floats | None = None) -> NetworkFeatures:
+        """Return the features of networks, given as for the constructor."""
+        fine = self._fine(_fine(work))
+        standard = (fine - 1) / self._spread
+        known = np.empty((len(work), 0)) if curves is None else curves
+        return NetworkFeatures(
+            self._coarse(_coarse(work)),
+            fine,
+            standard / np.sqrt(max(standard.shape[1], 1)),
+            known / self._level,
+            FittedRoofline.of(work, self._scale),
+        )
+
+
+@final
+@dataclass(frozen=True)
+class _Scaled:
+    """Columns that vary, in units of their means."""
+
+    varied: NDArray[np.bool_]
+    means: Floats
+
+    @classmethod
+    def of(cls, columns: Floats) -> Self:
+        varied = np.ptp(columns, axis=0) > 0
+        return cls(varied, columns[:, varied].mean(0))
+
+    def __call__(self, columns: Floats) -> Floats:
+        scaled: Floats = columns[:, self.varied] / self.means
+        return scaled
+
+
+_LEVELS = 8  #: of resolution that are told apart
+
+
+def _coarse(work: OperatorWork) -> Floats:
+    """Return all weights, and multiply-accumulates, traffic and operators by class."""
+    amounts = (work.macs, work.moved, np.ones_like(work.macs))
+    sums = [_sums(work, each, work.kind, len(CLASSES)) for each in amounts]
+    return np.hstack([work.weights.sum(1, keepdims=True), *sums])
+
+
+def _fine(work: OperatorWork) -> Floats:
+    """Return the same and weights by class and resolution."""
+    amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
+    group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
+    return np.hstack([_sums(work, each, group, len(CLASSES) * _LEVELS) for each in amounts])
+
+
+def _sums(work: OperatorWork, amounts: Floats, group: NDArray[np.intp], n: int) -> Floats:
+    """Return the sums of each network's operators by group, ``(n networks, n)``."""
+    present = work.kind >= 0
+    cells = (np.arange(len(work))[:, None] * n + group)[present]
+    sums = np.bincount(cells, amounts[present], len(work) * n)
+    return sums.astype(float).reshape(len(work), n)

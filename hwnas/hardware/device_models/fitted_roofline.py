@@ -1,0 +1,278 @@
+"""The latency of networks from what describes a device: rates, bandwidths, starts, constants.
+
+Every operator takes the longer of its arithmetic and its traffic, and a start; or, if that is
+slower, the host takes its own time to start each and to bring the image. A constant comes on top.
+
+Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+multicore architectures", CACM 52(4), 2009, https://doi.org/10.1145/1498765.1498785.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from hwnas.hardware.memory import read_shapes
+from hwnas.models.graph import Graph, OpSpec, Shape
+
+# What networks compute and move, operator by operator, whatever device runs them.
+
+Floats = NDArray[np.float64]
+
+#: What an operator is to a device. ``vector`` has weights and reads one pixel alone.
+CLASSES = (
+    *("pointwise", "depthwise3", "depthwise5", "depthwise7", "dense"),
+    *("vector", "attention", "scale", "elementwise"),
+)
+#: Which rate each class is computed at (pointwise, depthwise, others), and at which bandwidth it
+#: moves what it reads and writes (convolutions, depthwise ones, scaling, elementwise).
+RATES = np.array([0, 1, 1, 1, 2, 2, 0, 2, 2])
+BANDWIDTHS = np.array([0, 1, 1, 1, 0, 0, 0, 2, 3])
+
+
+@final
+@dataclass(frozen=True)
+class OperatorWork:
+    """What the operators of networks compute and move, for one image; rows are padded with -1.
+
+    Shapes:
+        All ``(n networks, n operators)``.
+    """
+
+    kind: NDArray[np.intp]  #: index in ``CLASSES``, or -1
+    macs: Floats
+    weights: Floats  #: numbers that are read whatever the batch is
+    moved: Floats  #: numbers of activations that are read and written
+    level: NDArray[np.intp]  #: how many times resolution was halved
+
+    @classmethod
+    def of(cls, table: Floats) -> "OperatorWork":
+        """Return the work that a table says, ``(n networks, n operators, 5)``."""
+        kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
+        return cls(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
+
+    @property
+    def table(self) -> Floats:
+        """All as one table."""
+        return np.stack([self.kind, self.macs, self.weights, self.moved, self.level], 2)
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "OperatorWork":
+        """Return the work of networks as ``rows`` returned it."""
+        return cls.of(_padded([np.array(row, float) for row in rows]))
+
+    def rows(self) -> list[list[list[int]]]:
+        """Return five numbers for each operator of each network, without padding."""
+        return [row[row[:, 0] >= 0].astype(int).tolist() for row in self.table]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, rows: NDArray[np.intp] | slice) -> "OperatorWork":
+        return OperatorWork.of(self.table[rows])
+
+
+def work(networks: Sequence[Graph]) -> OperatorWork:
+    """Return what networks compute and move; not fused, as families lower them."""
+    rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
+    return OperatorWork.of(_padded([np.array(row) for row in rows]))
+
+
+def joined(*works: OperatorWork) -> OperatorWork:
+    """Return the networks of all."""
+    return OperatorWork.of(_padded([row for each in works for row in each.table]))
+
+
+def _padded(rows: Sequence[Floats]) -> Floats:
+    table = np.zeros((len(rows), max(map(len, rows)), 5))
+    table[:, :, 0] = -1
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row)] = row
+    return table
+
+
+@functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
+def _operator(op: OpSpec, image: Shape) -> tuple[float, ...]:
+    moved = sum(map(math.prod, (*read_shapes(op), op.out_shape)))
+    halved = round(math.log2(image[1] / max(op.out_shape[1], 1)))
+    return CLASSES.index(_class(op)), op.n_macs, op.n_params, moved, halved
+
+
+def _class(op: OpSpec) -> str:
+    if op.base == "attention":
+        return "attention"
+    if not op.weight_shape:
+        return "scale" if op.base == "mul" else "elementwise"
+    if op.in_shape[1:] == (1, 1):
+        return "vector"
+    if op.kernel == 1:
+        return "pointwise"
+    if op.groups == 1:
+        return "dense"
+    return "depthwise3" if op.kernel <= 3 else "depthwise5" if op.kernel <= 5 else "depthwise7"
+
+
+#: Logarithms of what describes a device, expected and their standard deviation. The unit of work is
+#: the mean network of a space, that of time the median latency measured.
+_PARAMETERS = {
+    "rate": (1.5, 1.0),  # of pointwise convolutions: networks computed
+    "rate_depthwise": (0.4, 0.8),  # in units of that
+    "rate_other": (1.0, 0.8),
+    "moved": (0.5, 1.2),  # numbers moved in the time of a multiply-accumulate
+    "moved_depthwise": (1.0, 0.7),  # in units of that
+    "moved_scale": (1.0, 1.5),  # of squeeze-excitation, for which some devices have no operator
+    "moved_elementwise": (1.0, 0.7),
+    "spilled": (8.0, 1.5),  # likewise, on top, of what does not fit on chip
+    "on_chip": (1.0, 1.5),  # what fits, in units of the mean operator
+    "device": (0.05, 1.3),  # starting the operators of a network
+    "host": (0.3, 1.0),  # the same on the host, while the device is busy
+    "image": (0.1, 1.5),  # bringing the image
+    "constant": (0.02, 1.3),
+}
+PARAMETERS = tuple(_PARAMETERS)
+_RATE, _HOST, _IMAGE = (PARAMETERS.index(name) for name in ("rate", "host", "image"))
+
+_NOISE = 0.04  #: relative error of a roofline that is fitted well: weighs measurements and priors
+_ROBUST = 5  #: measurements from which one that is far off counts less
+
+
+@final
+@dataclass(frozen=True)
+class RooflinePrior:
+    """What is expected of the parameters before anything is measured: a normal distribution."""
+
+    mean: Floats
+    std: Floats
+
+
+EXPECTED = RooflinePrior(*np.array([(np.log(value), std) for value, std in _PARAMETERS.values()]).T)
+
+
+@final
+@dataclass(frozen=True)
+class WorkUnit:
+    """The mean network of a space, the unit of work."""
+
+    macs: float
+    operators: float
+    moved: float
+    batch: int
+
+    @classmethod
+    def of(cls, work: OperatorWork, batch: int) -> "WorkUnit":
+        """Return the unit of a space at a batch size."""
+        operators = float((work.kind >= 0).sum(1).mean())
+        moved = float((work.moved * batch + work.weights).sum(1).mean())
+        return cls(float(work.macs.sum(1).mean()) * batch, operators, moved / operators, batch)
+
+
+@final
+@dataclass(frozen=True)
+class FittedRoofline:
+    """What networks take on a device of given parameters, in units of the median measured one.
+
+    Shapes:
+        ``(n networks, n operators)``; starts ``(n networks,)``.
+    """
+
+    macs: Floats  #: in units of the mean network
+    traffic: Floats  #: numbers moved, likewise
+    rate: NDArray[np.intp]  #: which rate holds
+    bandwidth: NDArray[np.intp]  #: likewise
+    starts: Floats  #: operators, in units of the mean network
+    operator: float  #: traffic of the mean operator
+
+    @classmethod
+    def of(cls, work: OperatorWork, scale: WorkUnit) -> "FittedRoofline":
+        """Return that of networks of a space."""
+        return cls(
+            work.macs * scale.batch / scale.macs,
+            (work.moved * scale.batch + work.weights) / scale.macs,
+            RATES[work.kind],
+            BANDWIDTHS[work.kind],
+            (work.kind >= 0).sum(1) / scale.operators,
+            scale.moved / scale.macs,
+        )
+
+    def __getitem__(self, rows: NDArray[np.intp] | slice) -> "FittedRoofline":
+        return FittedRoofline(
+            self.macs[rows],
+            self.traffic[rows],
+            self.rate[rows],
+            self.bandwidth[rows],
+            self.starts[rows],
+            self.operator,
+        )
+
+    def __call__(self, logs: Floats) -> tuple[Floats, Floats]:
+        """Return relative latencies, ``(n,)``, and their slopes by parameters, ``(n, 13)``."""
+        rates, bandwidths = np.exp(np.append(0.0, logs[1:3])), np.exp(np.append(0.0, logs[4:7]))
+        rate, moved, (spilled, on_chip) = np.exp(logs[0]), np.exp(logs[3]), np.exp(logs[7:9])
+        device, host, image, constant = np.exp(logs[9:])
+        compute = self.macs / (rate * rates)[self.rate]
+        unit = 1 / (rate * moved * bandwidths)[self.bandwidth]
+        inside, limit = self.traffic * unit, on_chip * self.operator
+        outside = np.maximum(self.traffic - limit, 0) * unit / spilled
+        computes = compute > inside + outside
+        moving = ~computes
+        by_rate = _by(compute * computes, self.rate, len(rates))
+        by_bandwidth = _by((inside + outside) * moving, self.bandwidth, len(bandwidths))
+        busy = sum(by_rate) + sum(by_bandwidth) + device * self.starts
+        free = busy > host * self.starts + image
+        slopes = [
+            *(-sum(by_rate) - sum(by_bandwidth), *(-part for part in by_rate[1:])),
+            *(-sum(by_bandwidth), *(-part for part in by_bandwidth[1:])),
+            -(outside * moving).sum(1),
+            -(limit * unit / spilled * (moving & (outside > 0))).sum(1),
+            device * self.starts,
+        ]
+        by_host = [host * self.starts * ~free, image * ~free, np.full(len(busy), constant)]
+        value = np.where(free, busy, host * self.starts + image) + constant
+        return value, np.stack([*(slope * free for slope in slopes), *by_host], 1)
+
+    def fit(self, ms: Floats, expected: RooflinePrior) -> Floats:
+        """Return the parameters: robust least relative squares, from several starts.
+
+        Args:
+            ms: What each network took.
+            expected: What holds where measurements say little.
+        """
+        wanted = np.log(ms / np.median(ms))
+
+        def miss(logs: Floats) -> Floats:
+            errors = (np.log(self(logs)[0]) - wanted) / _NOISE
+            return np.append(errors, (logs - expected.mean) / expected.std)
+
+        def slopes(logs: Floats) -> Floats:
+            value, gradient = self(logs)
+            return np.vstack([gradient / value[:, None] / _NOISE, np.diag(1 / expected.std)])
+
+        loss = "soft_l1" if len(ms) >= _ROBUST else "linear"
+        found = [
+            optimize.least_squares(miss, start, jac=slopes, loss=loss, max_nfev=60)
+            for start in _starts(expected)
+        ]
+        best: Floats = min(found, key=lambda fit: float(fit.cost)).x
+        return best
+
+
+def _by(amounts: Floats, group: NDArray[np.intp], n: int) -> list[Floats]:
+    """Return the sum of each network's operators by group."""
+    return [(amounts * (group == i)).sum(1) for i in range(n)]
+
+
+def _starts(expected: RooflinePrior) -> list[Floats]:
+    """Return where to begin: bound by the device, by the host's starts, by the image."""
+    found = []
+    for host, image in ((0.05, 0.02), (0.9, 0.02), (0.05, 0.7)):
+        for faster in (0.0, 1.0):
+            start = expected.mean.copy()
+            start[_RATE] += faster
+            start[_HOST], start[_IMAGE] = np.log(host), np.log(image)
+            found.append(start)
+    return found

@@ -1,0 +1,77 @@
+"""Energy of an inference, modelled: from what is computed and moved, or from power and time."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.options import check_bounds, limits
+from hwnas.core.quantity import Quantity
+
+
+@dataclass
+class EnergyModel:
+    """Energies per multiply-accumulate and per byte of one technology node, in picojoules.
+
+    Dynamic energy of arithmetic and memory accesses only: no leakage, no clock tree, no CPU.
+    """
+
+    technology: str
+    source: str
+    mac_pj: float = field(metadata=limits("(0, 1e9]"))
+    sram_pj_per_byte: float = field(metadata=limits("(0, 1e9]"))
+    off_chip_pj_per_byte_low: float = field(metadata=limits("(0, 1e9]"))
+    off_chip_pj_per_byte_high: float = field(metadata=limits("(0, 1e9]"))
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "target.energy.")
+        if self.off_chip_pj_per_byte_high < self.off_chip_pj_per_byte_low:
+            raise ConfigError(
+                "target.energy: off_chip_pj_per_byte_low must be at most off_chip_pj_per_byte_high."
+            )
+
+    def energy(
+        self, n_macs: int, sram_bytes: int, off_chip_bytes: int
+    ) -> tuple[Quantity, Mapping[str, float]]:
+        """Return the energy in mJ with the interval of the source, and its components in mJ."""
+        pj_to_mj = 1e-9
+        low, high = self.off_chip_pj_per_byte_low, self.off_chip_pj_per_byte_high
+        components = {
+            "energy_macs_mj": n_macs * self.mac_pj * pj_to_mj,
+            "energy_sram_mj": sram_bytes * self.sram_pj_per_byte * pj_to_mj,
+            "energy_off_chip_mj": off_chip_bytes * (low + high) / 2 * pj_to_mj,
+        }
+        total = sum(components.values())
+        spread = off_chip_bytes * (high - low) / 2 * pj_to_mj
+        return Quantity(total, "modelled", total - spread, total + spread), components
+
+
+@dataclass
+class PowerModel:
+    """Power that a device takes above idle while it computes, in watts a busy core or in all.
+
+    For devices without a meter: energy is this power times latency, an interval as wide as the
+    range of powers, whose geometric mean is what is expected: it may be wide.
+    """
+
+    active_w_low: float = field(metadata=limits("(0, 1e6]"))
+    active_w_high: float = field(metadata=limits("(0, 1e6]"))
+    source: str
+    per_device: bool = False  #: these are the watts of all of it, such as a GPU, on any threads
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "target.power.")
+        if self.active_w_low > self.active_w_high:
+            raise ConfigError(
+                "target.power: active_w_low must be at most active_w_high, got "
+                f"{self.active_w_low:g} and {self.active_w_high:g}."
+            )
+
+    def energy(self, latency: Quantity, threads: int) -> tuple[Quantity, Mapping[str, float]]:
+        """Return the energy in mJ of a latency in ms, and the power that was taken, in W."""
+        busy = 1 if self.per_device else threads
+        low, high = self.active_w_low * busy, self.active_w_high * busy
+        middle = math.sqrt(low * high)
+        shortest = latency.value if latency.low is None else latency.low
+        figure = Quantity(latency.value * middle, "modelled", shortest * low, latency.upper * high)
+        return figure, {"power_active_w": middle}

@@ -1,0 +1,1 @@
+"""The folder ``kits``: say here what it is for."""

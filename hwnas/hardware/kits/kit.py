@@ -1,0 +1,98 @@
+"""Writes a kit: networks as files, what they are, and the script that measures them."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.target import Target
+from hwnas.models.graph import Graph
+from hwnas.models.int8 import tflite
+from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.spaces import Genotype
+
+SCRIPTS = ("measure.py", "runtimes.py")  #: of which the second stands beside the first
+N_SENTINELS = 3  #: networks that are measured again and again, to see whether a device drifts
+
+
+@dataclass(frozen=True)
+class KitNetwork:
+    """A network of a kit."""
+
+    genotype: Genotype
+    lowered: Graph  #: as the target runs it
+
+
+def write_kit(
+    folder: Path, networks: Sequence[KitNetwork], target: Target, command: str
+) -> list[str]:
+    """Write a kit with random weights; return what could not be written, a line each.
+
+    Args:
+        folder: Is made.
+        networks: What is measured.
+        target: What they are written for.
+        command: That reads what was measured, but for the name of the file.
+
+    Raises:
+        ConfigError: the folder exists.
+    """
+    if folder.exists():
+        raise ConfigError(f"kit={folder} exists: name another folder, or remove it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".kit-") as temporary:
+        kit = Path(temporary) / "kit"
+        (kit / "networks").mkdir(parents=True)
+        entries = [_entry(kit, i, network, notes) for i, network in enumerate(networks)]
+        about = {
+            "version": 1,
+            "target": target.name,
+            "batch": target.batch,
+            "dtype": target.dtype,
+            "threads": target.threads,
+            "command": command,
+            "networks": entries,
+        }
+        (kit / "kit.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for name in SCRIPTS:
+            shutil.copyfile(Path(__file__).parent / name, kit / name)
+        kit.rename(folder)
+    return sorted(set(notes))
+
+
+def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict[str, object]:
+    from hwnas.models.onnx import opsets  # and with it onnx
+
+    files, digests = _files(network.lowered, notes), dict[str, str]()
+    files[".onnx"], versions = opsets.lowest(files[".onnx"])
+    for suffix, content in files.items():
+        (kit / "networks" / f"{network.genotype.id}{suffix}").write_bytes(content)
+        digests[suffix] = hashlib.sha256(content).hexdigest()
+    return {
+        "id": network.genotype.id,
+        "role": "sentinel" if index < N_SENTINELS else "network",
+        "search_space": network.genotype.space,
+        "genotype": network.genotype.to_dict(),
+        "onnx": versions,
+        "sha256": digests,
+    }
+
+
+def _files(lowered: Graph, notes: list[str]) -> dict[str, bytes]:
+    found = {".onnx": onnx_files.random_model(lowered)}
+    if lowered[0].op.dtype != "int8":
+        notes.append("No TFLite files: these are written in int8 alone (target.dtype=int8).")
+    elif lowered[0].op.batch > 1:
+        notes.append("No TFLite files: these read one image at a time (target.batch=1).")
+    else:
+        try:
+            found[".tflite"] = tflite.write_tflite(stand_in(lowered))
+        except CompileError as error:
+            notes.append(f"No TFLite files: {error}")
+    return found

@@ -1,0 +1,1 @@
+"""The folder ``latency_tables``: say here what it is for."""

@@ -1,0 +1,78 @@
+"""Memory that a network takes: its weights, and the activations that are alive at once."""
+
+import math
+
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.quantity import Quantities
+from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, OpSpec, Shape
+
+DTYPE_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
+_INT8_CHANNEL_BYTES = 8  #: a bias and a scale of 32 bits each
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the size of one number.
+
+    Raises:
+        ConfigError: the dtype is not known.
+    """
+    if dtype not in DTYPE_BYTES:
+        raise ConfigError(unknown("dtype", dtype, DTYPE_BYTES))
+    return DTYPE_BYTES[dtype]
+
+
+def read_shapes(op: OpSpec) -> tuple[Shape, ...]:
+    """Return the shapes of the activations that an operator reads, for one image."""
+    if op.base == "add" or "add" in op.fused:
+        return (op.in_shape, op.out_shape)
+    return (op.in_shape, (op.in_shape[0], 1, 1)) if op.base == "mul" else (op.in_shape,)
+
+
+def activation_bytes(op: OpSpec) -> int:
+    """Return the bytes of all activations that an operator reads and writes once each."""
+    shapes = (*read_shapes(op), op.out_shape)
+    return op.batch * element_bytes(op.dtype) * sum(map(math.prod, shapes))
+
+
+def parameter_bytes(op: OpSpec, bits: float = NATIVE_BITS) -> int:
+    """Return the bytes of an operator's weights, biases and, for int8, scales.
+
+    Args:
+        op: The operator.
+        bits: That each weight in int8 takes.
+    """
+    n_weights = math.prod(op.weight_shape) if op.weight_shape else 0
+    size = element_bytes(op.dtype)
+    channel = _INT8_CHANNEL_BYTES if op.dtype == "int8" else size
+    packed = math.ceil(n_weights * bits / NATIVE_BITS) if op.dtype == "int8" else n_weights * size
+    return packed + (op.n_params - n_weights) * channel
+
+
+def weight_bytes(lowered: Graph) -> int:
+    """Return the bytes of a network's weights, biases and scales, as they are in its file."""
+    return sum(parameter_bytes(node.op, node.packed_bits) for node in lowered)
+
+
+def peak_activation_bytes(lowered: Graph) -> int:
+    """Return the largest sum of activations that are alive at once, in the order of execution.
+
+    An activation lives from the operator that writes it to the last one that reads it; no operator
+    writes in place. What a runtime takes beside them (scratch, staged weights) is not in it.
+    """
+    first = lowered[0].op
+    sizes = {INPUT: first.batch * element_bytes(first.dtype) * math.prod(first.in_shape)}
+    last_read = {source: step for step, node in enumerate(lowered) for source in node.inputs}
+    last_read |= dict.fromkeys(lowered.outputs, len(lowered))
+    live, peak = {INPUT}, 0
+    for step, node in enumerate(lowered):
+        op = node.op
+        sizes[node.name] = op.batch * element_bytes(op.dtype) * math.prod(op.out_shape)
+        live.add(node.name)
+        peak = max(peak, sum(sizes[name] for name in live))
+        live = {name for name in live if last_read.get(name, step) > step}
+    return peak
+
+
+def replica_mib(figures: Quantities) -> float:
+    """Return the memory in MiB that a replica takes: weights, and activations at their peak."""
+    return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

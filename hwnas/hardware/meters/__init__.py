@@ -1,0 +1,1 @@
+"""The folder ``meters``: say here what it is for."""

@@ -1,0 +1,1 @@
+"""The folder ``profiling``: say here what it is for."""

@@ -1,0 +1,292 @@
+"""Measures whole networks: they calibrate a table, and show how wrong it is."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hwnas.core.agreement import agreement
+from hwnas.core.errors import CompileError, HwnasError
+from hwnas.core.progress import Progress
+from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, calibrate, features
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, TableRow
+from hwnas.hardware.profiling.options import NetworksConfig
+from hwnas.hardware.profiling.passes import (
+    MeasurementEffort,
+    MeasurementPasses,
+    PeriodicSaver,
+    RepeatedMeasurement,
+)
+from hwnas.hardware.runtimes.pool import DevicePool
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.timing import Timing
+from hwnas.models.graph import Graph, OpSpec, n_macs_of_batch
+from hwnas.models.spaces import Genotype
+
+PredictedLatency = tuple[float, float, float]  #: latency and the ends of its interval, in ms
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """A network that was measured whole."""
+
+    genotype: Genotype
+    features: LatencyFeatures
+    macs_m: float  #: millions, of all images of an inference
+    measured: RepeatedMeasurement
+    network: str  #: ``digest`` of what was measured
+
+    @property
+    def timing(self) -> Timing:
+        """Its latency."""
+        return self.measured.timing
+
+
+def measure_networks(
+    table: LatencyTable,
+    lowered: Mapping[Genotype, Graph],
+    pool: DevicePool,
+    progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
+) -> list[MeasuredNetwork]:
+    """Compile and time the fused networks that a table lacks; return them all.
+
+    Operators that the table has not timed are compiled by plans that were ``taken`` over.
+    """
+    latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
+    known = time_whole(table, lowered, pool, progress, taken)
+    return [
+        MeasuredNetwork(
+            genotype, features(net, latencies), n_macs_of_batch(net) / 1e6, measured, digest(net)
+        )
+        for (genotype, net), measured in zip(lowered.items(), known, strict=True)
+    ]
+
+
+def time_whole(
+    table: LatencyTable,
+    lowered: Mapping[Genotype, Graph],
+    pool: DevicePool,
+    progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
+) -> list[RepeatedMeasurement]:
+    """Return the latency of fused networks; what the table has is not timed again.
+
+    Args:
+        table: Keeps them; says how operators are compiled.
+        lowered: The networks.
+        pool: What measures.
+        progress: Is told of what takes time.
+        taken: How operators are compiled that the table does not know.
+    """
+    plans = {**(taken or {}), **table.plans()}
+    rows = {(row["search_space"], row["network"]): row for row in table.networks}
+    keys = {genotype: (genotype.space, digest(net)) for genotype, net in lowered.items()}
+
+    def measured(genotype: Genotype) -> RepeatedMeasurement | None:
+        return _measured(rows[keys[genotype]]) if keys[genotype] in rows else None
+
+    def keep(genotype: Genotype, now: RepeatedMeasurement) -> None:
+        if keys[genotype] not in rows:
+            rows[keys[genotype]] = row = _row(genotype, keys[genotype][1])
+            table.networks.append(row)
+        rows[keys[genotype]].update(_cells(now))
+
+    def time(worker: Worker, genotypes: Sequence[Genotype]) -> Sequence[Timing]:
+        return [worker.time_network(lowered[genotype], plans) for genotype in genotypes]
+
+    passes = MeasurementPasses("Measure networks", measured, keep, time)
+    passes.run(table, list(lowered), pool, progress)
+    return [_measured(rows[key]) for key in keys.values()]
+
+
+def digest(lowered: Graph) -> str:
+    """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
+    text = repr(lowered) + f"{lowered.threads} threads" * bool(lowered.threads)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def report_error(
+    table: LatencyTable, wholes: Sequence[MeasuredNetwork], counts: NetworksConfig, space: str
+) -> Calibration:
+    """Calibrate the table and store networks, calibration and held-out error in it.
+
+    The first networks are fitted, the next set the interval, and the others, which neither has
+    seen, show the error.
+    """
+    fit, end = counts.fit, counts.fit + counts.interval
+    pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
+    calibration = calibrate(pairs[:fit], pairs[fit:end])
+    held_out, predicted = wholes[end:], [calibration.predict(each.features) for each in wholes]
+    table.calibration[space] = {
+        "coefficients": calibration.to_json(),
+        "error": error(calibration, held_out, predicted[end:]),
+        "unit": "ms",
+    }
+    roles = ["fit"] * fit + ["interval"] * (end - fit) + ["held_out"] * len(held_out)
+    record(table, wholes, roles, predicted, space)
+    return calibration
+
+
+def record(
+    table: LatencyTable,
+    wholes: Sequence[MeasuredNetwork],
+    roles: Sequence[str],
+    predicted: Sequence[PredictedLatency],
+    space: str,
+) -> None:
+    """Store networks of a space, what they are there for, and what is predicted of them."""
+    now = {whole.network for whole in wholes}
+    others = [
+        row if row["search_space"] != space else row | _UNJUDGED
+        for row in table.networks
+        if row["search_space"] != space or row["network"] not in now
+    ]
+    judged = [
+        _row(whole.genotype, whole.network)
+        | _cells(whole.measured)
+        | _judged(whole, foretold, role)
+        for role, whole, foretold in zip(roles, wholes, predicted, strict=True)
+    ]
+    table.networks = others + judged
+    table.save()
+
+
+def share(calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float) -> float:
+    """Return the share of networks that are foretold within a share of their latency."""
+    errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
+    return sum(abs(error) <= within for error in errors) / len(errors)
+
+
+def error(
+    calibration: Calibration,
+    held_out: Sequence[MeasuredNetwork],
+    predicted: Sequence[PredictedLatency],
+) -> dict[str, Any]:
+    """Return how well the table predicts networks it has not seen, and how well MACs would."""
+    measured = [whole.timing.median_ms for whole in held_out]
+    inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
+    macs = [whole.macs_m for whole in held_out]
+    # The fairest line through MACs: fitted on the very networks it is judged by.
+    scale = sum(m * m / t / t for m, t in zip(macs, measured, strict=True))
+    per_mac = sum(m / t for m, t in zip(macs, measured, strict=True)) / scale
+    return {
+        "n": len(held_out),
+        "table": agreement([value for value, _, _ in predicted], measured)
+        | {"coverage": sum(inside) / len(inside), "interval": calibration.interval},
+        "macs": agreement([m * per_mac for m in macs], measured),
+        "drifted": sum(whole.timing.drifted for whole in held_out),
+    }
+
+
+#: Columns of a network that calibrates nothing.
+_UNJUDGED = dict.fromkeys(
+    (
+        *("role", "predicted_ms", "predicted_ms_low", "predicted_ms_high"),
+        *("operators_ms", "n_operators", "weights_kib", "macs_m"),
+    ),
+    "",
+)
+
+
+def _row(genotype: Genotype, network: str) -> TableRow:
+    return {
+        "search_space": genotype.space,
+        "id": genotype.id,
+        "network": network,
+        **_cells(None),
+        **_UNJUDGED,
+        "genotype": json.dumps(genotype.to_dict()),
+    }
+
+
+def _cells(measured: RepeatedMeasurement | None) -> TableRow:
+    """Return the columns of what was measured."""
+    names = ("measured_ms", "measured_ms_low", "measured_ms_high")
+    if measured is None:
+        return dict.fromkeys((*names, "n_repeats", "n_passes", "drifted"), "")
+    timing = measured.timing
+    values = (timing.median_ms, timing.low_ms, timing.high_ms)
+    return {name: f"{value:.7g}" for name, value in zip(names, values, strict=True)} | {
+        "n_repeats": timing.n_repeats,
+        "n_passes": measured.n_passes,
+        "drifted": timing.drifted,
+    }
+
+
+def _measured(row: TableRow) -> RepeatedMeasurement:
+    value, low, high = (float(row[f"measured_ms{end}"]) for end in ("", "_low", "_high"))
+    timing = Timing(value, low, high, int(row["n_repeats"]), str(row["drifted"]) == "True")
+    return RepeatedMeasurement(timing, int(row["n_passes"]))
+
+
+def _judged(whole: MeasuredNetwork, predicted: PredictedLatency, role: str) -> TableRow:
+    """Return the columns of a network that calibrates a table, or judges it."""
+    value, low, high = predicted
+    return {
+        "role": role,
+        "predicted_ms": f"{value:.7g}",
+        "predicted_ms_low": f"{low:.7g}",
+        "predicted_ms_high": f"{high:.7g}",
+        "operators_ms": f"{whole.features.operators_ms:.7g}",
+        "n_operators": whole.features.n_operators,
+        "weights_kib": f"{whole.features.weights_kib:.7g}",
+        "macs_m": f"{whole.macs_m:.7g}",
+    }
+
+
+# Tunes and times the operators that a table lacks.
+
+_BLOCK = 10  #: operators between two readings of the sentinel
+
+
+def measure_operators(
+    table: LatencyTable,
+    ops: Sequence[OpSpec],
+    pool: DevicePool,
+    effort: MeasurementEffort,
+    progress: Progress,
+) -> dict[OpSpec, str]:
+    """Tune and time the operators that a table lacks; return those that cannot be compiled.
+
+    Those that ``effort`` has a plan of are not tuned.
+    """
+    missing, elsewhere = table.missing(ops), table.taken_over()
+    refused: dict[OpSpec, str] = {}
+
+    def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:
+        def work(worker: Worker) -> tuple[str, Timing]:
+            plan = effort.plans.get(op) or worker.tune(op, effort.n_plans, elsewhere.get(op, ""))
+            return plan, worker.time_operators([(op, plan)])[0]
+
+        return work
+
+    with progress.phase("Tune operators", len(missing)) as advance, PeriodicSaver(table) as saver:
+        for index, outcome in pool.run([tune(op) for op in missing]):
+            op = missing[index]
+            if isinstance(outcome, CompileError):
+                refused[op] = str(outcome)
+            elif isinstance(outcome, HwnasError):
+                raise outcome
+            else:
+                table.entries[op] = OperatorEntry(*outcome)
+                saver.soon()
+            advance(1)
+    _passes(table, effort.n_passes).run(
+        table, [op for op in ops if op not in refused], pool, progress
+    )
+    return refused
+
+
+def _passes(table: LatencyTable, most: int) -> MeasurementPasses[OpSpec]:
+    def measured(op: OpSpec) -> RepeatedMeasurement:
+        return RepeatedMeasurement(table.entries[op].timing, table.entries[op].n_passes)
+
+    def keep(op: OpSpec, now: RepeatedMeasurement) -> None:
+        table.entries[op] = OperatorEntry(table.entries[op].plan, now.timing, now.n_passes)
+
+    def time(worker: Worker, ops: Sequence[OpSpec]) -> Sequence[Timing]:
+        return worker.time_operators([(op, table.entries[op].plan) for op in ops])
+
+    return MeasurementPasses("Time operators", measured, keep, time, _BLOCK, most)

@@ -1,0 +1,94 @@
+"""A network at several batch sizes, and in every runtime that the machine has."""
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hwnas.core.errors import CompileError
+from hwnas.core.progress import Progress
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Target
+from hwnas.models.graph import Graph
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+_ENOUGH = 0.95  #: of the highest throughput: more images at once bring little but latency
+_ROUNDS = 3  #: in which runtimes take turns
+_PLANS = 3
+
+
+@dataclass(frozen=True)
+class BatchThroughput:
+    """A network at one batch size."""
+
+    size: int
+    latency_ms: float
+
+    @property
+    def images_per_s(self) -> float:
+        """Throughput."""
+        return self.size / self.latency_ms * 1e3
+
+
+def batches(
+    lowered: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
+) -> list[BatchThroughput]:
+    """Time a network at several batch sizes, its operators tuned for each."""
+    found = []
+    with progress.phase("Batch sizes", len(BATCHES)) as advance:
+        for size in BATCHES:
+            sized = replace(target, batch=size)
+            with open_worker(sized) as worker:
+                net = as_run(lowered, sized)
+                plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
+                found.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
+            advance(1)
+    return found
+
+
+def sweet_spot(found: Sequence[BatchThroughput]) -> BatchThroughput:
+    """Return the smallest batch with nearly the highest throughput."""
+    highest = max(batch.images_per_s for batch in found)
+    return min((b for b in found if b.images_per_s >= _ENOUGH * highest), key=lambda b: b.size)
+
+
+def compare_runtimes(
+    networks: Sequence[Graph],
+    targets: Sequence[Target],
+    open_worker: Callable[[Target], Worker],
+    progress: Progress,
+) -> dict[str, list[float]]:
+    """Return the latency in ms of each network in each runtime, measured in turns.
+
+    A runtime that refuses a network is left out.
+    """
+    names = [f"{target.runtime} {target.dtype}" for target in targets]
+    timings: dict[str, list[list[float]]] = {name: [[] for _ in networks] for name in names}
+    with progress.phase("Compare runtimes", _ROUNDS * len(targets)) as advance:
+        workers = [open_worker(target) for target in targets]
+        try:
+            plans: list[dict[object, str]] = [{} for _ in targets]
+            for turn in range(_ROUNDS):
+                order = list(enumerate(zip(names, targets, workers, strict=True)))
+                random.Random(turn).shuffle(order)
+                for which, (name, target, worker) in order:
+                    if name not in timings:
+                        continue
+                    try:
+                        for index, lowered in enumerate(networks):
+                            net = as_run(lowered, target)
+                            known = plans[which]
+                            for node in net:
+                                if node.op not in known:
+                                    known[node.op] = worker.tune(node.op, _PLANS)
+                            used = {node.op: known[node.op] for node in net}
+                            timing = worker.time_network(net, used)
+                            timings[name][index].append(timing.median_ms)
+                    except CompileError:
+                        del timings[name]
+                    advance(1)
+        finally:
+            for worker in workers:
+                worker.close()
+    return {name: [statistics.median(v) for v in values] for name, values in timings.items()}

@@ -1,0 +1,1 @@
+"""The folder ``runtimes``: say here what it is for."""

@@ -1,0 +1,251 @@
+"""Workers for all devices used at once; a task whose device leaves goes to the next one."""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.errors import DeviceCrashError, DeviceError, HwnasError
+from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, OperatorPlans
+from hwnas.hardware.runtimes.worker import GRACE_S, Worker
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import InterleavedTimings, Timing, TimingConfig
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.models.parameters import Parameters
+
+T = TypeVar("T")
+
+_ATTEMPTS = 3  #: a task that takes device after device down must not take them all
+_PAUSE_S = 2.0  #: between two tries to reach a device
+
+
+@dataclass(eq=False)
+class _Job:
+    """A task, and where its result goes."""
+
+    index: int
+    task: Callable[[Worker], Any]
+    results: queue.SimpleQueue[tuple[int, Any]]
+    n_failures: int = 0
+    failed_at: float = 0.0  #: first
+
+    def end(self, result: Any) -> None:
+        self.results.put((self.index, result))
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A worker and the thread that uses it."""
+
+    worker: Worker
+    #: ``away``: without a device; ``coming``: asks for one; then ``idle`` or ``busy``
+    state: Literal["away", "coming", "idle", "busy"] = "away"
+    thread: threading.Thread = field(init=False)
+
+
+@final
+class DevicePool:
+    """As many workers as devices are used at once; one on this machine.
+
+    A task whose device leaves, or does not answer in time, is given to the next device, or to the
+    same one when it is back, until ``remote.timeout_s`` after its first failure or three failures;
+    then an ``UnbearableError`` is its result. Where no device has answered for
+    ``remote.timeout_s``, a ``DeviceError`` is the result of all tasks. Tasks may be given by
+    several threads.
+    """
+
+    def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
+        self._timeout_s = remote.timeout_s
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._silent_since: float | None = None  #: no device has answered since then
+        n = remote.n_devices if remote.tracker else 1
+        self._seats = [_Seat(Worker(target, timing, remote, limit_s)) for _ in range(n)]
+        for seat in self._seats:
+            seat.thread = threading.Thread(target=self._serve, args=(seat,), daemon=True)
+            seat.thread.start()
+
+    def run(self, tasks: Sequence[Callable[[Worker], T]]) -> Iterator[tuple[int, T | HwnasError]]:
+        """Yield the index and the result of each task as it ends, in any order."""
+        results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        jobs = [_Job(index, task, results) for index, task in enumerate(tasks)]
+        with self._changed:
+            assert not self._closed
+            self._jobs.extend(jobs)
+            self._changed.notify_all()
+        try:
+            for _ in jobs:
+                index, result = results.get()
+                if isinstance(result, Exception) and not isinstance(result, HwnasError):
+                    raise result  # a mistake in the task
+                yield index, result
+        finally:
+            with self._changed:
+                left = {id(job) for job in jobs}
+                self._jobs = deque(job for job in self._jobs if id(job) not in left)
+
+    def do(self, task: Callable[[Worker], T]) -> T:
+        """Return the result of one task.
+
+        Raises:
+            HwnasError: what the task raised.
+        """
+        ((_, result),) = self.run([task])
+        if isinstance(result, HwnasError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """End all workers; tasks that are not done end with a ``DeviceError``."""
+        with self._changed:
+            self._closed = True
+            self._end_all(_stopped())
+            self._changed.notify_all()
+        since = time.monotonic()
+        while busy := [seat for seat in self._seats if seat.thread.is_alive()]:
+            for seat in busy:  # again and again: it may be about to start a process
+                seat.worker.kill(gently=time.monotonic() - since < GRACE_S)
+            busy[0].thread.join(0.05)
+        for seat in self._seats:
+            seat.worker.close()
+
+    def __enter__(self) -> "DevicePool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _serve(self, seat: _Seat) -> None:
+        """Do tasks with one worker until the pool is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._wanted(seat))
+                if self._closed:
+                    return
+                job = self._jobs.popleft() if seat.state == "idle" else None
+                seat.state = "coming" if job is None else "busy"
+            if job is None:
+                self._come(seat)
+            else:
+                self._do(seat, job)
+
+    def _wanted(self, seat: _Seat) -> bool:
+        """Whether there is a task for a worker; one without a device leaves it to the others."""
+        if not self._jobs or seat.state == "idle":
+            return bool(self._jobs)
+        ready = [other for other in self._seats if other.state in ("idle", "coming")]
+        return len(self._jobs) > len(ready)
+
+    def _come(self, seat: _Seat) -> None:
+        """Start a worker. It takes a task only once its device answers."""
+        since = time.monotonic()
+        try:
+            seat.worker.sentinel_ms()
+        except DeviceError as error:
+            self._came_without(seat, since, error)
+        except Exception as error:
+            with self._changed:
+                seat.state = "away"
+                self._end_all(error)  # it would be the same for each
+        else:
+            with self._changed:
+                seat.state, self._silent_since = "idle", None
+
+    def _came_without(self, seat: _Seat, since: float, error: DeviceError) -> None:
+        """Note that there is no device; wait a little, or end all tasks if it is too late."""
+        with self._changed:
+            seat.state = "away"
+            self._silent_since = self._silent_since or since
+            others = any(other.state in ("idle", "busy") for other in self._seats)
+            if not others and time.monotonic() - self._silent_since >= self._timeout_s:
+                self._end_all(error)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or not self._jobs, _PAUSE_S)
+
+    def _do(self, seat: _Seat, job: _Job) -> None:
+        try:
+            result = job.task(seat.worker)
+        except DeviceError as error:
+            self._retry(seat, job, error)
+            return
+        except Exception as error:
+            result = _stopped() if self._closed else error
+        with self._changed:
+            seat.state, self._silent_since = "idle", None
+        job.end(result)
+
+    def _retry(self, seat: _Seat, job: _Job, error: DeviceError) -> None:
+        """Put a task back whose device failed it, unless that happened too often."""
+        now = time.monotonic()
+        job.failed_at = job.failed_at or now
+        job.n_failures += 1
+        late = now - job.failed_at >= self._timeout_s or job.n_failures >= _ATTEMPTS
+        with self._changed:
+            seat.state = "away"
+            self._silent_since = self._silent_since or now
+            if late or self._closed:
+                # Before each try a device answered: it is the task that they do not bear.
+                job.end(_stopped() if self._closed else DeviceCrashError(str(error)))
+            else:
+                self._jobs.appendleft(job)
+            self._changed.notify_all()
+
+    def _end_all(self, error: Exception) -> None:
+        while self._jobs:
+            self._jobs.popleft().end(error)
+
+
+def _stopped() -> DeviceError:
+    return DeviceError("The workers were stopped.")
+
+
+@final
+class RetryingPool:
+    """Does what ``Worker`` does, with whichever worker of a pool has a device."""
+
+    def __init__(self, pool: DevicePool):
+        self._pool = pool
+
+    def tune(self, op: OpSpec, limit: int) -> str:
+        """Return the fastest of at most ``limit`` plans."""
+        return self._pool.do(lambda worker: worker.tune(op, limit))
+
+    def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
+        """Return the latency of operators, each alone."""
+        return self._pool.do(lambda worker: worker.time_operators(work))
+
+    def time_network(self, lowered: Graph, plans: OperatorPlans) -> Timing:
+        """Return the latency of a whole network."""
+        return self._pool.do(lambda worker: worker.time_network(lowered, plans))
+
+    def networks_in_turns(self, first: Graph, second: Graph) -> InterleavedTimings:
+        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        return self._pool.do(lambda worker: worker.networks_in_turns(first, second))
+
+    def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
+        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        return self._pool.do(lambda worker: worker.percentiles(lowered, plans, n))
+
+    def export(self, lowered: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
+        """Return the files of a compiled network, by suffix."""
+        return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
+
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+        """Return what a compiled network, loaded from its files, shows on its device."""
+        return self._pool.do(lambda worker: worker.judge(files, images))
+
+    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> InterleavedTimings:
+        """Return the latencies of two compiled networks, loaded from their files."""
+        return self._pool.do(lambda worker: worker.in_turns(first, second))
+
+    def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs of a compiled network, loaded from its files, without timing it."""
+        return self._pool.do(lambda worker: worker.run(files, images))

@@ -1,0 +1,301 @@
+"""A bench in a process of its own, which is killed when it hangs and replaced when it dies.
+
+Compilers crash and hang; here that costs one operator or one candidate, never the search.
+"""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core import errors
+from hwnas.core.errors import CompileError, ConfigError, DeviceError, HwnasError
+from hwnas.core.processes import Context
+from hwnas.hardware import backends
+from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, Engine, OperatorPlans
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import InterleavedTimings, Timing, TimingConfig
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.models.parameters import Parameters
+from hwnas.tasks.metrics import builtin
+
+#: A worker of a remote device may end the call under way: a server there may not outlive a client
+#: that dies while it answers.
+GRACE_S = 5.0
+_START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
+
+
+@final
+class Worker:
+    """Does what ``Bench`` does, in another process. Not for several threads at once.
+
+    Raises:
+        ConfigError: the target is remote, and its meter would be one of this machine.
+    """
+
+    def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
+        if remote.tracker and target.meter != "none":
+            raise ConfigError(
+                f"target.meter={target.meter} measures this machine, not device '{remote.key}' at "
+                f"rpc.tracker={remote.tracker}: set target.meter=none."
+            )
+        self._arguments = (target, timing, remote)
+        self._limit_s = limit_s
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
+        """Return the fastest of at most ``limit`` plans, and of one that is tried first."""
+        plan: str = self._call("tune", op, limit, first)
+        return plan
+
+    def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
+        """Return the latency of operators, each alone."""
+        timings: list[Timing] = self._call("time_operators", list(work))
+        return timings
+
+    def time_network(self, lowered: Graph, plans: OperatorPlans) -> Timing:
+        """Return the latency of a whole network."""
+        timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
+        return timing
+
+    def networks_in_turns(self, first: Graph, second: Graph) -> InterleavedTimings:
+        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        compared: InterleavedTimings = self._call("networks_in_turns", first, second)
+        return compared
+
+    def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
+        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
+        return found
+
+    def export(self, lowered: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
+        """Return the files of a compiled network, by suffix."""
+        files: dict[str, bytes] = self._call("export", lowered, _used(lowered, plans), weights)
+        return files
+
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+        """Return what a compiled network, loaded from its files, shows on its device."""
+        judged: DeviceEvaluation = self._call("judge", dict(files), images)
+        return judged
+
+    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> InterleavedTimings:
+        """Return the latencies of two compiled networks, loaded from their files."""
+        compared: InterleavedTimings = self._call("in_turns", dict(first), dict(second))
+        return compared
+
+    def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs of a compiled network, loaded from its files, without timing it."""
+        outputs: NDArray[np.float32] = self._call("run", dict(files), images)
+        return outputs
+
+    def sentinel_ms(self) -> tuple[float, ...]:
+        """Return all readings of the sentinel since the process was started, in ms."""
+        readings: tuple[float, ...] = self._call("sentinel_ms")
+        return readings
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        if self._process is not None:
+            if self._is_remote:
+                self._process.terminate()
+                self._process.join(GRACE_S)
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def kill(self, gently: bool) -> None:
+        """End the process from another thread: the call under way raises.
+
+        Args:
+            gently: Whether it may end what it asked of a remote device, for ``GRACE_S`` at most.
+        """
+        process = self._process
+        if process is None or not process.is_alive():
+            return
+        if gently and self._is_remote:
+            process.terminate()
+        else:
+            process.kill()
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._arguments[-1].tracker)
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send((method, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death(method) from None
+        return self._answer(self._limit_s, method)
+
+    def _start(self) -> None:
+        context = Context()
+        self._pipe, other = context.Pipe()
+        arguments = (other, *self._arguments, self._limit_s)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        other.close()
+        waiting_s = self._arguments[-1].timeout_s if self._is_remote else 0.0
+        self._answer(_START_S + waiting_s, "start")
+
+    def _answer(self, limit_s: float, method: str) -> Any:
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(limit_s):
+                self.close()
+                words = f"no answer within {limit_s:g} s ({method.replace('_', ' ')})"
+                raise self._failure(f"{words}; it was killed{_cure(method)}", method)
+            kind, content = self._pipe.recv()
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            raise self._death(method) from None
+        except BaseException:  # Ctrl-C between question and answer: the next answer would be stale
+            self.close()
+            raise
+        if kind == "error":
+            name, message = content
+            if name == "DeviceError" or method == "start":
+                self.close()
+            raise getattr(errors, name, CompileError)(message)
+        return content
+
+    def _death(self, method: str) -> HwnasError:
+        self._process.join()
+        code = self._process.exitcode
+        self.close()
+        how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+        return self._failure(f"it died of {how} ({method.replace('_', ' ')})", method)
+
+    def _failure(self, what: str, method: str) -> HwnasError:
+        target, _, remote = self._arguments
+        if self._is_remote:
+            return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
+        words = f"Compiler process of target '{target.name}': {what}."
+        if method == "start":  # LLVM aborts on what it does not know; no operator will do better
+            return ConfigError(f"{words} {backends.get(target.runtime).start_hint}".strip())
+        return CompileError(words)
+
+
+def _cure(method: str) -> str:
+    """Return which option says how long a call may take; to start, none does."""
+    return "" if method == "start" else " (tuning.limit_s says how long; of verify, limit_s)"
+
+
+def _used(lowered: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
+    """Return only the plans that a network needs; a table has thousands."""
+    return {node.op: plans[node.op] for node in lowered if node.op in plans}
+
+
+def _serve(
+    pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
+) -> None:
+    """Answer calls until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, _leave)
+    _silence()
+    try:
+        _answer_calls(pipe, target, timing, remote, limit_s)
+    except SystemExit:
+        os._exit(0)  # at once: a library that hangs must not be cleaned up
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    raise SystemExit
+
+
+def _answer_calls(
+    pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
+) -> None:
+    try:
+        if not remote.tracker:
+            _pin(target)
+        from hwnas.hardware.runtimes.bench import DeviceBench
+
+        meter = None
+        if target.meter != "none":
+            from hwnas.hardware.meters.builtin import open_meter
+
+            meter = open_meter(target.meter, target.meter_channel)
+        # Half: the call that measures it runs images and times the network, too.
+        tail_s = limit_s / 2 if builtin.FACT in target.facts else None
+        bench = DeviceBench(_engine(target, remote), timing, target.dtype, meter, tail_s)
+        pipe.send(("ok", None))
+    except Exception as error:
+        pipe.send(("error", _named(error)))
+        return
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = ("ok", getattr(bench, method)(*arguments))
+        except Exception as error:
+            answer = ("error", _named(error))
+        pipe.send(answer)
+
+
+def _engine(target: Target, remote: Remote) -> Engine:
+    """Return the engine of a target; what it needs is imported only here.
+
+    Raises:
+        ConfigError: the target is not measured, or not there.
+        DeviceError: the device does not answer.
+    """
+    backend = backends.get(target.runtime)
+    if not backend.measured:
+        raise ConfigError(
+            f"Target '{target.name}' is not measured: target.runtime={target.runtime} estimates."
+        )
+    if remote.tracker and not backend.remote:
+        able = " or ".join(f"target.runtime={d.name}" for d in backends.known() if d.remote)
+        raise ConfigError(f"rpc.tracker: only {able} runs on remote devices.")
+    engine: Engine = backends.resolve_reference(backend.engine, backend)(target, remote)
+    return engine
+
+
+def _pin(target: Target) -> None:
+    """Keep to the last cores: the first ones serve interrupts and everybody else.
+
+    Raises:
+        ConfigError: there are not so many cores.
+    """
+    cores, chosen = sorted(os.sched_getaffinity(0)), target.thread_counts
+    threads = max(chosen or [target.threads])
+    if threads > len(cores):
+        said = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
+        raise ConfigError(f"{said}, but only {len(cores)} cores are available.")
+    os.sched_setaffinity(0, cores[-threads:])
+
+
+def _silence() -> None:
+    """Drop what native code prints, such as the backtrace of a crash."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _named(error: Exception) -> tuple[str, str]:
+    if isinstance(error, HwnasError):
+        return type(error).__name__, str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "CompileError", f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

@@ -1,0 +1,1 @@
+"""The folder ``models``: say here what it is for."""

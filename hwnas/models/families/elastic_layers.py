@@ -1,0 +1,296 @@
+"""Layers whose width and kernel are chosen per call; weights are those of the largest option.
+
+Weights are kept in channels-last order, in which these networks train about twice as fast on CPUs.
+``to(memory_format=...)`` is meant, not ``contiguous(...)``: where a dimension is 1 the latter
+leaves strides that convolution takes for channels-first, and all behind it runs slowly.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hwnas.models.families import sync_batch_norm
+from hwnas.models.families.layers import (
+    ConvNormAct,
+    PixelLinear,
+    PixelNorm,
+    activation,
+    depthwise_in_float,
+)
+from hwnas.models.graph import padding
+
+# What shared weights are rounded to, where a subnet computes with fewer of their values.
+#
+# Which layer with shared weights computes which operator is seen when a subnet is extracted: each
+# such layer gives a plain one its weights.
+
+Rounding = Mapping[nn.Module, Callable[[Tensor], Tensor]]  #: by layer with shared weights
+
+_rounding: ContextVar[Rounding | None] = ContextVar("rounding", default=None)
+_copies: ContextVar[list[tuple[nn.Module, nn.Module]] | None] = ContextVar("copies", default=None)
+
+
+@contextmanager
+def rounded_by(rounding: Rounding) -> Iterator[None]:
+    """Have layers compute with rounded weights meanwhile, in this thread."""
+    token = _rounding.set(rounding)
+    try:
+        yield
+    finally:
+        _rounding.reset(token)
+
+
+def rounded(layer: nn.Module, weight: Tensor) -> Tensor:
+    """Return the weight that a layer computes with."""
+    how = (_rounding.get() or {}).get(layer)
+    return weight if how is None else how(weight)
+
+
+@contextmanager
+def copies() -> Iterator[list[tuple[nn.Module, nn.Module]]]:
+    """Yield a list of layers with shared weights, and the plain ones that they give copies to."""
+    found: list[tuple[nn.Module, nn.Module]] = []
+    token = _copies.set(found)
+    try:
+        yield found
+    finally:
+        _copies.reset(token)
+
+
+def copied(layer: nn.Module, plain: nn.Module) -> None:
+    """Say that a layer gave its weights to a plain one."""
+    if (seen := _copies.get()) is not None:
+        seen.append((layer, plain))
+
+
+@final
+class ElasticConv(nn.Module):
+    """Convolution with batch norm whose channels, kernel and activation are chosen per call.
+
+    The first channels are used, and the centre of the kernel; with ``transforms``, the centre as a
+    learned linear map leaves it, from each kernel size to the next smaller one.
+
+    Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        kernel: int | tuple[int, ...],
+        stride: int = 1,
+        depthwise: bool = False,
+        act: str = "",
+        transforms: bool = False,
+    ):
+        """Hold the weights of the largest option.
+
+        Args:
+            shape: Channels in and out.
+            kernel: The largest, or all that can be chosen.
+            stride: Of the convolution, unless a call names another.
+            depthwise: Whether each channel is convolved alone.
+            act: The activation, unless a call names another.
+            transforms: Whether kernels are mapped.
+        """
+        super().__init__()
+        c_in, c_out = shape
+        kernels = (kernel,) if isinstance(kernel, int) else kernel
+        self.stride = stride
+        self.depthwise = depthwise
+        weight = torch.empty(c_out, 1 if depthwise else c_in, max(kernels), max(kernels))
+        nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+        self.weight = nn.Parameter(weight.to(memory_format=torch.channels_last))
+        self.norm = ElasticNorm(c_out)
+        self.transforms = nn.ParameterDict()
+        if transforms:
+            sizes = sorted(kernels, reverse=True)
+            for size, smaller in itertools.pairwise(sizes):
+                self.transforms[f"{size}to{smaller}"] = nn.Parameter(torch.eye(smaller**2))
+        self._kernels = kernels
+        self._act = act
+
+    def forward(
+        self,
+        x: Tensor,
+        c_out: int,
+        kernel: int,
+        act: str | None = None,
+        stride: int | None = None,
+    ) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
+        stride = self.stride if stride is None else stride
+        groups = c_out if self.depthwise else 1
+        weight = rounded(self, self._chosen(x.shape[1], c_out, kernel))
+        with depthwise_in_float(x, groups) as read:
+            x = F.conv2d(read, weight, None, stride, padding(kernel, stride), 1, groups)
+        return activated(self.norm(x), self._act if act is None else act)
+
+    def copy_to(self, layer: ConvNormAct) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        conv = layer.conv
+        weight = self._chosen(conv.in_channels, conv.out_channels, conv.kernel_size[0])
+        conv.weight = nn.Parameter(weight.detach().clone(memory_format=torch.channels_last))
+        assert isinstance(layer.norm, nn.BatchNorm2d)
+        self.norm.copy_to(layer.norm)
+        copied(self, conv)
+
+    def _chosen(self, c_in: int, c_out: int, kernel: int) -> Tensor:
+        """Return the weight ``(c_out, c_in, kernel, kernel)`` of a choice."""
+        weight = self.weight[:c_out, : 1 if self.depthwise else c_in]
+        if self.transforms:
+            for size, smaller in itertools.pairwise(sorted(self._kernels, reverse=True)):
+                if size > kernel:
+                    rows = _centre(weight, smaller).reshape(-1, smaller**2)
+                    mapped = F.linear(rows, self.transforms[f"{size}to{smaller}"])
+                    weight = mapped.reshape(*weight.shape[:2], smaller, smaller)
+        return _centre(weight, kernel).to(memory_format=torch.channels_last)
+
+
+def _centre(weight: Tensor, kernel: int) -> Tensor:
+    assert kernel <= weight.shape[-1]
+    crop = (weight.shape[-1] - kernel) // 2
+    return weight[:, :, crop : crop + kernel, crop : crop + kernel]
+
+
+def activated(x: Tensor, act: str) -> Tensor:
+    """Return an activation of what nothing else reads."""
+    out: Tensor = activation(act)(x)
+    return out
+
+
+@final
+class ElasticNorm(nn.Module):
+    """Batch norm over the first channels.
+
+    Training leaves the running statistics alone: they would mix those of all subnets. A subnet is
+    recalibrated before it is scored.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        c = x.shape[1]
+        weight, bias = self.weight[:c], self.bias[:c]
+        if not self.training:
+            return F.batch_norm(x, self.running_mean[:c], self.running_var[:c], weight, bias)
+        if sync_batch_norm.shared():
+            return sync_batch_norm.batch_norm(x, weight, bias)
+        return F.batch_norm(x, None, None, weight, bias, training=True)
+
+    def copy_to(self, norm: nn.BatchNorm2d) -> None:
+        """Copy the first channels into a plain batch norm."""
+        c = norm.num_features
+        mean, var = norm.running_mean, norm.running_var
+        assert mean is not None
+        assert var is not None
+        with torch.no_grad():
+            norm.weight.copy_(self.weight[:c])
+            norm.bias.copy_(self.bias[:c])
+            mean.copy_(self.running_mean[:c])
+            var.copy_(self.running_var[:c])
+
+
+@final
+class ElasticLinear(nn.Module):
+    """Fully connected layer over the first input and output features."""
+
+    def __init__(self, c_in: int, c_out: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(c_out, c_in))
+        self.bias = nn.Parameter(torch.zeros(c_out))
+        nn.init.normal_(self.weight, std=0.01)
+
+    def forward(self, x: Tensor, c_out: int | None = None) -> Tensor:
+        """``(N, C)`` to ``(N, c_out)``, by default all outputs."""
+        weight = rounded(self, self.weight[:c_out, : x.shape[1]].contiguous())
+        return F.linear(x, weight, self.bias[:c_out])
+
+    def copy_to(self, layer: nn.Linear) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        with torch.no_grad():
+            layer.weight.copy_(self.weight[: layer.out_features, : layer.in_features])
+            if layer.bias is not None:
+                layer.bias.copy_(self.bias[: layer.out_features])
+        copied(self, layer)
+
+
+# Layers on tokens whose channels are chosen per call: the first ones of the largest option.
+#
+# Source: "weight entanglement", Chen et al., "AutoFormer", ICCV 2021,
+# https://arxiv.org/abs/2107.00651.
+
+
+@final
+class ElasticPixelLinear(nn.Module):
+    """Fully connected layer on each pixel with elastic channels.
+
+    With ``parts`` above 1 the output is that many tensors one behind the other, of which the first
+    channels each are used: queries, keys and values.
+    """
+
+    def __init__(self, shape: tuple[int, int], act: str = "", parts: int = 1):
+        super().__init__()
+        c_in, c_out = shape
+        self.weight = nn.Parameter(torch.empty(parts, c_out, c_in))
+        self.bias = nn.Parameter(torch.zeros(parts, c_out))
+        # As a plain layer begins. AutoFormer's 0.02 is small for few channels: it learns later.
+        nn.init.uniform_(self.weight, -(c_in**-0.5), c_in**-0.5)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor, c_out: int) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, parts * c_out, H, W)``."""
+        weight, bias = self._slice(x.shape[1], c_out)
+        out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), rounded(self, weight), bias))
+        return out.permute(0, 3, 1, 2)
+
+    def copy_to(self, layer: PixelLinear) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        linear = layer.linear
+        weight, bias = self._slice(linear.in_features, linear.out_features // len(self.bias))
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
+        copied(self, linear)
+
+    def _slice(self, c_in: int, c_out: int) -> tuple[Tensor, Tensor]:
+        # Contiguous, so that the product is computed as the plain layer computes it.
+        weight = self.weight[:, :c_out, :c_in].reshape(-1, c_in).contiguous()
+        return weight, self.bias[:, :c_out].reshape(-1)
+
+
+@final
+class ElasticPixelNorm(nn.Module):
+    """Layer norm of the first channels of each pixel."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        c = x.shape[1]
+        out = F.layer_norm(x.permute(0, 2, 3, 1), (c,), self.weight[:c], self.bias[:c])
+        return out.permute(0, 3, 1, 2)
+
+    def copy_to(self, layer: PixelNorm) -> None:
+        """Give a plain layer the weights of the first channels."""
+        c = len(layer.norm.weight)
+        with torch.no_grad():
+            layer.norm.weight.copy_(self.weight[:c])
+            layer.norm.bias.copy_(self.bias[:c])

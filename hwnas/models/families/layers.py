@@ -1,0 +1,315 @@
+"""Plain layers that families share: each computes one operator of the lowered network."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from hwnas.models.families import annotations
+from hwnas.models.graph import INPUT, Graph, Signature, padding
+from hwnas.models.spaces import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from hwnas.models.families.base import Family
+
+
+def activation(name: str) -> nn.Module:
+    """Return the module of an activation; in place where its gradient needs no input."""
+    modules: dict[str, nn.Module] = {
+        "relu6": ReLU6(),
+        "relu": nn.ReLU(inplace=True),
+        "hardswish": nn.Hardswish(),
+        "hardsigmoid": nn.Hardsigmoid(),
+        "gelu": nn.GELU(),
+        "": nn.Identity(),
+    }
+    return modules[name]
+
+
+@final
+class ReLU6(nn.Module):
+    """Values cut off at 0 and 6, in place.
+
+    Torch's own, in place, keeps a copy of its input for the gradient; the output says as much.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            out: Tensor = _ReLU6.apply(x)  # type: ignore[no-untyped-call]
+            return out
+        return F.relu6(x, inplace=True)
+
+
+@final
+class _ReLU6(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        out = x.clamp_(0.0, 6.0)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        found: Tensor = torch.ops.aten.hardtanh_backward(grads[0], out, 0.0, 6.0)
+        return found
+
+
+@contextlib.contextmanager
+def depthwise_in_float(x: Tensor, groups: int) -> Iterator[Tensor]:
+    """Give what a convolution reads, in float32 where the rest computes in bfloat16 on a CPU.
+
+    That is where it has groups: in bfloat16 those take three times as long (oneDNN 3, Zen 4).
+    """
+    if groups == 1 or x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        yield x
+        return
+    with torch.autocast("cpu", enabled=False):
+        yield x.float()
+
+
+@final
+class ConvNormAct(nn.Module):
+    """Convolution, batch norm and activation: one operator on the target."""
+
+    def __init__(self, shape: tuple[int, int], kernel: int, stride: int, groups: int, act: str):
+        super().__init__()
+        c_in, c_out = shape
+        pad = padding(kernel, stride)
+        self.conv = nn.Conv2d(c_in, c_out, kernel, stride, pad, groups=groups, bias=False)
+        self.norm: nn.Module = nn.BatchNorm2d(c_out)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        with depthwise_in_float(x, self.conv.groups) as read:
+            convolved = self.conv(read)
+        out: Tensor = self.act(self.norm(convolved))
+        return out
+
+    def fold(self) -> None:
+        """Move the batch norm, as it stands, into the convolution; for inference only."""
+        if isinstance(self.norm, nn.BatchNorm2d):
+            self.conv = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval())
+            self.norm = nn.Identity()
+
+
+@final
+class LinearAct(nn.Module):
+    """Fully connected layer and activation: one operator on the target."""
+
+    def __init__(self, shape: tuple[int, int], act: str):
+        super().__init__()
+        self.linear = nn.Linear(*shape)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, ..., C)`` to ``(N, ..., C')``."""
+        out: Tensor = self.act(self.linear(x))
+        return out
+
+
+@final
+class PixelLinear(nn.Module):
+    """Fully connected layer on the channels of each pixel, and activation."""
+
+    def __init__(self, shape: tuple[int, int], act: str = ""):
+        super().__init__()
+        self.linear = nn.Linear(*shape)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', H, W)``."""
+        out: Tensor = self.act(self.linear(x.permute(0, 2, 3, 1)))
+        return out.permute(0, 3, 1, 2)
+
+
+@final
+class PixelNorm(nn.Module):
+    """Layer norm of the channels of each pixel."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        out: Tensor = self.norm(x.permute(0, 2, 3, 1))
+        return out.permute(0, 3, 1, 2)
+
+
+@final
+class Attention(nn.Module):
+    """Softmax attention among all pixels, by heads of equal width; it has no weights."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Queries, keys and values ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+        return attention(x, self.heads)
+
+
+def attention(x: Tensor, heads: int) -> Tensor:
+    """Mix queries, keys and values ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+    n, _, h, w = x.shape
+    parts = x.permute(0, 2, 3, 1).reshape(n, h * w, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+    return mixed.transpose(1, 2).reshape(n, h, w, -1).permute(0, 3, 1, 2)
+
+
+@final
+class Add(nn.Module):
+    """Sum of two tensors and activation; a module, so that its output can be observed."""
+
+    def __init__(self, act: str = ""):
+        super().__init__()
+        self.act = activation(act)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Both ``(N, C, H, W)``."""
+        out: Tensor = self.act(a + b)
+        return out
+
+
+@final
+class Gate(nn.Module):
+    """Product of each channel with a factor of its own."""
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """``(N, C, H, W)`` and ``(N, C)`` to ``(N, C, H, W)``."""
+        return x * gate[:, :, None, None]
+
+
+@final
+class SqueezeExcitation(nn.Module):
+    """Channels weighted by what the whole image shows.
+
+    Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018,
+    https://arxiv.org/abs/1709.01507; with the hard sigmoid of MobileNetV3,
+    https://arxiv.org/abs/1905.02244.
+    """
+
+    def __init__(self, channels: int, reduced: int):
+        super().__init__()
+        self.squeeze = Mean()
+        self.reduce = LinearAct((channels, reduced), "relu")
+        self.excite = LinearAct((reduced, channels), "hardsigmoid")
+        self.scale = Gate()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        gate = self.excite(self.reduce(self.squeeze(x)))
+        out: Tensor = self.scale(x, gate)
+        return out
+
+
+@final
+class Mean(nn.Module):
+    """Mean over height and width."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C)``."""
+        return pooled(x)
+
+
+def pooled(x: Tensor) -> Tensor:
+    """Return the mean over height and width, ``(N, C, H, W)`` to ``(N, C)``.
+
+    ``x.mean((2, 3))`` is the same, but its gradient lies in the order of ``NCHW``: what is before
+    it, in channels-last order, takes ten times as long then.
+    """
+    return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
+
+
+def fold_batch_norm(network: nn.Module) -> nn.Module:
+    """Fold every batch norm of a plain network into its convolution, in place; return it."""
+    for module in network.modules():
+        if isinstance(module, ConvNormAct):
+            module.fold()
+    return network.eval()
+
+
+def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerNorm:
+    """Return the layer with the weights of a lowered operator."""
+    module = network.get_submodule(name)
+    layer = module
+    if isinstance(module, ConvNormAct):
+        layer = module.conv
+    elif isinstance(module, LinearAct | PixelLinear):
+        layer = module.linear
+    elif isinstance(module, PixelNorm):
+        layer = module.norm
+    assert isinstance(layer, nn.Conv2d | nn.Linear | nn.LayerNorm)
+    return layer
+
+
+def weights_of(
+    network: nn.Module, lowered: Graph
+) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return weight and bias of each operator of a network whose batch norm is folded.
+
+    Those of a layer norm are its scale and shift.
+    """
+    found = {}
+    for node in lowered:
+        if node.op.n_params:
+            layer = layer_of(network, node.name)
+            assert layer.bias is not None, "fold the batch norm first"
+            found[node.name] = (layer.weight.detach().numpy(), layer.bias.detach().numpy())
+    return found
+
+
+# Networks with exits in torch, whatever their family.
+
+
+def build(
+    family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature
+) -> nn.Module:
+    """Return the plain network of a genotype with its exits, freshly initialised."""
+    network = family.build(space, genotype, signature)
+    lowered = annotations.lower(family, space, genotype, signature)
+    return ExitNetwork(network, lowered) if lowered.exits else network
+
+
+@final
+class ExitNetwork(nn.Module):
+    """A plain network with exits; its modules have the names of the lowered operators.
+
+    Args:
+        network: Without exits; its modules are taken over.
+        lowered: The operators, in the order in which they run.
+    """
+
+    def __init__(self, network: nn.Module, lowered: Graph):
+        super().__init__()
+        for name, module in network.named_children():
+            self.add_module(name, module)
+        known = {node.name: node for node in lowered}
+        self.exits = nn.ModuleDict()
+        for output in lowered.exits:
+            (c_in, _, _), (c_out, _, _) = known[output].op.in_shape, known[output].op.out_shape
+            head = {"pool": Mean(), "classifier": nn.Linear(c_in, c_out)}
+            self.exits[output.split(".")[1]] = nn.ModuleDict(head)
+        self._steps = [(node.name, node.inputs) for node in lowered]
+        self._outputs = lowered.outputs
+
+    def forward(self, images: Tensor, every: bool = False) -> Tensor:
+        """``(N, C, R, R)`` to the last outputs ``(N, n_outputs)``.
+
+        With ``every``, to those of each exit before them, too: ``(n_exits + 1, N, n_outputs)``.
+        """
+        tensors = {INPUT: images}
+        for name, inputs in self._steps:
+            tensors[name] = self.get_submodule(name)(*(tensors[source] for source in inputs))
+        found = [tensors[name] for name in self._outputs]
+        return torch.stack(found) if every else found[-1]

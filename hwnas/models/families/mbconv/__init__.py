@@ -1,0 +1,1 @@
+"""The folder ``mbconv``: say here what it is for."""

@@ -1,0 +1,304 @@
+"""Convolutional networks of several kinds of blocks: from a genotype to dimensions and operators.
+
+Source: inverted residuals as in Sandler et al., "MobileNetV2", CVPR 2018,
+https://arxiv.org/abs/1801.04381; gates and hard swish as in Howard et al., "Searching for
+MobileNetV3", ICCV 2019, https://arxiv.org/abs/1905.02244; fused blocks as in Xiong et al.,
+"MobileDets", CVPR 2021, https://arxiv.org/abs/2004.14525; separable ones, and the multiplier of
+widths, as in Howard et al., "MobileNets", 2017, https://arxiv.org/abs/1704.04861; residual ones as
+in He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
+https://arxiv.org/abs/1512.03385.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hwnas.models.families.common_checks import n_stages
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape, Signature
+from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
+
+#: What counts where neither a block, nor its stage, nor the space says it.
+DEFAULTS: Mapping[str, Option] = {"kind": "inverted", "se": 0}
+#: What each kind of block reads beside its kernel and activation.
+READS: Mapping[str, tuple[str, ...]] = {
+    "inverted": ("expansion", "se"),
+    "fused": ("expansion", "se"),
+    "plain": (),
+    "residual": ("expansion",),
+    "separable": (),
+}
+#: What counts where ``when`` leaves a choice out, unless something further away says it.
+_ABSENT = {**DEFAULTS, "expansion": 1, "kernel": 3}
+_MULTIPLE = 8  #: of channels that are a fraction of others
+
+
+@dataclass(frozen=True)
+class MBConvBlock:
+    """One block.
+
+    inverted: 1x1, depthwise, gate, 1x1; the input is added where it has the output's shape
+    fused: dense, gate, 1x1; and the same
+    plain: dense
+    residual: dense, dense; the input, or a projection of it, is added before the activation
+    separable: depthwise, 1x1
+    """
+
+    name: str
+    stage: int
+    index: int
+    c_in: int
+    c_out: int
+    kernel: int
+    stride: int
+    kind: str
+    activation: str
+    expansion: int
+    se: float  #: share of the inner channels that is left between squeeze and excitation
+
+    @property
+    def c_mid(self) -> int:
+        """Inner channels of the kinds that have any."""
+        return self.expansion * (self.c_out if self.kind == "residual" else self.c_in)
+
+    @property
+    def c_se(self) -> int:
+        """Channels between squeeze and excitation; 0: there is none."""
+        wanted = int(self.c_mid * self.se)
+        return rounded(wanted) if wanted else 0
+
+    @property
+    def expands(self) -> bool:
+        """Whether an inverted residual has an expansion layer at all."""
+        return self.c_mid != self.c_in
+
+    @property
+    def residual(self) -> bool:
+        """Whether the input, as it is, can be added to the output."""
+        return self.stride == 1 and self.c_in == self.c_out
+
+
+@dataclass(frozen=True)
+class MBConvHead:
+    """What stands behind the blocks, before the classifier."""
+
+    width: int  #: of the convolution before the pooling; 0: there is none
+    features: int  #: of a fully connected layer behind the pooling; 0: there is none
+    activation: str
+
+
+@dataclass(frozen=True)
+class MBConvDimensions:
+    """All that is needed to build or lower one network."""
+
+    resolution: int
+    stem_width: int
+    stem_kernel: int
+    stem_stride: int
+    stem_activation: str
+    blocks: tuple[MBConvBlock, ...]
+    head: MBConvHead
+
+    @property
+    def pooled(self) -> int:
+        """Channels that the pooling reads."""
+        return self.head.width or self.blocks[-1].c_out
+
+
+def dimensions(space: SearchSpace, genotype: Genotype) -> MBConvDimensions:
+    """Return the dimensions of one network of a checked space."""
+    return described(space, space.values(genotype))
+
+
+def described(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
+    """Return the dimensions of the network that has these values, of which some may not count."""
+    said = _Values(values)
+    blocks: list[MBConvBlock] = []
+    stem_width = width = said.width("stem.width")
+    for stage in range(n_stages(space)):
+        for index in range(said.depth(f"stages.{stage}.depth")):
+            stride = said.number(f"stages.{stage}.stride") if index == 0 else 1
+            blocks.append(_block(said, (stage, index), width, stride))
+            width = blocks[-1].c_out
+    return MBConvDimensions(
+        resolution=said.number("resolution"),
+        stem_width=stem_width,
+        stem_kernel=said.number("stem.kernel"),
+        stem_stride=said.number("stem.stride"),
+        stem_activation=str(said.closest("stem", "activation")),
+        blocks=tuple(blocks),
+        head=MBConvHead(
+            width=said.width("head.width"),
+            features=said.width("head.features") if "head.features" in values else 0,
+            activation=str(said.closest("head", "activation")),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What a genotype and its space say."""
+
+    values: Mapping[str, Option]
+
+    def number(self, name: str) -> int:
+        return int(self.values[name])
+
+    def width(self, name: str) -> int:
+        return scaled(self.number(name), float(self.values.get("width_multiplier", 1)))
+
+    def depth(self, name: str) -> int:
+        return math.ceil(self.number(name) * float(self.values.get("depth_multiplier", 1)))
+
+    def closest(self, place: str, key: str) -> Option:
+        name = closest(self.values, place, key)
+        return _ABSENT[key] if name is None else self.values[name]
+
+
+def possible(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Option, ...]:
+    """Return what ``key`` can be for a block while it is of a kind.
+
+    Where ``when`` leaves a choice out, what stands further away counts, and at last the default.
+    """
+    names, is_always_said = sayers(space, block, kind, key)
+    found = tuple(option for name in names for option in space.options(name))
+    return found if is_always_said else (*found, _ABSENT[key])
+
+
+def sayers(space: SearchSpace, block: str, kind: str, key: str) -> tuple[list[str], bool]:
+    """Return the names that can say ``key`` of a block of a kind, and whether one always does."""
+    names = {*space.choices, *space.fixed}
+    of, left, found = closest(names, block, "kind"), {*names}, list[str]()
+    while (name := closest(left, block, key)) is not None:
+        left.remove(name)
+        place = name.rpartition(".")[0]
+        needs = space.when.get(key, {}) if name in space.choices else {}
+        asked = [(closest(names, place, other), {*allowed}) for other, allowed in needs.items()]
+        met = [({kind} if n == of else {*space.options(n)}, ok) for n, ok in asked if n]
+        if all(values & ok for values, ok in met):
+            found.append(name)
+        if all(values <= ok for values, ok in met):
+            return found, True  # it is always there: nothing further away counts
+    return found, False
+
+
+def _block(said: _Values, place: tuple[int, int], c_in: int, stride: int) -> MBConvBlock:
+    stage, index = place
+    name = f"stages.{stage}.blocks.{index}"
+    return MBConvBlock(
+        name=name,
+        stage=stage,
+        index=index,
+        c_in=c_in,
+        c_out=said.width(f"stages.{stage}.width"),
+        kernel=int(said.closest(name, "kernel")),
+        stride=stride,
+        kind=str(said.closest(name, "kind")),
+        activation=str(said.closest(name, "activation")),
+        expansion=int(said.closest(name, "expansion")),
+        se=float(said.closest(name, "se")),
+    )
+
+
+def scaled(width: int, multiplier: float) -> int:
+    """Return a width times a multiplier, as MobileNets round it; 0 remains 0."""
+    return width if multiplier == 1 or not width else rounded(width * multiplier)
+
+
+def rounded(wanted: float) -> int:
+    """Return the nearest multiple of 8 that is not below 0.9 of what is wanted."""
+    found = max(_MULTIPLE, int(wanted + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
+    return found + _MULTIPLE if found < 0.9 * wanted else found
+
+
+def lower(dims: MBConvDimensions, signature: Signature) -> Graph:
+    """Return the operators of a network in order of execution, for one image."""
+    image = (signature.in_channels, dims.resolution, dims.resolution)
+    stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
+    nodes = [_conv("stem", INPUT, image, dims.stem_width, stem)]
+    for block in dims.blocks:
+        nodes += _lower_block(block, nodes[-1])
+    last, head = nodes[-1], dims.head
+    if head.width:
+        spec = _Conv(activation=head.activation)
+        nodes.append(_conv("head", last.name, last.op.out_shape, head.width, spec))
+    last, pooled = nodes[-1], (dims.pooled, 1, 1)
+    nodes.append(Node("pool", OpSpec("mean", last.op.out_shape, pooled), (last.name,)))
+    if head.features:
+        kind, features = f"linear+{head.activation}", (head.features, 1, 1)
+        nodes.append(Node("features", OpSpec(kind, pooled, features), ("pool",)))
+        pooled = features
+    logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
+    nodes.append(Node("classifier", logits, (nodes[-1].name,)))
+    return Graph.of(nodes)
+
+
+@dataclass(frozen=True)
+class _Conv:
+    kernel: int = 1
+    stride: int = 1
+    activation: str = ""
+    groups: int = 1
+
+
+def _conv(name: str, source: str, shape: Shape, c_out: int, conv: _Conv) -> Node:
+    out = (c_out, -(-shape[1] // conv.stride), -(-shape[2] // conv.stride))
+    kind = f"conv2d+bn+{conv.activation}" if conv.activation else "conv2d+bn"
+    return Node(name, OpSpec(kind, shape, out, conv.kernel, conv.stride, conv.groups), (source,))
+
+
+def _lower_block(block: MBConvBlock, before: Node) -> list[Node]:
+    b, nodes = block, [before]
+
+    def conv(part: str, c_out: int, spec: _Conv) -> None:
+        last = nodes[-1]
+        nodes.append(_conv(f"{b.name}.{part}", last.name, last.op.out_shape, c_out, spec))
+
+    match b.kind:
+        case "plain":
+            conv("conv", b.c_out, _Conv(b.kernel, b.stride, b.activation))
+        case "separable":
+            conv("depthwise", b.c_in, _Conv(b.kernel, b.stride, b.activation, b.c_in))
+            conv("pointwise", b.c_out, _Conv(activation=b.activation))
+        case "residual":
+            return _lower_residual(b, before)
+        case "fused":
+            conv("fused", b.c_mid, _Conv(b.kernel, b.stride, b.activation))
+        case _:
+            if b.expands:
+                conv("expand", b.c_mid, _Conv(activation=b.activation))
+            conv("depthwise", b.c_mid, _Conv(b.kernel, b.stride, b.activation, b.c_mid))
+    if b.kind in ("inverted", "fused"):
+        if b.c_se:
+            nodes += _lower_se(f"{b.name}.se", nodes[-1], b.c_se)
+        conv("project", b.c_out, _Conv())
+        if b.residual:
+            shape, project = before.op.out_shape, nodes[-1].name
+            nodes.append(Node(f"{b.name}.add", OpSpec("add", shape, shape), (before.name, project)))
+    return nodes[1:]
+
+
+def _lower_residual(b: MBConvBlock, before: Node) -> list[Node]:
+    shape, other, nodes = before.op.out_shape, before.name, []
+    if not b.residual:
+        # First the projection: the sum is then part of the last convolution where sums are fused.
+        spec = _Conv(stride=b.stride)
+        nodes.append(_conv(f"{b.name}.shortcut", before.name, shape, b.c_out, spec))
+        other = nodes[-1].name
+    spec = _Conv(b.kernel, b.stride, b.activation)
+    first = _conv(f"{b.name}.first", before.name, shape, b.c_mid, spec)
+    last = _conv(f"{b.name}.second", first.name, first.op.out_shape, b.c_out, _Conv(b.kernel))
+    out = last.op.out_shape
+    add = Node(f"{b.name}.add", OpSpec(f"add+{b.activation}", out, out), (other, last.name))
+    return [*nodes, first, last, add]
+
+
+def _lower_se(name: str, before: Node, reduced: int) -> list[Node]:
+    shape = before.op.out_shape
+    squeezed, small = (shape[0], 1, 1), (reduced, 1, 1)
+    squeeze, reduce, excite = f"{name}.squeeze", f"{name}.reduce", f"{name}.excite"
+    return [
+        Node(squeeze, OpSpec("mean", shape, squeezed), (before.name,)),
+        Node(reduce, OpSpec("linear+relu", squeezed, small), (squeeze,)),
+        Node(excite, OpSpec("linear+hardsigmoid", small, squeezed), (reduce,)),
+        Node(f"{name}.scale", OpSpec("mul", shape, shape), (before.name, excite)),
+    ]

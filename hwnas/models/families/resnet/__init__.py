@@ -1,0 +1,1 @@
+"""The folder ``resnet``: say here what it is for."""

@@ -1,0 +1,1 @@
+"""The folder ``vit``: say here what it is for."""

@@ -1,0 +1,1 @@
+"""The folder ``int8``: say here what it is for."""

@@ -1,0 +1,1 @@
+"""The folder ``onnx``: say here what it is for."""

@@ -1,0 +1,377 @@
+"""Tensors of an ONNX graph without their numbers: where each element comes from.
+
+Exporters reshape, transpose and split tensors between images, tokens and heads in many ways. Here
+a tensor holds the places of its elements in what an operator computed: moving elements is what it
+is on any array, and what an operator reads can be checked element by element. Functions of single
+elements (activations) are known by their values at ``samples()``, however they are written.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from hwnas.core.errors import CompileError
+from hwnas.models.graph import Shape
+
+Places = NDArray[np.int64]
+Curve = NDArray[np.float32]
+Shape4 = tuple[int, int, int, int]  #: (N, C, H, W)
+MOST_VALUES = 1 << 26  #: of a tensor
+_TOLERANCE = 1e-6  # of float32 arithmetic, relative to the argument; tanh's GELU is off by 5e-4
+
+
+@dataclass(frozen=True)
+class ImportedTensor:
+    """A tensor: elements of one operator's output, each after the same function."""
+
+    source: str  #: the operator
+    shape: Shape4  #: of its output
+    places: Places  #: of the elements in that output, flattened
+    curve: Curve | None = None  #: the function at ``samples()``; none if elements are as they were
+    by: str = ""  #: the ONNX node that applied the function
+
+    @property
+    def image(self) -> Shape:
+        """Shape ``(C, H, W)`` of the operator's output."""
+        return self.shape[1:]
+
+    @property
+    def n_pixels(self) -> int:
+        """Pixels, or tokens, of one image."""
+        return self.shape[2] * self.shape[3]
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all elements, in any order."""
+        return self.places.size == math.prod(self.shape)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether these are all elements, in their order."""
+        return self.whole and np.array_equal(self.places.ravel(), np.arange(self.places.size))
+
+    @property
+    def channels(self) -> Places:
+        """The number of each element's channel, counted on from image to image."""
+        return self.places // self.n_pixels
+
+    def read_from(self, source: str) -> "ImportedTensor":
+        """Return the same elements of another operator's output, as they are there."""
+        return replace(self, source=source, curve=None, by="")
+
+    def as_image(self) -> "ImportedTensor | None":
+        """Return the value as an operator of the tensor's own shape, if it is an image."""
+        shape = self.places.shape
+        if len(shape) != 4 or shape[:2] != self.shape[:2] or not self.in_order:
+            return None
+        return replace(self, shape=shape)
+
+    def same_places(self, other: "ImportedTensor") -> bool:
+        """Return whether elements come from the same places of outputs of one layout."""
+        return (self.shape[1], self.n_pixels) == (other.shape[1], other.n_pixels) and (
+            np.array_equal(self.places, other.places)
+        )
+
+    def pixels(self) -> Places | None:
+        """Return the first place of each row if rows are the channels of pixels, else nothing."""
+        c = self.shape[1]
+        if not self.whole or not self.places.ndim or self.places.shape[-1] != c:
+            return None
+        rows = self.places.reshape(-1, c)
+        if not np.array_equal(rows, rows[:, :1] + np.arange(c) * self.n_pixels):
+            return None
+        return rows[:, 0]
+
+    def per_channel(self, constant: NDArray[Any]) -> NDArray[np.float64] | None:
+        """Return a constant as it meets each channel, if it is the same for all its pixels."""
+        channels, full = self.channels % self.shape[1], _broadcast(constant, self.places.shape)
+        if full is None:
+            return None
+        found = np.zeros(self.shape[1])
+        found[channels] = full
+        return found if np.array_equal(found[channels], full) else None
+
+    def gated_by(self, gate: "ImportedTensor") -> bool:
+        """Return whether each element meets the one element of ``gate`` that is its channel's."""
+        if gate.n_pixels > 1 or gate.shape[1] != self.shape[1] or not (gate.whole and self.whole):
+            return False
+        met = _broadcast(gate.places, self.places.shape)
+        return met is not None and np.array_equal(met, self.channels)
+
+
+@dataclass(frozen=True)
+class AttentionScores:
+    """Products of queries and keys, on the way to attention."""
+
+    sources: set[str]  #: operators that compute them
+    queries: Places  #: ``(N, heads, tokens, d)``
+    keys: Places
+    scale: float
+
+
+def check_size(shape: Iterable[int]) -> None:
+    """Refuse tensors that are empty or too large, before they are made.
+
+    Raises:
+        ValueError: this one is.
+    """
+    if not 0 < (size := math.prod(map(int, shape))) <= MOST_VALUES:
+        raise ValueError(f"a tensor of {size:g} values; allowed: 1 to {MOST_VALUES}")
+
+
+def computed(source: str, shape: Shape4) -> ImportedTensor:
+    """Return the output of an operator, as an image.
+
+    Raises:
+        ValueError: it is empty, or larger than any image.
+    """
+    check_size(shape)
+    return ImportedTensor(source, shape, np.arange(math.prod(shape)).reshape(shape))
+
+
+def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTensor:
+    """Return the output of an operator that computes ``n_channels`` of each pixel it reads.
+
+    ``read`` has rows of channels (``Value.pixels``); so has the output, in the same order.
+    """
+    first = read.pixels()
+    assert first is not None
+    n, c, h, w = read.shape
+    check_size((n, n_channels, h, w))
+    images, pixels = np.divmod(first, c * h * w)
+    rows = (images * n_channels * h * w + pixels)[:, None] + np.arange(n_channels) * h * w
+    places = rows.reshape(*read.places.shape[:-1], n_channels)
+    return ImportedTensor(source, (n, n_channels, h, w), places)
+
+
+def pooled(
+    source: str, read: ImportedTensor, axes: tuple[int, ...], keep: bool
+) -> ImportedTensor | None:
+    """Return the mean over axes, or nothing unless it is the mean of all pixels of each channel."""
+    n, c = read.shape[:2]
+    low, high = (f(read.channels, axis=axes, keepdims=keep) for f in (np.min, np.max))
+    if not read.whole or low.size != n * c or not np.array_equal(low, high):
+        return None
+    return ImportedTensor(source, (n, c, 1, 1), np.asarray(low))
+
+
+def in_heads(value: ImportedTensor, part: int, places: Places) -> bool:
+    """Return whether places ``(N, heads, tokens, d)`` are queries (part 0), keys or values.
+
+    As ``op.OpSpec`` has it, ``value`` is ``(3 C, H, W)``: queries, keys and values, each of them
+    head by head.
+    """
+    n, c, h, w = value.shape
+    images, heads, tokens, d = places.shape
+    if (images, tokens, 3 * heads * d) != (n, h * w, c):
+        return False
+    whole = np.arange(n * c * h * w).reshape(n, 3, heads, d, tokens)
+    return np.array_equal(places, whole[:, part].swapaxes(2, 3))
+
+
+def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        return None
+
+
+@functools.cache
+def samples() -> Curve:
+    """Return the arguments at which functions are compared; 0 and 1 are among them."""
+    few = [20.0, 100.0, 1e4, 1e30]
+    return np.array([*np.linspace(-12, 12, 769), *few, *(-x for x in few)], np.float32)
+
+
+def activation(curve: Curve) -> str | None:
+    """Return the activation of ``op.ACTIVATIONS`` that a function is, or nothing."""
+    allowed = _TOLERANCE * (1 + np.abs(samples().astype(np.float64)))
+    for name, known in _activations().items():
+        if np.all(np.abs(curve - known) <= allowed):
+            return name
+    return None
+
+
+def line(curve: Curve | None) -> tuple[float, float] | None:
+    """Return factor and constant of a function that is a straight line, else nothing."""
+    if curve is None:
+        return (1.0, 0.0)
+    x, y = samples().astype(np.float64), curve.astype(np.float64)
+    constant = float(y[x == 0][0])
+    factor = float(y[x == 1][0]) - constant
+    if not math.isfinite(factor) or not factor:
+        return None
+    allowed = _TOLERANCE * (np.abs(factor * x) + abs(constant))
+    straight = np.all(np.abs(factor * x + constant - y) <= allowed)
+    return (factor, constant) if straight else None
+
+
+@functools.cache
+def _activations() -> dict[str, NDArray[np.float64]]:
+    x = samples().astype(np.float64)
+    sigmoid = np.where(x < -500, 0, 1 / (1 + np.exp(-np.maximum(x, -500))))
+    erf: Callable[[Any], Any] = np.vectorize(math.erf, otypes=[np.float64])
+    return {
+        "relu": np.maximum(x, 0),
+        "relu6": np.clip(x, 0, 6),
+        "hardswish": x * np.clip(x / 6 + 0.5, 0, 1),
+        "hardsigmoid": np.clip(x / 6 + 0.5, 0, 1),
+        "sigmoid": sigmoid,
+        "silu": x * sigmoid,
+        "gelu": x * 0.5 * (1 + erf(x / math.sqrt(2))),
+    }
+
+
+# An ONNX file as nodes, constants, one input and one output; what nodes mean is not known here.
+
+_OLDEST_OPSET = 7  # the first whose operators broadcast as they do now
+_EXTERNAL = onnx.TensorProto.EXTERNAL
+_MOST_VALUES = 1 << 26  # of a tensor
+_OWN = ("", "ai.onnx")  # names of ONNX's own operators
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """One node of an ONNX graph."""
+
+    name: str
+    kind: str  #: with its domain, if that is not ONNX's own
+    inputs: tuple[str, ...]  #: ``""`` for what is left out
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    proto: Any
+    opset: int
+
+    def __str__(self) -> str:
+        return f"ONNX node '{self.name}' ({self.kind})"
+
+    def refused(self, reason: str) -> CompileError:
+        """Return an error that names the node."""
+        return CompileError(f"{self}: {reason}.")
+
+    def evaluate(self, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return what the node computes, as ONNX's own reference has it.
+
+        Raises:
+            CompileError: the reference refuses the node or its inputs.
+        """
+        self._check_growth(feeds)
+        read, out = (
+            [helper.make_tensor_value_info(name, 0, None) for name in names if name]
+            for names in (feeds, self.outputs)
+        )
+        graph = helper.make_graph([self.proto], "node", read, out)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
+        try:
+            with np.errstate(all="ignore"):
+                return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(feeds))]
+        except Exception as error:
+            raise self.refused(f"cannot be computed: {_first_line(error)}") from None
+
+    def _check_growth(self, feeds: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse to make more of constants than any tensor holds.
+
+        Raises:
+            CompileError: it would.
+        """
+        if "sparse_value" in self.attributes:
+            raise self.refused("a sparse constant; allowed: dense ones")
+        given = [feeds[name].astype(float) for name in self.inputs if name in feeds]
+        size = _GROWING[self.kind](given) if self.kind in _GROWING and given else 0.0
+        if not size <= _MOST_VALUES:
+            raise self.refused(f"makes {size:g} values; allowed: at most {_MOST_VALUES}")
+
+
+#: How many values nodes make of what their inputs say; of others, no more than these have.
+_GROWING: Mapping[str, Callable[[list[NDArray[Any]]], float]] = {
+    "ConstantOfShape": lambda given: float(np.prod(given[0])),
+    "Expand": lambda given: given[0].size * float(np.prod(np.maximum(given[-1], 1))),
+    "Range": lambda given: float(np.max(np.abs((given[1] - given[0]) / given[2]), initial=0)),
+    "Tile": lambda given: given[0].size * float(np.prod(given[-1])),
+}
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """A model that reads images and answers with one tensor."""
+
+    nodes: tuple[OnnxNode, ...]  #: in order of execution
+    constants: Mapping[str, NDArray[Any]]
+    input: str
+    shape: tuple[int, int, int, int]  #: ``(N, C, H, W)`` of the input; one image if N is free
+    output: str
+
+
+def parse(model: bytes) -> OnnxGraph:
+    """Return what an ``.onnx`` file holds.
+
+    Raises:
+        CompileError: it is no ONNX model, or not one of one image tensor and one output.
+    """
+    try:
+        proto = onnx.load_from_string(model)
+        outside = [t.name for t in proto.graph.initializer if t.data_location == _EXTERNAL]
+        if not outside:
+            onnx.checker.check_model(proto)
+            constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    except Exception as error:
+        raise CompileError(f"This is no valid ONNX model: {_first_line(error)}.") from None
+    if outside:
+        raise CompileError(
+            f"The ONNX model keeps '{outside[0]}' in another file; save it as one file "
+            "(onnx.save(model, path, save_as_external_data=False))."
+        )
+    graph = proto.graph
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in _OWN), 0)
+    if opset < _OLDEST_OPSET:
+        raise CompileError(f"The ONNX model is of opset {opset}; allowed: {_OLDEST_OPSET} or more.")
+    inputs = [value for value in graph.input if value.name not in constants]
+    if len(inputs) != 1 or len(graph.output) != 1:
+        raise CompileError(
+            f"The ONNX model has {len(inputs)} inputs and {len(graph.output)} outputs; "
+            "allowed: one of each."
+        )
+    nodes = tuple(_node(node, opset) for node in graph.node)
+    return OnnxGraph(
+        nodes, constants, inputs[0].name, _image_shape(inputs[0]), graph.output[0].name
+    )
+
+
+def _node(proto: Any, opset: int) -> OnnxNode:
+    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    return OnnxNode(
+        name=proto.name or proto.output[0],
+        kind=proto.op_type if proto.domain in _OWN else f"{proto.domain}.{proto.op_type}",
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        attributes={k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()},
+        proto=proto,
+        opset=opset,
+    )
+
+
+def _image_shape(value: Any) -> tuple[int, int, int, int]:
+    tensor = value.type.tensor_type
+    shape = [dim.dim_value for dim in tensor.shape.dim]  # 0 where a name or nothing stands
+    sized = min(shape[1:], default=0) > 0 and math.prod(n or 1 for n in shape) <= _MOST_VALUES
+    if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) != 4 or not sized or shape[0] < 0:
+        found = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
+        kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        raise CompileError(
+            f"The ONNX model's input '{value.name}' is {kind} {found}; allowed: float images "
+            "(N, C, H, W) of fixed C, H and W, of 2^26 values at most."
+        )
+    return (shape[0] or 1, shape[1], shape[2], shape[3])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200].rstrip(".")

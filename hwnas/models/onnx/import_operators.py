@@ -1,0 +1,363 @@
+"""ONNX nodes as operators; each function appends one node to the network and returns its output."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.models.graph import OpSpec, Shape
+from hwnas.models.onnx import import_graph
+from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxNode, Places
+from hwnas.models.onnx.import_network import AFFINE, BATCH_NORM, ArrayPair, ImportedNetwork
+
+# Attention in an ONNX graph: the operator, or the products and the softmax that it is made of.
+
+_SCORES, _SHARES = "scores", "softmax"  # of which attention is made; not operators of their own
+_OPTIONS = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0.0}
+
+
+def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append an ``Attention`` of queries, keys and values of three or four axes."""
+    options = {name: node.attributes.get(name, value) for name, value in _OPTIONS.items()}
+    if options != _OPTIONS or any(node.inputs[3:]):
+        raise node.refused(f"{options}, {len(node.inputs)} inputs; allowed: {_OPTIONS}, 3 inputs")
+    queries, keys, mixed = (network.value(node, i) for i in range(3))
+    shape = queries.places.shape
+    heads = shape[1] if len(shape) == 4 else node.attributes.get("q_num_heads", 1)
+    same = heads == node.attributes.get("kv_num_heads", heads) and not shape[-1] % heads
+    if not same or not shape == keys.places.shape == mixed.places.shape:
+        raise node.refused("queries, keys and values of several shapes; allowed: of one shape")
+    if len(shape) == 4:  # heads are an axis
+        split = [value.places for value in (queries, keys, mixed)]
+    else:
+        split = [
+            value.places.reshape(*shape[:2], heads, -1).swapaxes(1, 2)
+            for value in (queries, keys, mixed)
+        ]
+    scale = node.attributes.get("scale", split[0].shape[-1] ** -0.5)
+    sources = {queries.source, keys.source}
+    out = _mixed(
+        network, node, AttentionScores(sources, split[0], split[1], scale), mixed, split[2]
+    )
+    return out if len(shape) == 4 else replace(out, places=out.places.swapaxes(1, 2).reshape(shape))
+
+
+def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append the product of queries and keys, or that of their softmax and values."""
+    a, b = (network.values[name] for name in node.inputs)
+    scores = _scored(network, a, _SHARES)
+    if scores is not None and a.curve is None:
+        mixed = network.value(node, 1)
+        if mixed.places.shape[:-1] != a.places.shape[:-1]:
+            raise node.refused("values of another shape than queries and keys; allowed: of one")
+        places = mixed.places.reshape(*scores.queries.shape[:3], -1)
+        out = _mixed(network, node, scores, mixed, places)
+        return replace(out, places=out.places.reshape(mixed.places.shape))
+    lines = (import_graph.line(a.curve), import_graph.line(b.curve))
+    scale = math.prod(line[0] if line and not line[1] else 0.0 for line in lines)
+    (n, *_), shape = a.shape, a.places.shape
+    if not scale or len(shape) < 3 or b.places.swapaxes(-1, -2).shape != shape or shape[0] % n:
+        raise node.refused(
+            f"of {shape} and {b.places.shape}. Allowed: a constant weight, or queries and keys of "
+            "all heads as in attention"
+        )
+    queries, keys = (
+        places.reshape(n, -1, *shape[-2:]) for places in (a.places, b.places.swapaxes(-1, -2))
+    )
+    found = AttentionScores({a.source, b.source}, queries, keys, scale)
+    return _part(network, node, _SCORES, found, shape[:-1])
+
+
+def softmax(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append the softmax of scores."""
+    x = network.values[node.inputs[0]]
+    axis = node.attributes.get("axis", -1 if node.opset >= 13 else 1)
+    scores, line = _scored(network, x, _SCORES), import_graph.line(x.curve)
+    if scores is None or not line or line[1] or axis not in (-1, x.places.ndim - 1):
+        raise node.refused(
+            "allowed: over the last axis of products of queries and keys, without a mask. Leave "
+            "out a softmax after the classifier"
+        )
+    scaled = replace(scores, scale=scores.scale * line[0])
+    return _part(network, node, _SHARES, scaled, x.places.shape[:-1])
+
+
+def _part(
+    network: ImportedNetwork,
+    node: OnnxNode,
+    kind: str,
+    scores: AttentionScores,
+    rows: tuple[int, ...],
+) -> ImportedTensor:
+    """Append a part of attention, which is left out once all of it is found."""
+    n, heads, tokens, _ = scores.queries.shape
+    shape = (heads, tokens, tokens)
+    name = network.append(node, OpSpec(kind, shape, shape), tuple(sorted(scores.sources)))
+    network.scores[name] = scores
+    out = import_graph.computed(name, (n, *shape))
+    return replace(out, places=out.places.reshape(*rows, tokens))
+
+
+def _scored(network: ImportedNetwork, value: ImportedTensor, kind: str) -> AttentionScores | None:
+    """Return the scores that a value is, row by row, if it is such a part of attention."""
+    tokens = value.shape[2:]
+    if network.kinds[value.source] != kind or value.places.shape[-2:] != tokens:
+        return None
+    return network.scores[value.source] if value.in_order else None
+
+
+def _mixed(
+    network: ImportedNetwork,
+    node: OnnxNode,
+    scores: AttentionScores,
+    mixed: ImportedTensor,
+    places: Places,
+) -> ImportedTensor:
+    """Append attention; its output is ``(N, heads, tokens, d)``."""
+    parts = (scores.queries, scores.keys, places)
+    ordered = all(import_graph.in_heads(mixed, i, part) for i, part in enumerate(parts))
+    n, heads, tokens, d = places.shape
+    scaled = math.isclose(scores.scale, d**-0.5, rel_tol=1e-5)
+    if scores.sources != {mixed.source} or not ordered or not scaled:
+        raise node.refused(
+            f"queries, keys and values {places.shape} of {', '.join(sorted(scores.sources))} and "
+            f"{mixed.source}, scaled by {scores.scale:g}. Allowed: all three computed by one "
+            "layer, in this order and head by head, scaled by d ** -0.5"
+        )
+    _, c, h, w = mixed.shape
+    op = OpSpec("attention", mixed.image, (c // 3, h, w), groups=heads)
+    name = network.append(node, op, (mixed.source,))
+    whole = np.arange(places.size).reshape(n, heads, d, tokens).swapaxes(2, 3)
+    return ImportedTensor(name, (n, c // 3, h, w), whole)
+
+
+_EPSILON = 1e-5  # of layer normalisation in every runtime
+
+
+def convolution(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a convolution."""
+    x, weight = network.image(node), network.constant(node, 1)
+    assert weight is not None  # ONNX's checker has seen it
+    kernel = [int(k) for k in weight.shape[2:]]
+    groups = int(node.attributes.get("group", 1))
+    op = _windowed(node, "conv2d", x.image, len(weight), kernel, groups)
+    bias = _bias(network, node, 2, len(weight))
+    name = network.append(node, op, (x.source,), (weight, bias))
+    return import_graph.computed(name, (x.shape[0], *op.out_shape))
+
+
+def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a maximum over windows."""
+    x = network.image(node)
+    op = _windowed(node, "max_pool2d", x.image, x.shape[1], node.attributes["kernel_shape"])
+    if node.attributes.get("ceil_mode", 0):
+        size = math.ceil((x.shape[2] + 2 * op.padding - op.kernel) / op.stride) + 1
+        wide = math.ceil((x.shape[3] + 2 * op.padding - op.kernel) / op.stride) + 1
+        if op.out_shape[1:] != (size, wide):
+            raise node.refused("ceil_mode=1 adds windows that reach out of the image")
+    return import_graph.computed(network.append(node, op, (x.source,)), (x.shape[0], *op.out_shape))
+
+
+def _windowed(
+    node: OnnxNode, kind: str, shape: Shape, c_out: int, kernel: list[int], groups: int = 1
+) -> OpSpec:
+    """Return an operator that works on windows, if ``OpSpec`` can say it."""
+    strides = list(node.attributes.get("strides", [1] * len(kernel)))
+    dilations = list(node.attributes.get("dilations", [1] * len(kernel)))
+    pads = _pads(node, shape, kernel, strides)
+    op = OpSpec(kind, shape, shape, kernel[0], strides[0], groups)
+    square = len(kernel) == 2 and kernel == [op.kernel] * 2 and strides == [op.stride] * 2
+    size = [(n + 2 * op.padding - op.kernel) // op.stride + 1 for n in shape[1:]]
+    if not square or dilations != [1, 1] or pads != [op.padding] * 4 or min(size) < 1:
+        raise node.refused(
+            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} of "
+            f"{shape}. Allowed: square windows, not dilated, and zeros on all sides, half the "
+            "kernel wide, or none where the stride is the kernel"
+        )
+    return OpSpec(kind, shape, (c_out, size[0], size[1]), op.kernel, op.stride, groups)
+
+
+def _pads(node: OnnxNode, shape: Shape, kernel: list[int], strides: list[int]) -> list[int]:
+    """Return the zeros before and after each axis, as ONNX has them."""
+    auto = node.attributes.get("auto_pad", "NOTSET")
+    if auto == "NOTSET":
+        return list(node.attributes.get("pads", [0] * 2 * len(kernel)))
+    if auto == "VALID":
+        return [0] * 2 * len(kernel)
+    total = [
+        max(0, (-(-n // s) - 1) * s + k - n)
+        for n, k, s in zip(shape[1:], kernel, strides, strict=True)
+    ]
+    fewer, more = [n // 2 for n in total], [n - n // 2 for n in total]
+    return fewer + more if auto == "SAME_UPPER" else more + fewer
+
+
+def gemm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a linear layer, of a vector or of each row."""
+    weight = network.constant(node, 1)
+    assert weight is not None
+    alpha, beta = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    if node.attributes.get("transA", 0):
+        raise node.refused("transA=1; allowed: 0")
+    matrix = alpha * (weight if node.attributes.get("transB", 0) else weight.T)
+    return _linear(network, node, matrix, beta * _bias(network, node, 2, len(matrix)))
+
+
+def matmul(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a linear layer without a bias, or a part of attention."""
+    if all(name in network.values for name in node.inputs):
+        return product(network, node)
+    weight = network.constant(node, 1)
+    assert weight is not None
+    if weight.ndim != 2:
+        raise node.refused(f"a weight of shape {weight.shape}; allowed: two axes")
+    return _linear(network, node, weight.T, np.zeros(weight.shape[1]))
+
+
+def _linear(
+    network: ImportedNetwork, node: OnnxNode, weight: NDArray[Any], bias: NDArray[Any]
+) -> ImportedTensor:
+    c_out, c_in = weight.shape
+    x = network.value(node)
+    n, c, h, w = x.shape
+    flat = x.in_order and x.places.shape == (n, c * h * w)
+    if flat and h == w > 1 and c_in == c * h * w:  # a flattened image: a window over all of it
+        op = OpSpec("conv2d", x.image, (c_out, 1, 1), h, h)
+        name = network.append(node, op, (x.source,), (weight.reshape(c_out, c, h, w), bias))
+        return ImportedTensor(name, (n, c_out, 1, 1), np.arange(n * c_out).reshape(n, c_out))
+    x = network.rows(node)
+    op = OpSpec("linear", x.image, (c_out, h, w))
+    name = network.append(node, op, (x.source,), (weight, bias))
+    return import_graph.of_pixels(name, x, c_out)
+
+
+def layer_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a layer normalisation over channels."""
+    x = network.rows(node)
+    axis = node.attributes.get("axis", -1)
+    epsilon = node.attributes.get("epsilon", _EPSILON)
+    if axis not in (-1, x.places.ndim - 1) or not math.isclose(epsilon, _EPSILON, rel_tol=1e-5):
+        raise node.refused(f"axis={axis}, epsilon={epsilon:g}; allowed: the last, {_EPSILON:g}")
+    scale = network.constant(node, 1)
+    assert scale is not None
+    c = x.shape[1]
+    weights = (np.broadcast_to(scale, (c,)), _bias(network, node, 2, c))
+    return network.map(node, "layernorm", x, weights)
+
+
+def batch_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a batch normalisation by known statistics."""
+    x = network.value(node)
+    if node.attributes.get("training_mode", 0):
+        raise node.refused("training_mode=1; allowed: 0 (export the model in eval mode)")
+    found = [network.constant(node, i) for i in range(1, 5)]
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in found)
+    scale = gamma / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
+    axes = (1, -1, *[1] * (x.places.ndim - 2))
+    weights = [x.per_channel(a.reshape(axes)) for a in (scale, beta - mean * scale)]
+    if not x.whole or weights[0] is None or weights[1] is None:
+        raise node.refused(f"reads a tensor {x.places.shape} whose second axis is not channels")
+    return network.map(node, BATCH_NORM, x, (weights[0], weights[1]))
+
+
+def mean(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a mean over all pixels."""
+    x, keep = network.value(node), True
+    axes = tuple(range(2, x.places.ndim))
+    if node.kind == "ReduceMean":
+        given = network.constant(node, 1) if len(node.inputs) > 1 else None
+        listed = node.attributes.get("axes", []) if given is None else given.ravel()
+        axes = tuple(int(axis) for axis in listed)
+        keep = bool(node.attributes.get("keepdims", 1))
+    elif node.kind == "AveragePool" and not _covers_all(node, x):
+        axes = ()
+    found = import_graph.pooled("", x, axes, keep) if axes else None
+    if found is None:
+        raise node.refused(
+            f"a mean of part of {x.image}. Allowed: over all pixels of each channel (a "
+            "LayerNormalization of its own needs opset 17 or more)"
+        )
+    op = OpSpec("mean", x.image, (x.shape[1], 1, 1))
+    return found.read_from(network.append(node, op, (x.source,)))
+
+
+def _covers_all(node: OnnxNode, x: ImportedTensor) -> bool:
+    kernel = tuple(node.attributes["kernel_shape"])
+    unpadded = not any(node.attributes.get("pads", ())) and (
+        node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    )
+    dilated = any(d != 1 for d in node.attributes.get("dilations", ()))
+    return kernel == x.places.shape[2:] and unpadded and not dilated
+
+
+def arithmetic(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    """Append a sum, a gate, or a scale or shift by a constant."""
+    if any(name in network.constants for name in node.inputs):
+        return _affine(network, node)
+    a, b = network.value(node, 0), network.value(node, 1)
+    if node.kind == "Add" and a.whole and a.same_places(b):
+        op = OpSpec("add", a.image, a.image)
+        return a.read_from(network.append(node, op, network.in_order(a, b)))
+    for x, gate in ((a, b), (b, a)):
+        if node.kind == "Mul" and x.gated_by(gate):
+            op = OpSpec("mul", x.image, x.image)
+            return x.read_from(network.append(node, op, (x.source, gate.source)))
+    raise node.refused(
+        f"of {a.places.shape} and {b.places.shape} of '{a.source}' and '{b.source}'. Allowed: the "
+        "sum of two tensors of one shape and order, or a product with a gate (N, C, 1, 1)"
+    )
+
+
+def _affine(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
+    first = node.inputs[0] in network.values
+    x = network.value(node, 0 if first else 1)
+    constant = network.constant(node, 1 if first else 0)
+    assert constant is not None
+    vector = x.per_channel(constant) if x.whole else None
+    if vector is None or (node.kind == "Div" and not first):
+        raise node.refused(
+            f"of {x.places.shape} and a constant {constant.shape}. Allowed: one number for each "
+            "channel; not a number for each pixel or token, nor a division by a tensor"
+        )
+    one, zero = np.ones_like(vector), np.zeros_like(vector)
+    weights: dict[str, ArrayPair] = {
+        "Add": (one, vector),
+        "Sub": (one, -vector) if first else (-one, vector),
+        "Mul": (vector, zero),
+    }
+    return network.map(
+        node, AFFINE, x, weights[node.kind] if node.kind != "Div" else (1 / vector, zero)
+    )
+
+
+def _bias(network: ImportedNetwork, node: OnnxNode, index: int, size: int) -> NDArray[Any]:
+    """Return a constant of one number for each channel, zeros where it is left out."""
+    found = network.constant(node, index)
+    if found is None:
+        return np.zeros(size)
+    if found.size not in (1, size) or found.shape[-1:] not in ((), (1,), (size,)):
+        raise node.refused(f"a bias of shape {found.shape}; allowed: ({size},)")
+    return np.broadcast_to(found.ravel(), (size,))
+
+
+#: What each kind of ONNX node is, where it is more than a function of single elements.
+OPERATORS: dict[str, Callable[[ImportedNetwork, OnnxNode], ImportedTensor]] = {
+    "Add": arithmetic,
+    "Attention": attention,
+    "AveragePool": mean,
+    "BatchNormalization": batch_norm,
+    "Conv": convolution,
+    "Div": arithmetic,
+    "Gemm": gemm,
+    "GlobalAveragePool": mean,
+    "LayerNormalization": layer_norm,
+    "MatMul": matmul,
+    "MaxPool": max_pool,
+    "Mul": arithmetic,
+    "ReduceMean": mean,
+    "Softmax": softmax,
+    "Sub": arithmetic,
+}

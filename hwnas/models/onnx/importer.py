@@ -1,0 +1,137 @@
+"""Reads an ONNX model of any exporter as a lowered network, to be compiled and timed like our own.
+
+Nothing is approximated: what is not an operator of ``op.OpSpec``, element by element, is refused.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError
+from hwnas.models.graph import Graph
+from hwnas.models.onnx.import_graph import ImportedTensor, OnnxNode, parse, samples
+from hwnas.models.onnx.import_network import WEIGHTED, ImportedNetwork
+from hwnas.models.onnx.import_operators import OPERATORS
+from hwnas.models.parameters import Weights
+
+_OF_CONSTANTS = {  # computed here, shapes above all
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg",
+    "Not", "Or", "Pow", "Range", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Split", "Sqrt",
+    "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where",
+}  # fmt: skip
+_MOVES = {
+    "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
+}  # fmt: skip
+_ARITHMETIC = {"Add", "Div", "Mul", "Sub"}
+_FUNCTIONS = {  # of single elements: activations, and what they are written with
+    "Clip", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Max", "Min", "Neg", "Pow",
+    "Reciprocal", "Relu", "Sigmoid", "Swish", *_ARITHMETIC,
+}  # fmt: skip
+
+
+def import_onnx(model: bytes) -> tuple[Graph, Weights]:
+    """Return the operators of an ONNX model, unfused, and their weights.
+
+    Operators are of float32 and of the model's batch size, one image if that is free. Batch
+    normalisation is folded into convolutions, activations are part of the operator before them.
+
+    Args:
+        model: The bytes of an ``.onnx`` file of opset 7 or more, exported for inference.
+
+    Raises:
+        CompileError: it is no ONNX model, or a node is no operator of hwnas; the node is named.
+    """
+    graph = parse(model)
+    network = ImportedNetwork(graph)
+    for node in graph.nodes:
+        try:
+            _add(network, node)
+        except CompileError:
+            raise
+        except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+            raise node.refused(f"is not as its operator has it: {error or type(error)}") from None
+    return network.finished()
+
+
+def _add(network: ImportedNetwork, node: OnnxNode) -> None:
+    """Add the outputs of one node to what is known."""
+    names = [name for name in node.inputs if name]
+    read = {name: network.values[name] for name in names if name in network.values}
+    known = {name: network.constants[name] for name in names if name in network.constants}
+    missing = [name for name in names if name not in read and name not in known]
+    if missing:
+        raise node.refused(f"reads '{missing[0]}', of which nothing is known")
+    if node.kind in _OF_CONSTANTS and not read:
+        network.constants.update(_outputs(node, node.evaluate(known)))
+    elif node.kind in ("Shape", "Size") and read:
+        network.constants.update(_outputs(node, node.evaluate(_places(read))))
+    elif node.kind == "Dropout" and read and not any(known[n] for n in names[2:]):
+        network.values[node.outputs[0]] = read[names[0]]
+    elif node.kind in _MOVES and list(read) == names[:1]:
+        network.values.update(_moved(node, read[names[0]], known))
+    else:
+        network.values[node.outputs[0]] = _computed(network, node, read, known)
+
+
+def _outputs(node: OnnxNode, arrays: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return dict(zip([name for name in node.outputs if name], arrays, strict=True))
+
+
+def _places(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.places for name, value in read.items()}
+
+
+def _moved(
+    node: OnnxNode, value: ImportedTensor, known: dict[str, NDArray[Any]]
+) -> dict[str, ImportedTensor]:
+    """Return outputs that are elements of a value, in another shape or order."""
+    if node.kind == "Gather" and any(array.size != 1 for array in known.values()):
+        raise node.refused("several indices; allowed: one")
+    arrays = node.evaluate({node.inputs[0]: value.places, **known})
+    return {name: replace(value, places=a) for name, a in _outputs(node, arrays).items()}
+
+
+def _computed(
+    network: ImportedNetwork,
+    node: OnnxNode,
+    read: dict[str, ImportedTensor],
+    known: dict[str, NDArray[Any]],
+) -> ImportedTensor:
+    """Return the output of a node that computes something of tensors."""
+    if node.kind in _FUNCTIONS and read:
+        value = _function(network, node, read, known)
+        if value is not None:
+            return value
+    if node.kind not in OPERATORS or not read:
+        allowed = ", ".join(sorted({*OPERATORS, *_FUNCTIONS, *_MOVES, "Dropout"}))
+        raise node.refused(f"not supported; allowed: {allowed}")
+    return OPERATORS[node.kind](network, node)
+
+
+def _function(
+    network: ImportedNetwork,
+    node: OnnxNode,
+    read: dict[str, ImportedTensor],
+    known: dict[str, NDArray[Any]],
+) -> ImportedTensor | None:
+    """Return the output of a function of single elements of one tensor, if the node is that."""
+    first = next(iter(read.values()))
+    same = all(v.source == first.source and v.same_places(first) for v in read.values())
+    numbers = all(a.size == 1 and a.ndim <= first.places.ndim for a in known.values())
+    of_one = known or len(node.inputs) == 1 or any(v.curve is not None for v in read.values())
+    if not same or not numbers or not of_one or _is_bias(network, node, read):
+        return None
+    feeds = {name: samples() if v.curve is None else v.curve for name, v in read.items()}
+    curve = node.evaluate({**feeds, **{name: array.reshape(()) for name, array in known.items()}})
+    return replace(first, curve=curve[0], by=str(node))
+
+
+def _is_bias(network: ImportedNetwork, node: OnnxNode, read: dict[str, ImportedTensor]) -> bool:
+    """Return whether one number is the bias of an operator of one channel, and no function."""
+    ((name, value), *more) = read.items()
+    plain = value.curve is None and network.reads[name] == 1 and not more
+    weighted = value.shape[1] == 1 and network.kinds[value.source] in WEIGHTED
+    return plain and weighted and node.kind in _ARITHMETIC

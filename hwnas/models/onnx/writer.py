@@ -1,0 +1,347 @@
+"""Writes a lowered network as ONNX: in float32, or in int8 by quantising every tensor.
+
+ONNX nodes are named after the operator that they are part of (``stem``, ``stem/relu6``), and the
+model's metadata list the operators, so that a profile can be mapped back. Values are images
+``(N, C, H, W)`` or rows ``(N * H * W, C)``, which linear layers read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from hwnas.core.errors import CompileError
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
+from hwnas.models.int8.quantised_network import (
+    QuantisationScale,
+    QuantisedNetwork,
+    QuantisedOp,
+    needs_inner,
+    through_int8,
+)
+from hwnas.models.parameters import Weights
+
+#: In ONNX files, the first dimension of images where an inference may read any number of them.
+BATCH = "batch"
+#: Property of ONNX models: on how many threads one runs, where its network chose.
+THREADS = "threads"
+#: In the metadata of ONNX files, the key of the names of all operators, one a line.
+OPERATORS = "operators"
+
+#: Names of the one input, normalised images ``(N, C, H, W)``, and of the last output. Others before
+#: it have the names of their operators.
+IMAGES, LOGITS = "images", "logits"
+
+OPSET, _IR_VERSION = 23, 11  #: the first with Attention, for which runtimes have a kernel
+_EPSILON = 1e-5  # of layer normalisation, as torch has it
+_INSIDE = ("layernorm", "attention")  # compute tensors of their own
+_ACTIVATIONS = {
+    "relu": "Relu",
+    "hardswish": "HardSwish",
+    "sigmoid": "Sigmoid",
+    "gelu": "Gelu",
+}
+
+
+def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> bytes:
+    """Return a float32 network as the bytes of an ``.onnx`` file.
+
+    Args:
+        lowered: Operators, fused or not; the first says how many images an inference reads.
+        weights: Weight (as torch has it) and bias by operator; scale and shift of a layer norm.
+        any_batch: Whether an inference may read any number of images instead.
+
+    Raises:
+        CompileError: an operator cannot be written, or its weights are missing.
+    """
+    graph = _OnnxModel(BATCH if any_batch else lowered[0].op.batch, lowered[0].op.threads)
+    values = {INPUT: _Value(IMAGES, lowered[0].op.in_shape)}
+    for node in lowered:
+        inputs = [values[name] for name in node.inputs]
+        values[node.name] = graph.operator(node, inputs, _parameters(graph, node, weights))
+    return graph.serialised(lowered, values)
+
+
+def write_int8(
+    network: QuantisedNetwork,
+    *,
+    any_batch: bool = False,
+    batch: int | None = None,
+    threads: int = 0,
+) -> bytes:
+    """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
+
+    An inference reads ``batch`` images (default: as the operators say), or any number; the file
+    says on how many ``threads`` it runs, unless that is 0.
+
+    Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators; not
+    those that operators in float32 alone read and write.
+    Activations are written as uint8, the same values 128 higher: onnxruntime turns int8 into it
+    on x86-64 and then leaves residual blocks unfused, which takes a third longer.
+
+    Raises:
+        CompileError: an operator cannot be written in int8.
+    """
+    lowered = Graph(tuple(op.node for op in network.ops), network.answered)
+    check_int8(lowered)
+    said = lowered[0].op
+    graph = _OnnxModel(BATCH if any_batch else batch or said.batch, threads or said.threads)
+    scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
+    through, values = through_int8(lowered), {INPUT: _Value(IMAGES, network.input_shape)}
+    if INPUT in through:
+        values[INPUT] = graph.quantised(INPUT, values[INPUT], network.input)
+    for op in network.ops:
+        node, inputs = op.node, [values[name] for name in op.node.inputs]
+        if node.in_float:
+            weights = {} if op.real is None else {node.name: op.real}
+            value = graph.operator(node, inputs, _parameters(graph, node, weights))
+        else:
+            parameters = _dequantised(graph, op, scales[node.inputs[0]])
+            value = graph.quantised_operator(op, inputs, parameters)
+        if node.name in through:
+            value = graph.quantised(node.name, value, op.out)
+        values[node.name] = value
+    return graph.serialised(lowered, values)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor of the graph: an image ``(N, C, H, W)``, or ``rows`` ``(N * H * W, C)``."""
+
+    name: str
+    shape: Shape
+    rows: bool = False
+
+
+@final
+class _OnnxModel:
+    """The nodes and constants of one model under construction."""
+
+    def __init__(self, batch: int | str, threads: int):
+        self._batch, self._threads = batch, threads
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, name: str, value: Any, dtype: Any) -> str:
+        self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        """Append a node; return its output."""
+        out = f"{name}:0"
+        self._nodes.append(helper.make_node(kind, inputs, [out], name, **attributes))
+        return out
+
+    def operator(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
+        """Append an operator with all that is fused into it; return its output."""
+        name, out = node.name, self._base(node, inputs, parameters)
+        for part in node.op.fused:
+            if part == "add":
+                other = self._rows(inputs[-1], f"{name}/other") if out.rows else inputs[-1]
+                other = other if out.rows else self._image(other, out.shape, f"{name}/other")
+                out = replace(out, name=self.node("Add", [out.name, other.name], f"{name}/add"))
+            elif part != "bn":
+                out = replace(out, name=self._activation(part, out.name, f"{name}/{part}"))
+        return out
+
+    def quantised_operator(
+        self, quantised: QuantisedOp, inputs: list[_Value], parameters: list[str]
+    ) -> _Value:
+        """Append an operator whose output is to go through int8, as what its activation reads."""
+        op, name = quantised.node.op, quantised.node.name
+        if op.activation == "hardsigmoid" or needs_inner(op):
+            plain = replace(op, kind=op.kind.replace(f"+{op.activation}", ""))
+            value = self.operator(replace(quantised.node, op=plain), inputs, parameters)
+        else:
+            value = self.operator(quantised.node, inputs, parameters)
+        if quantised.inner is not None:
+            inner = self.quantised(f"{name}/inner", value, quantised.inner)
+            active = self._activation(op.activation, inner.name, f"{name}/{op.activation}")
+            value = replace(inner, name=active)
+        return value
+
+    def quantised(self, name: str, value: _Value, scale: QuantisationScale) -> _Value:
+        """Return the value after it went through int8."""
+        s = self.constant(f"{name}/scale", scale.scale, np.float32)
+        z = self.constant(f"{name}/zero_point", scale.zero_point + 128, np.uint8)
+        uint8 = self.node("QuantizeLinear", [value.name, s, z], f"{name}/quantise")
+        real = self.node("DequantizeLinear", [uint8, s, z], f"{name}/dequantise")
+        return replace(value, name=real)
+
+    def serialised(self, lowered: Graph, values: Mapping[str, _Value]) -> bytes:
+        """Return the bytes of the model; answers of one pixel lose their height and width."""
+        names = (*lowered.exits, LOGITS)
+        answered = [
+            self._answered(values[source], name)
+            for source, name in zip(lowered.outputs, names, strict=True)
+        ]
+        image = (self._batch, *lowered[0].op.in_shape)
+        images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, image)
+        graph = helper.make_graph(self._nodes, "hwnas", [images], answered, self._constants)
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
+        said = {OPERATORS: "\n".join(node.name for node in lowered)}
+        if self._threads:
+            said[THREADS] = str(self._threads)
+        helper.set_model_props(model, said)
+        return bytes(model.SerializeToString(deterministic=True))
+
+    def _answered(self, value: _Value, name: str) -> Any:
+        """Append what gives an output its shape and its name; return how the model lists it."""
+        shape: tuple[int | str, ...] = (self._batch, *value.shape)
+        # An image of one pixel that is not the last output stays one: the next segment reads it.
+        if value.shape[1:] == (1, 1) and (value.rows or name == LOGITS):
+            value, shape = self._rows(value, name), shape[:2]
+        else:
+            value = self._image(value, value.shape, name)
+        self._nodes.append(helper.make_node("Identity", [value.name], [name]))
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    def _base(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
+        """Append an operator without what is fused into it."""
+        op, name = node.op, node.name
+        in_rows = op.base in ("linear", "layernorm", "attention")
+        if op.base in ("add", "mean"):
+            in_rows = any(value.rows for value in inputs)
+        shapes = {"add": [op.in_shape] * 2, "mul": [op.in_shape, (op.in_shape[0], 1, 1)]}
+        read = [
+            self._rows(value, f"{name}/in{i}")
+            if in_rows
+            else self._image(value, shape, f"{name}/in{i}")
+            for i, (value, shape) in enumerate(
+                zip(inputs, shapes.get(op.base, [op.in_shape]), strict=False)
+            )
+        ]
+        names = [value.name for value in read]
+        match op.base:
+            case "conv2d":
+                out = self.node("Conv", names + parameters, name, **_window(op), group=op.groups)
+            case "linear":
+                out = self.node("Gemm", names + parameters, name, transB=1)
+            case "add" | "mul":
+                out = self.node(op.base.capitalize(), names, name)
+            case "mean" if in_rows:
+                out = self._mean_of_rows(node, names[0])
+            case "mean":
+                out = self.node("GlobalAveragePool", names, name)
+            case "max_pool2d":
+                out = self.node("MaxPool", names, name, **_window(op))
+            case "layernorm":
+                how = {"axis": -1, "epsilon": _EPSILON}
+                out = self.node("LayerNormalization", names + parameters, name, **how)
+            case "attention":
+                out = self._attention(node, names[0])
+            case _:
+                raise CompileError(f"No ONNX operator for '{name}': {op}.")
+        return _Value(out, op.out_shape, in_rows)
+
+    def _mean_of_rows(self, node: Node, rows: str) -> str:
+        c, h, w = node.op.in_shape
+        tokens = self._reshaped(rows, (h * w, c), f"{node.name}/tokens")
+        axes = self.constant(f"{node.name}/axes", [1], np.int64)
+        return self.node("ReduceMean", [tokens, axes], node.name, keepdims=0)
+
+    def _attention(self, node: Node, rows: str) -> str:
+        name, (c, h, w), heads = node.name, node.op.out_shape, node.op.groups
+        tokens = self._reshaped(rows, (h * w, 3 * c), f"{name}/tokens")
+        parts = [f"{name}/{part}:0" for part in ("query", "key", "value")]
+        split = helper.make_node("Split", [tokens], parts, f"{name}/split", axis=2, num_outputs=3)
+        self._nodes.append(split)
+        mixed = self.node("Attention", parts, name, q_num_heads=heads, kv_num_heads=heads)
+        return self._reshaped(mixed, (c,), f"{name}/rows", h * w)
+
+    def _activation(self, kind: str, x: str, name: str) -> str:
+        match kind:
+            case "relu6":
+                low = self.constant(f"{name}/low", 0, np.float32)
+                return self.node(
+                    "Clip", [x, low, self.constant(f"{name}/high", 6, np.float32)], name
+                )
+            case "hardsigmoid":
+                return self.node("HardSigmoid", [x], name, alpha=1 / 6, beta=0.5)
+            case "silu":
+                return self.node("Mul", [x, self.node("Sigmoid", [x], f"{name}/sigmoid")], name)
+        if kind not in _ACTIVATIONS:
+            raise CompileError(f"No ONNX operator for '{name}': {kind}.")
+        return self.node(_ACTIVATIONS[kind], [x], name)
+
+    def _rows(self, value: _Value, name: str) -> _Value:
+        if value.rows:
+            return value
+        (c, h, w), x = value.shape, value.name
+        if (h, w) != (1, 1):
+            x = self.node("Transpose", [x], f"{name}/transpose", perm=(0, 2, 3, 1))
+        return _Value(self._reshaped(x, (c,), name, h * w), value.shape, rows=True)
+
+    def _image(self, value: _Value, shape: Shape, name: str) -> _Value:
+        if value.shape == shape and not value.rows:
+            return value
+        (c, h, w), x = shape, value.name
+        if value.rows and (h, w) != (1, 1):
+            x = self._reshaped(x, (h, w, c), name)
+            return _Value(
+                self.node("Transpose", [x], f"{name}/transpose", perm=(0, 3, 1, 2)), shape
+            )
+        return _Value(self._reshaped(x, (c, h, w), name), shape)
+
+    def _reshaped(self, x: str, shape: tuple[int, ...], name: str, n: int = 1) -> str:
+        """Give each image ``n`` rows of a shape."""
+        first = self._batch * n if isinstance(self._batch, int) else -1
+        whole = self.constant(f"{name}/shape", (first, *shape), np.int64)
+        return self.node("Reshape", [x, whole], name)
+
+
+def _window(op: OpSpec) -> dict[str, list[int]]:
+    kernel, stride, padding = [op.kernel] * 2, [op.stride] * 2, [op.padding] * 4
+    return {"kernel_shape": kernel, "strides": stride, "pads": padding}
+
+
+def _parameters(graph: _OnnxModel, node: Node, weights: Weights) -> list[str]:
+    """Append the weight and bias of an operator, if it has any; return their names."""
+    if not node.op.n_params:
+        return []
+    if node.name not in weights:
+        raise CompileError(f"Operator '{node.name}' has no weights: {node.op}.")
+    weight, bias = weights[node.name]
+    return [
+        graph.constant(f"{node.name}/weight", weight, np.float32),
+        graph.constant(f"{node.name}/bias", bias, np.float32),
+    ]
+
+
+def check_int8(lowered: Graph) -> None:
+    """Refuse operators with a tensor inside whose scale is not known.
+
+    Raises:
+        CompileError: it names the operator.
+    """
+    for node in lowered:
+        if node.in_float:
+            continue
+        where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
+        if node.op.base in _INSIDE:
+            raise CompileError(f"{where} Its tensors inside have no scale; float32 needs none.")
+        if "add" in node.op.fused:
+            raise CompileError(f"{where} Give sums as operators of their own.")
+
+
+def _dequantised(graph: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:
+    """Append the weight and bias of an operator, if it has any, and their real values."""
+    if op.weights is None:
+        return []
+    integers: dict[str, NDArray[Any]] = {"weight": op.weights.weight, "bias": op.weights.bias}
+    scales = {"weight": op.weights.scales, "bias": op.weights.scales * np.float32(in_scale.scale)}
+    parameters = []
+    for part, array in integers.items():
+        name = f"{op.node.name}/{part}"
+        scale = scales[part] if len(scales[part]) > 1 else scales[part][0]
+        inputs = [
+            graph.constant(name, array, array.dtype),
+            graph.constant(f"{name}/scale", scale, np.float32),
+            graph.constant(f"{name}/zero_point", np.zeros(np.shape(scale)), array.dtype),
+        ]
+        parameters.append(graph.node("DequantizeLinear", inputs, f"{name}/dequantise", axis=0))
+    return parameters

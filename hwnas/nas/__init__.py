@@ -1,0 +1,1 @@
+"""The folder ``nas``: say here what it is for."""

@@ -1,0 +1,208 @@
+"""Benchmark tables: every network of a space with its accuracy and costs, to judge samplers with.
+
+A table is a Parquet or CSV file with a column for each choice, one for the accuracy and one for
+each cost, and a row for each combination of options: NAS-Bench-201 and what looks like it.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError, TableError, unknown, why
+from hwnas.core.pareto import hypervolume, non_dominated
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.spaces import Genotype, Option, SearchSpace
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics import column, maximised
+
+Array = NDArray[np.float64]
+_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
+
+
+@final
+class Benchmark:
+    """A table as a space, with an evaluator and a cost model of it."""
+
+    n_affordable: int | None = None
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        rows: Mapping[tuple[Option, ...], int],
+        names: Sequence[str],
+        values: Array,
+    ):
+        self.space, self._rows = space, rows
+        self.names = tuple(names)  #: ``accuracy`` and the costs
+        self.values = values  #: ``(n, 1 + m)``
+        self._maximise = maximised(names)
+
+    def row(self, genotype: Genotype) -> int | None:
+        """Return where a genotype is in the table."""
+        options = genotype.to_dict()
+        return self._rows.get(tuple(options[name] for name in self.space.choices))
+
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
+        """Return the accuracy of the table."""
+        row = self.row(genotype)
+        assert row is not None
+        return Score(Quantity(float(self.values[row, 0]), "table"))
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the costs of the table.
+
+        Raises:
+            CompileError: the genotype is not in it.
+        """
+        row = self.row(genotype)
+        if row is None:
+            raise CompileError("It is not in the table.")
+        values = self.values[row, 1:].tolist()
+        figures = zip(self.names[1:], values, strict=True)
+        return Cost({name: Quantity(value, "table") for name, value in figures})
+
+    def fitting(self, limits: Mapping[str, float]) -> NDArray[np.intp]:
+        """Return which rows are within limits."""
+        fits = np.ones(len(self.values), bool)
+        for name, limit in limits.items():
+            values, metric = self.values[:, self.names.index(name)].tolist(), column(name)
+            fits &= [metric.violation(Quantity(value, "table"), limit) <= 0 for value in values]
+        return np.flatnonzero(fits)
+
+    def share(
+        self,
+        genotypes: Sequence[Genotype],
+        config: BenchmarkConfig,
+        limits: Mapping[str, float] | None = None,
+    ) -> float:
+        """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0.
+
+        The exact front, and the worst up to which it counts, are of what is within ``limits``.
+        """
+        values = self.values[self.fitting(limits or {})]
+        if not len(values):
+            return math.nan
+        worst = np.where(self._maximise, values.min(axis=0), values.max(axis=0)).tolist()
+        reference = [config.reference.get(n, w) for n, w in zip(self.names, worst, strict=True)]
+        rows = [row for genotype in genotypes if (row := self.row(genotype)) is not None]
+        exact = self._volume(values[non_dominated(values, self._maximise)], reference)
+        return self._volume(self.values[rows], reference) / exact if exact else math.nan
+
+    def _volume(self, values: Array, reference: Sequence[float]) -> float:
+        sign = np.where(self._maximise, -1.0, 1.0)
+        inside = (sign * values < sign * np.asarray(reference)).all(axis=1)
+        return hypervolume(values[inside], reference, self._maximise) if inside.any() else 0.0
+
+
+def load_benchmark(config: BenchmarkConfig) -> Benchmark:
+    """Read a table.
+
+    Raises:
+        TableError: it cannot be read, or does not say exactly one thing of every network.
+    """
+    path = Path(config.path)
+    table = _read(path)
+    asked = dict.fromkeys(config.costs.values(), "costs") | {config.accuracy: "accuracy"}
+    for name, option in (asked | dict.fromkeys(config.genotype, "genotype")).items():
+        if name not in table.column_names:
+            said = unknown("column", name, table.column_names)
+            raise TableError(f"table.{option} of {path}: {said}")
+    if len({*table.column_names}) < table.num_columns:
+        raise TableError(f"{path}: a column is there twice.")
+    if table.num_rows == 0:
+        raise TableError(f"{path}: there are no rows.")
+    columns = [_options(path, name, table[name]) for name in config.genotype]
+    names = ("accuracy", *config.costs)
+    sources = (config.accuracy, *config.costs.values())
+    values = np.stack(
+        [_numbers(path, n, s, table[s]) for n, s in zip(names, sources, strict=True)], axis=1
+    )
+    keys = list(zip(*columns, strict=True))
+    first: dict[tuple[Option, ...], int] = {}
+    for i, key in enumerate(keys):
+        if first.setdefault(key, i) != i:
+            raise TableError(
+                f"{path}: rows {first[key]} and {i} are of the same genotype, "
+                f"{_words(config.genotype, key)} ({len(keys) - len({*keys})} such rows in all). "
+                "Keep one of each, for example their mean."
+            )
+    choices = {n: _sorted(column) for n, column in zip(config.genotype, columns, strict=True)}
+    total = math.prod(len(options) for options in choices.values())
+    if total > len(keys) and not config.partial:
+        raise TableError(
+            f"{path}: {total - len(keys):,} of {total:,} combinations of options are missing"
+            f"{_example(choices, first)}. Complete it, or say table.partial=true to have them "
+            "count as infeasible."
+        )
+    space = SearchSpace(path.name.partition(".")[0], "table", choices, {})
+    return Benchmark(space, first, names, values)
+
+
+def _read(path: Path) -> pa.Table:
+    if path.exists() and not path.is_file():
+        raise TableError(f"table.path={path} is no file.")
+    try:
+        if path.name.endswith((".csv", ".csv.gz")):
+            return pyarrow.csv.read_csv(path)
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise TableError(f"table.path={path}: there is no such file.") from None
+    except (OSError, pa.ArrowException) as error:
+        reason = why(error)
+        raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
+
+
+def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
+    values = column.to_pylist()
+    for i, value in enumerate(values):
+        if value is None or value == "" or value != value:
+            raise TableError(f"{path}: row {i} has no '{name}'; every row needs its genotype.")
+    return [
+        v if isinstance(v, (int, float)) and not isinstance(v, bool) else str(v) for v in values
+    ]
+
+
+def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Array:
+    try:
+        values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # words, lists
+        raise TableError(f"{path}: '{name}' must be numbers, is {column.type}.") from None
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise TableError(
+            f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
+            f"of {len(values)} rows. Remove them and say table.partial=true."
+        )
+    least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
+    if len(least):
+        raise TableError(
+            f"{path}: '{name}' is {values[least[0]]:g} in row {least[0]}; allowed: above 0."
+        )
+    return values
+
+
+def _sorted(column: Sequence[Option]) -> tuple[Option, ...]:
+    """Return the options of a choice: numbers by size, others by name."""
+    return tuple(sorted({*column}))
+
+
+def _example(
+    choices: Mapping[str, tuple[Option, ...]], known: Mapping[tuple[Option, ...], int]
+) -> str:
+    """Return in words the first combination that is missing."""
+    key = next(key for key in itertools.product(*choices.values()) if key not in known)
+    return f", for example {_words(list(choices), key)}"
+
+
+def _words(names: Sequence[str], key: tuple[Option, ...]) -> str:
+    return " ".join(f"{name}={option}" for name, option in zip(names, key, strict=True))

@@ -1,0 +1,256 @@
+"""``candidates.parquet``: every candidate of a search, in order of evaluation."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hwnas.core.errors import RunError
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.run_folder import Row
+from hwnas.models.spaces import Genotype, Space
+from hwnas.models.spaces.union import ROOT
+from hwnas.tasks import metrics
+from hwnas.training.evaluation.scoring_options import ENOUGH
+
+State = Literal["complete", "stopped", "infeasible"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A genotype with its figures, or the reason why it is infeasible."""
+
+    trial: int
+    genotype: Genotype
+    figures: Quantities
+    details: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    stopped: bool = False  #: found to be dominated before all images were read
+    per_image: bytes = b""  #: what was found of each image, packed by the task, where all were read
+
+    @property
+    def id(self) -> str:
+        """The genotype's id."""
+        return self.genotype.id
+
+    @property
+    def state(self) -> State:
+        """Whether the candidate fits the target and the budget, and was scored to the end."""
+        if self.reason:
+            return "infeasible"
+        return "stopped" if self.stopped else "complete"
+
+    def to_json(self) -> Row:
+        """Return what ``from_json`` needs, but for trial, genotype and ``per_image``."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "reason": self.reason,
+            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
+            "details": dict(self.details),
+        }
+
+    @staticmethod
+    def from_json(
+        trial: int, genotype: Genotype, raw: Mapping[str, Any], per_image: bytes = b""
+    ) -> "Candidate":
+        """Return the candidate that ``to_json`` described."""
+        figures = {name: Quantity(*values) for name, values in raw["figures"].items()}
+        stopped = raw["state"] == "stopped"
+        return Candidate(
+            trial, genotype, figures, dict(raw["details"]), raw["reason"], stopped, per_image
+        )
+
+    def row(self, space: Space, metric: str) -> Row:
+        """Return the candidate as one row: identity, choices (inactive ones empty), figures.
+
+        Args:
+            space: Of the genotype.
+            metric: Column of the figure that says how well it answers.
+        """
+        options = space.assignment(self.genotype)
+        row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
+        row |= {name: options.get(name) for name in space.choices}
+        targets = dict.fromkeys(name.rpartition(".")[0] for name in self.figures if "." in name)
+        for name in (metric, *_cost_columns(targets or [""], self.figures)):
+            figure = self.figures.get(name)
+            absent = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_source"))
+            row |= absent if figure is None else figure.columns(name)
+        return row | dict(self.details)
+
+
+def _cost_columns(targets: Iterable[str], figures: Quantities) -> Iterator[str]:
+    """Yield the columns of costs on targets: of what cost models say always, of others if known."""
+    for target in targets:
+        for name in metrics.costs():
+            column = f"{target}.{name}".lstrip(".")
+            if name in metrics.GIVEN or column in figures:
+                yield column
+
+
+# Columns that finishing adds to candidates, and what that of the metric means then.
+
+ON_FRONT = "front_probability"  #: that no other candidate dominates it
+
+
+def read_column(metric: str) -> str:
+    """Return the column of what search itself read."""
+    return f"{metric}_read"
+
+
+def finished(metric: str) -> str:
+    """Return the column of the metric after finishing, on the validation split."""
+    return f"{metric}_finished"
+
+
+def is_enough(n_finished: int) -> bool:
+    """Return whether what is believed is of networks after finishing, not as they were read."""
+    return n_finished >= ENOUGH
+
+
+NAME = "candidates.parquet"
+_MOST = 10_000_000  # rows
+_MOST_BYTES = 8 << 30  # decoded
+_IDENTITY = ("trial", "id", "state", "reason")
+_PARTS = ("", "_source", "_low", "_high")
+
+
+def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None:
+    """Return the candidates of a run; ``None`` where there is no such file.
+
+    Args:
+        run: The folder of the run.
+        names: The columns; those that are not there are left out; default: all.
+
+    Raises:
+        RunError: it is not such a file.
+    """
+    path = run / NAME
+    if not path.exists():
+        return None
+    try:
+        with pq.ParquetFile(path) as file:
+            _check(path, file)
+            known = file.schema_arrow.names
+            return file.read([name for name in known if names is None or name in names])
+    except (OSError, pa.ArrowException, ValueError) as error:
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise RunError(f"{path} cannot be read: {reason}") from None
+
+
+def _check(path: Path, file: pq.ParquetFile) -> None:
+    """Refuse columns that are not as a search writes them, before they are decoded.
+
+    Raises:
+        RunError: it says which.
+    """
+    rows, schema = file.metadata.num_rows, file.schema_arrow
+    groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+    if rows > _MOST or sum(group.total_byte_size for group in groups) > _MOST_BYTES:
+        raise RunError(f"{path} cannot be read: it has {rows} rows; allowed: at most {_MOST}.")
+    if len({*schema.names}) < len(schema.names):
+        raise RunError(f"{path} cannot be read: a column is there twice.")
+    if missing := [name for name in _IDENTITY if name not in schema.names]:
+        raise RunError(f"{path} cannot be read: column '{missing[0]}' is missing.")
+    known = [name for name in schema.names if f"{name}_source" in schema.names]
+    numbers = {name + part for name in known for part in _PARTS} - {f"{n}_source" for n in known}
+    texts = {*_IDENTITY[1:], *(f"{name}_source" for name in known)}
+    for name in schema.names:
+        kind = schema.field(name).type
+        wanted = "a number" if name in numbers else "text" if name in texts else ""
+        wanted = "a whole number" if name == "trial" else wanted
+        if wanted and not _is(kind, wanted):
+            raise RunError(f"{path} cannot be read: '{name}' is of type {kind}; allowed: {wanted}.")
+
+
+def _is(kind: pa.DataType, wanted: str) -> bool:
+    if pa.types.is_null(kind):
+        return True
+    if wanted == "text":
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    whole = bool(pa.types.is_integer(kind))
+    return whole or (wanted == "a number" and bool(pa.types.is_floating(kind)))
+
+
+def read_candidates(
+    run: Path, spaces: Sequence[str], details: Sequence[str] = ()
+) -> list[Candidate] | None:
+    """Return the candidates of a run; ``None`` where there is no such file.
+
+    Args:
+        run: The folder of the run.
+        spaces: The names of its search spaces.
+        details: Which other columns are read, where there are such.
+
+    Raises:
+        RunError: it is not such a file.
+    """
+    if (table := read_table(run)) is None:
+        return None
+    columns: list[str] = table.column_names
+    try:
+        choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality(columns))]
+        known = [name for name in columns if f"{name}_source" in columns]
+        found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
+        own = [name for name in details if name in columns]
+        if not own:
+            return found
+        rows = zip(*(table[name].to_pylist() for name in own), strict=True)
+        return [
+            replace(c, details={n: v for n, v in zip(own, row, strict=True) if v is not None})
+            for c, row in zip(found, rows, strict=True)
+        ]
+    except (StopIteration, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__} {error}"
+        raise RunError(f"{run / NAME} is not as a search writes it: {reason}.") from None
+
+
+def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return columns of the candidates; those that are not there are left out."""
+    table = read_table(run, names)
+    found: dict[str, list[Any]] = {} if table is None else table.to_pydict()
+    return found
+
+
+def _candidates(
+    columns: Mapping[str, Sequence[Any]],
+    spaces: Sequence[str],
+    choices: Sequence[str],
+    known: Sequence[str],
+) -> list[Candidate]:
+    """Return the candidates of a table by its columns, which is quicker than by its rows."""
+    options = zip(*(columns[name] for name in choices), strict=True)
+    several = len(spaces) > 1
+    of = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
+    places = {space: _places(f"{space}." if several else "", choices) for space in spaces}
+    figures = [
+        _figures(*(columns[f"{name}{part}"] for part in ("", "_source", "_low", "_high")))
+        for name in known
+    ]
+    identity = zip(*(columns[name] for name in ("trial", "state", "reason")), strict=True)
+    return [
+        Candidate(
+            trial,
+            Genotype(space, tuple((n, row[i]) for n, i in places[space] if row[i] is not None)),
+            {n: figure for n, figure in zip(known, own, strict=True) if figure is not None},
+            {},
+            reason,
+            state == "stopped",
+        )
+        for (trial, state, reason), space, row, own in zip(
+            identity, of, options, zip(*figures, strict=True), strict=True
+        )
+    ]
+
+
+def _places(prefix: str, choices: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the choices of one space, as it calls them, with their positions."""
+    return [(n.removeprefix(prefix), i) for i, n in enumerate(choices) if n.startswith(prefix)]
+
+
+def _figures(*parts: Sequence[Any]) -> list[Quantity | None]:
+    """Return the figures of a column: of values, sources and ends of intervals."""
+    return [None if part[0] is None else Quantity(*part) for part in zip(*parts, strict=True)]

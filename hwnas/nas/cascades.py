@@ -1,0 +1,262 @@
+"""Cascades: a network answers, and images that it is not sure of go on to a slower one.
+
+Thresholds are chosen on one half of the validation split, and what they come to is predicted from
+the other half; the test split, which chose nothing, says what became of it. Both networks are on
+the device and run one after the other, or the second one is on another target, behind a link.
+
+Source: Viola and Jones, "Rapid object detection using a boosted cascade of simple features", 2001,
+https://doi.org/10.1109/CVPR.2001.990517; by the largest probability: Wang et al., "IDK cascades",
+2017, https://arxiv.org/abs/1706.00885.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.pareto import non_dominated
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.run_folder import Row
+from hwnas.tasks.intervals import share_of
+from hwnas.tasks.metrics import column, costs
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.predictions import ExitPredictionRecord
+
+LATENCY, ENERGY = "latency_ms", "energy_mj"
+_WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
+EXPECTED = f"expected_{LATENCY}"
+_PRICE = "cost_usd_per_m"
+_SHARES = np.arange(1, 40) / 40  # of images that may go on
+LEAST = 50  #: images of a half: fewer say next to nothing
+_OF_ONE = ("sram_kib", "power_w")  # at any moment: only one network runs
+MAXIMISE = (True, False)  #: accuracy, expected latency
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CascadeStage:
+    """A verified network, with what its artefact answered."""
+
+    id: str
+    costs: Quantities
+    heard: Mapping[str, ExitPredictionRecord]  #: by split
+
+    @property
+    def latency_ms(self) -> float:
+        """The latency of an image."""
+        return self.costs[LATENCY].value
+
+
+@dataclass(frozen=True)
+class CascadeStatistics:
+    """What a cascade came to on some images."""
+
+    share: Quantity  #: of images that went on
+    accuracy: Quantity
+    costs: Quantities  #: of an image, on the average: ``expected_latency_ms``, ...
+
+
+@dataclass(frozen=True)
+class CascadeLink:
+    """What it takes to reach the second network on another target."""
+
+    target: str  #: that it is on
+    latency_ms: float  #: there and back
+    usd_per_m: float  #: of a million images that go on, without what the target itself takes
+
+
+@final
+@dataclass(frozen=True)
+class Cascade:
+    """Two networks and a threshold."""
+
+    first: CascadeStage
+    second: CascadeStage
+    threshold: float  #: what is less sure goes on
+    way: CascadeLink | None = None  #: ``None``: both are on the device
+    #: of single networks of the device and cascades, by expected latency on the test split
+    on_front: bool = False
+
+    @property
+    def worst(self) -> dict[str, Quantity]:
+        """What an image costs the device that goes on, and what the networks on it hold."""
+        a, b = self.first.costs, self.second.costs
+        both = [n for n in costs() if n in a and n in b and not column(n).mean_of]
+        if self.way is None:
+            return {n: _together(n, a[n], b[n]) for n in both}
+        # Of what happens elsewhere, the device waits for the answer.
+        own = {n: figure for n, figure in a.items() if n not in _WAITED}
+        return own | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
+
+    @property
+    def predicted(self) -> CascadeStatistics:
+        """What the half of the validation split says that chose no threshold."""
+        return self._seen("validation", slice(1, None, 2))
+
+    @property
+    def verified(self) -> CascadeStatistics:
+        """What the test split says."""
+        return self._seen("test", slice(None))
+
+    @property
+    def later_ms(self) -> float:
+        """The latency that an image has in addition that goes on."""
+        return self._later(LATENCY).value
+
+    def row(self, metric: str) -> Row:
+        """Return the cascade as a row; its share of right answers is a value of the metric."""
+        row: Row = {"first": self.first.id, "second": self.second.id, "threshold": self.threshold}
+        row |= {} if self.way is None else {"second_target": self.way.target}
+        for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
+            row |= seen.share.columns(f"{prefix}share")
+            row |= seen.accuracy.columns(f"{prefix}{metric}")
+            for name, figure in seen.costs.items():
+                row |= figure.columns(f"{prefix}{name}")
+        for name, figure in self.worst.items():
+            row |= figure.columns(name)
+        return row | {"verified_on_front": self.on_front}
+
+    def _seen(self, split: str, part: slice) -> CascadeStatistics:
+        first, second = self.first.heard[split], self.second.heard[split]
+        on = first.confidence[part] < self.threshold
+        right = np.where(on, second.correct[part], first.correct[part])
+        share = share_of(on)
+        names = [LATENCY] if self.way is not None else [LATENCY, ENERGY]
+        known = [n for n in names if n in self.first.costs and n in self.second.costs]
+        expected = {
+            f"expected_{name}": _expected(self.first.costs[name], self._later(name), share)
+            for name in known
+        }
+        if self.way is not None:
+            own = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
+            price = _together(_PRICE, own, Quantity(self.way.usd_per_m, "modelled"))
+            expected["expected_usd_per_m"] = _expected(Quantity(0.0, "modelled"), price, share)
+        return CascadeStatistics(share, share_of(right), expected)
+
+    def _later(self, name: str) -> Quantity:
+        """Return what the second network takes, and reaching it."""
+        figure = self.second.costs[name]
+        if name not in _WAITED or self.way is None:
+            return figure
+        more = self.way.latency_ms
+        low, high = (None if end is None else end + more for end in (figure.low, figure.high))
+        return Quantity(figure.value + more, figure.source, low, high)
+
+
+def find_cascades(
+    stages: Sequence[CascadeStage],
+    budget: Budget,
+    others: Sequence[CascadeStage] = (),
+    way: CascadeLink | None = None,
+) -> list[Cascade]:
+    """Return the cascades on the front of those and single networks, the fastest first.
+
+    The front is that of accuracy and expected latency, on the half that thresholds are chosen on.
+    A cascade fits the budget if an image that goes on does.
+
+    Args:
+        stages: Networks that each fit the budget, with answers to the same images.
+        budget: Of the device that they are on.
+        others: Networks on another target that images may go on to, too.
+        way: To it.
+    """
+    sizes = {len(stage.heard["validation"].correct) for stage in (*stages, *others)}
+    if len(sizes) != 1 or min(sizes) < 2 * LEAST:
+        return []
+    tried = [found for pair in _pairs(stages, budget, others, way) for found in _swept(pair)]
+    alone = [(half(s.heard["validation"].correct).mean(), s.latency_ms) for s in stages]
+    points = np.array([*alone, *(point for _, point in tried)])
+    stays = non_dominated(points, MAXIMISE)[len(alone) :]
+    chosen = [c for (c, _), is_on in zip(tried, stays, strict=True) if is_on]
+    return _judged(stages, sorted(chosen, key=lambda c: c.predicted.costs[EXPECTED].value))
+
+
+def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[float]:
+    """Return how much faster cascades on the front are than the fastest network as accurate.
+
+    By expected latency on the test split; those that no network equals in accuracy are left out.
+    """
+    ratios = []
+    for cascade in cascades:
+        seen = cascade.verified
+        equal = [s.latency_ms for s in stages if _accuracy(s) >= seen.accuracy.value]
+        if cascade.on_front and equal:
+            ratios.append(min(equal) / seen.costs[EXPECTED].value)
+    return sorted(ratios)
+
+
+def _accuracy(stage: CascadeStage) -> float:
+    return float(stage.heard["test"].correct.mean())
+
+
+def _judged(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
+    """Mark the cascades that nothing dominates on the test split."""
+    seen = [cascade.verified for cascade in cascades]
+    points = [(_accuracy(s), s.latency_ms) for s in stages]
+    points += [(s.accuracy.value, s.costs[EXPECTED].value) for s in seen]
+    stays = non_dominated(np.array(points), MAXIMISE)[len(stages) :]
+    return [replace(c, on_front=bool(is_on)) for c, is_on in zip(cascades, stays, strict=True)]
+
+
+def _pairs(
+    stages: Sequence[CascadeStage],
+    budget: Budget,
+    others: Sequence[CascadeStage],
+    way: CascadeLink | None,
+) -> Iterator[Cascade]:
+    """Yield pairs that fit the budget when both networks run; they have no threshold yet."""
+    here = (p for p in permutations(stages, 2) if p[0].latency_ms < p[1].latency_ms)
+    pairs = [Cascade(*pair, 0.0) for pair in here]
+    pairs += [Cascade(*pair, 0.0, way) for pair in product(stages, others)]
+    for pair in pairs:
+        if budget.limits.keys() <= pair.worst.keys() and not budget.exceeded(pair.worst):
+            yield pair
+
+
+def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
+    """Yield cascades of a pair, with accuracy and expected latency on the half that chooses."""
+    first, second = (stage.heard["validation"] for stage in (pair.first, pair.second))
+    confidence, right, later = map(half, (first.confidence, first.correct, second.correct))
+    ordered = np.sort(confidence)
+    for threshold in np.unique(ordered[(_SHARES * len(ordered)).astype(np.intp)]).tolist():
+        on = confidence < threshold
+        if on.any():
+            latency = pair.first.latency_ms + float(on.mean()) * pair.later_ms
+            point = float(np.where(on, later, right).mean()), latency
+            yield replace(pair, threshold=threshold), point
+
+
+def half(values: NDArray[np.generic]) -> Array:
+    """Return every second value: the half that thresholds are chosen on."""
+    return values[::2].astype(np.float64)
+
+
+def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
+    """Return what two networks cost that both run, one after the other."""
+    source = a.source if a.source == b.source else "modelled"
+    value = _combined(name, a.value, b.value)
+    if a.std == b.std == 0:
+        return Quantity(value, source)
+    return Quantity(
+        value, source, _combined(name, a.lower, b.lower), _combined(name, a.upper, b.upper)
+    )
+
+
+def _combined(name: str, a: float, b: float) -> float:
+    if column(name).maximise:  # rates, as images a second
+        return a * b / (a + b) if a + b else 0.0
+    return max(a, b) if name in _OF_ONE else a + b
+
+
+def _expected(a: Quantity, b: Quantity, share: Quantity) -> Quantity:
+    """Return what an image costs on the average, where a share of images goes on."""
+    source = a.source if a.source == b.source else "modelled"
+    return Quantity(
+        a.value + share.value * b.value,
+        source,
+        a.lower + share.lower * b.lower,
+        a.upper + share.upper * b.upper,
+    )

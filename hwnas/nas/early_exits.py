@@ -1,0 +1,265 @@
+"""Early exits: an image leaves a network at the first exit that is sure enough of it.
+
+Thresholds are not searched: they are swept for each verified network over what its exits answered.
+As for cascades, one half of the validation split chooses them, the other one foresees what they
+come to, and the test split says what became of it.
+
+Source: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
+Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; by the largest probability: Kaya et al.,
+"Shallow-Deep Networks", ICML 2019, https://arxiv.org/abs/1810.07052.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.pareto import non_dominated
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.run_folder import Row
+from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
+from hwnas.tasks.intervals import share_of
+from hwnas.tasks.predictions import ExitPredictionRecord, leaving
+
+POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
+NEVER = 2.0  #: a threshold that no probability reaches
+_TRIED = 1600  # combinations of thresholds of a network
+_FORESEES = slice(1, None, 2)  # the half of the validation split that chooses nothing
+_ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class ExitNetworkResults:
+    """A verified network with exits."""
+
+    id: str
+    costs: Quantities  #: of an image that runs to the end, and what the network holds
+    segments: Sequence[Quantities]  #: what each segment costs
+    heard: Sequence[Mapping[str, ExitPredictionRecord]]  #: of each exit and of the end: by split
+
+    def accuracy(self, split: str, part: slice = _ALL) -> float:
+        """Return the share of right answers at the end."""
+        return float(self.heard[-1][split].correct[part].mean())
+
+
+@dataclass(frozen=True)
+class ExitStatistics:
+    """What thresholds came to on some images."""
+
+    left: tuple[Quantity, ...]  #: shares of images that left at each exit
+    accuracy: Quantity
+    costs: Quantities  #: of an image, on the average: ``expected_latency_ms``, ...
+
+
+@final
+@dataclass(frozen=True)
+class EarlyExits:
+    """A network with thresholds."""
+
+    network: ExitNetworkResults
+    thresholds: tuple[float, ...]  #: what is as sure, or surer, leaves there
+    #: by accuracy and expected latency on the test split, of all networks and thresholds
+    on_front: bool = False
+
+    @property
+    def chosen(self) -> ExitStatistics:
+        """What the half of the validation split says that chooses thresholds."""
+        return self._seen("validation", slice(None, None, 2))
+
+    @property
+    def predicted(self) -> ExitStatistics:
+        """What the other half says."""
+        return self._seen("validation", _FORESEES)
+
+    @property
+    def verified(self) -> ExitStatistics:
+        """What the test split says."""
+        return self._seen("test", _ALL)
+
+    def at_proof(self, n_images: int) -> Quantities:
+        """Return the costs that a proof on other images may find, where chance is not kind.
+
+        Below each upper end stays that of what so many others come to, with 97.5 %: chance among
+        the images that foresee is one part of it, chance among the others the second, and their own
+        interval the third.
+        """
+        at = self._at("validation", _FORESEES)
+        ratio = math.sqrt(len(at) / n_images)
+
+        def widened(share: Quantity) -> Quantity:
+            here = share.upper - share.value
+            high = share.value + math.hypot(here, here * ratio) + here * ratio
+            return replace(share, high=min(1.0, high))
+
+        return self._costs([widened(share) for share in self._reached(at)])
+
+    def of(self, segments: Sequence[Quantities]) -> "EarlyExits":
+        """Return the same thresholds where segments cost something else."""
+        return replace(self, network=replace(self.network, segments=segments))
+
+    @property
+    def share_of_worst(self) -> float:
+        """The expected latency on the test split as a share of that of the whole way."""
+        return self.verified.costs[EXPECTED].value / self.network.costs[LATENCY].value
+
+    @property
+    def lost(self) -> float:
+        """Percentage points of accuracy on the test split that leaving early loses."""
+        return 100 * (self.network.accuracy("test") - self.verified.accuracy.value)
+
+    @property
+    def deviation(self) -> float:
+        """By which share the expected latency on the test split is off what was foreseen."""
+        return self.verified.costs[EXPECTED].value / self.predicted.costs[EXPECTED].value - 1
+
+    def row(self, metric: str) -> Row:
+        """Return the network and its thresholds as a row; first what was foreseen.
+
+        Args:
+            metric: Of the task: shares of right answers are its values.
+        """
+        words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
+        row: Row = {"id": self.network.id, "thresholds": words}
+        for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
+            for i, share in enumerate(seen.left):
+                row |= share.columns(f"{prefix}left_{i}")
+            row |= seen.accuracy.columns(f"{prefix}{metric}")
+            for name, figure in seen.costs.items():
+                row |= figure.columns(f"{prefix}{name}")
+        row[f"verified_{metric}_at_end"] = self.network.accuracy("test")
+        for name in (LATENCY, ENERGY):
+            if name in self.network.costs:
+                row |= self.network.costs[name].columns(name)
+        return row | {"verified_on_front": self.on_front}
+
+    def _seen(self, split: str, part: slice) -> ExitStatistics:
+        at = self._at(split, part)
+        right = np.stack([of[split].correct[part] for of in self.network.heard])
+        left = tuple(share_of(at == i) for i in range(len(self.network.segments) - 1))
+        accuracy = share_of(right[at, np.arange(len(at))])
+        return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
+
+    def _at(self, split: str, part: slice) -> NDArray[np.intp]:
+        """Return where images leave: int of shape ``(n_images,)``."""
+        exits = [of[split].confidence[part] for of in self.network.heard[:-1]]
+        return leaving(np.stack(exits), self.thresholds)
+
+    def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
+        """Return which share of images reaches each segment."""
+        return [share_of(at >= i) for i in range(len(self.network.segments))]
+
+    def _costs(self, reached: Sequence[Quantity]) -> Quantities:
+        segments = self.network.segments
+        return {
+            f"expected_{name}": _expected([of[name] for of in segments], reached)
+            for name in (LATENCY, ENERGY)
+            if all(name in of for of in segments)
+        }
+
+
+def swept(network: ExitNetworkResults) -> list[EarlyExits]:
+    """Return the thresholds that nothing dominates on the half that chooses, the fastest first.
+
+    Networks that answered too few images have none.
+    """
+    if len(network.heard[-1]["validation"].correct) < 2 * LEAST:
+        return []
+    tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
+    points = np.array([_point(each.chosen) for each in tried])
+    stays = non_dominated(points, MAXIMISE)
+    kept = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
+    return [each for _, each in sorted(kept, key=lambda pair: pair[0])]
+
+
+def expected(
+    costs: Quantities,
+    segments: Sequence[Quantities],
+    heard: Mapping[str, Sequence[ExitPredictionRecord]],
+) -> Quantities:
+    """Return what an image costs on the average that leaves early.
+
+    One half of the validation split chooses thresholds that lose at most ``POINTS``. The test split
+    says the costs, where it is known; else the other half.
+
+    Args:
+        costs: Of an image that runs to the end.
+        segments: What each segment costs.
+        heard: What each exit answered, and the end, by split; without exits nothing leaves.
+
+    Raises:
+        ConfigError: the costs of segments are not known.
+    """
+    each = [dict(zip(heard, of, strict=True)) for of in zip(*heard.values(), strict=True)]
+    if len(each) < 2:
+        return to_the_end(costs)
+    if not segments:
+        raise ConfigError(
+            "What leaving early comes to needs the costs of segments, which this target's cost "
+            "model does not say: leave expected latency and energy out."
+        )
+    early = within(swept(ExitNetworkResults("", costs, segments, each)), POINTS)
+    if early is None:  # too few images
+        return to_the_end(costs)
+    return (early.verified if "test" in heard else early.predicted).costs
+
+
+def to_the_end(costs: Quantities) -> Quantities:
+    """Return the expected costs of images of which none leaves early."""
+    return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
+
+
+def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
+    """Mark the thresholds that no network dominates on the test split, leaving early or not."""
+    if not found:
+        return []
+    networks = {each.network.id: each.network for each in found}
+    ends = [(n.accuracy("test"), n.costs[LATENCY].value) for n in networks.values()]
+    points = np.array([*ends, *(_point(each.verified) for each in found)])
+    stays = non_dominated(points, MAXIMISE)[len(ends) :]
+    return [replace(e, on_front=bool(is_on)) for e, is_on in zip(found, stays, strict=True)]
+
+
+def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
+    """Return the fastest thresholds of one network that lose at most so many points.
+
+    What is lost, and which are fastest, says the half of the validation split that chooses.
+    """
+    kept = []
+    for each in found:
+        seen = each.chosen
+        end = float(half(each.network.heard[-1]["validation"].correct).mean())
+        if 100 * (end - seen.accuracy.value) <= points:
+            kept.append((seen.costs[EXPECTED].value, each))
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+
+
+def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
+    """Yield thresholds of all exits: those that even shares of images reach, and never."""
+    n_each = max(3, int(_TRIED ** (1 / (len(network.heard) - 1))))
+    of_each = []
+    for heard in network.heard[:-1]:
+        ordered = np.sort(half(heard["validation"].confidence))
+        places = (np.arange(n_each - 1) / (n_each - 1) * len(ordered)).astype(np.intp)
+        of_each.append([*np.unique(ordered[places]).tolist(), NEVER])
+    yield from product(*of_each)
+
+
+def _point(seen: ExitStatistics) -> tuple[float, float]:
+    return seen.accuracy.value, seen.costs[EXPECTED].value
+
+
+def _expected(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Quantity:
+    """Return what an image costs on the average, given which share of images reaches a segment."""
+    sources = {figure.source for figure in figures}
+    low, value, high = (
+        sum(
+            getattr(f, end) * getattr(share, end) for f, share in zip(figures, reached, strict=True)
+        )
+        for end in ("lower", "value", "upper")
+    )
+    return Quantity(value, sources.pop() if len(sources) == 1 else "modelled", low, high)

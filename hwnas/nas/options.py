@@ -1,0 +1,57 @@
+"""Who proposes candidates, and where trials are kept: the options ``sampler.*`` and ``study.*``."""
+
+from dataclasses import dataclass, field
+
+from hwnas.core import database
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.options import check_bounds, within
+from hwnas.training.evaluation.scoring_options import FEATURES
+
+SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
+NAME = "hwnas"  #: of the study in a file
+
+
+@dataclass
+class SamplerConfig:
+    """Which sampler proposes candidates."""
+
+    name: str = "pareto"
+    population_size: int = within("[2, 10_000]", 50)  #: of nsga2
+    #: trials before the model of pareto, tpe and gp
+    n_startup_trials: int = within("[1, 1_000_000]", 20)
+    #: what pareto reads of untrained candidates: params, macs, synflow, naswot
+    features: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.name not in SAMPLERS:
+            raise ConfigError(unknown("sampler", self.name, SAMPLERS))
+        check_bounds(self, "sampler.")
+        for name in self.features:
+            if name not in FEATURES:
+                raise ConfigError(unknown("feature in sampler.features", name, FEATURES))
+        if self.features and self.name != "pareto":
+            raise ConfigError(
+                f"sampler.features={self.features}: only sampler=pareto reads features, not "
+                f"sampler={self.name}."
+            )
+        if len(set(self.features)) < len(self.features):
+            raise ConfigError(f"sampler.features must be different, got {self.features}.")
+
+
+@dataclass
+class StudyConfig:
+    """Where the study is kept, and how many processes work on it."""
+
+    storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
+    name: str = NAME  #: of the study in that database
+    #: processes of this command; default: one, or one a core where candidates are trained alone
+    workers: int | None = within("[1, 1024]", None)
+    #: a worker without a sign of life for so long is dead; its trial is retried
+    grace_s: int = within("[1, 604_800]", 60)
+    #: how long a database that does not answer is waited for
+    patience_s: int = within("[0, 604_800]", 60)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "study.")
+        if self.storage is not None:
+            self.storage = database.checked(self.storage)

@@ -1,0 +1,1 @@
+"""The folder ``pareto``: say here what it is for."""

@@ -1,0 +1,345 @@
+"""What is expected of candidates: models of their error and costs, and what they would gain."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.gaussian_process import Hyperparameters, Surrogate, fit_hyperparameters
+from hwnas.core.pareto import hypervolume, non_dominated
+from hwnas.nas.pareto.acquisition import expected_improvement, log_normal_improvement
+from hwnas.nas.pareto.features import Assignment
+from hwnas.nas.pareto.models import DurationModel, FeasibilityModel, ModelledCost, calibrated, logs
+
+Array = NDArray[np.float64]
+#: Assignments to what is known of them beside their choices and costs, ``(n, k)``.
+Knowledge = Callable[[Sequence[Assignment]], Array]
+
+_MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
+REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
+# How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
+# take all the attention of a model of those that do.
+CLIP = 0.5
+
+# What uncertainty is multiplied by, in turns: a model that is wrong and sure of it is found out by
+# what is proposed as if it were less sure.
+_CURIOSITIES = (0.5, 1.0, 2.0)
+# Of the range of the first candidates: a line must not be followed to where a cost is zero.
+_WITHIN = -2.0, 3.0
+_WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
+
+
+@dataclass(frozen=True)
+class CostedCandidates:
+    """Candidates with what is known before they are evaluated."""
+
+    assignments: Sequence[Assignment]
+    features: Array
+    costs: Array
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of trials.
+
+    ``(n, d)`` features, ``(n, m)`` costs, and ``(n,)`` of all that is of the error.
+
+    The error of what broke a limit is NaN: it may not have been evaluated.
+    """
+
+    numbers: Sequence[int]
+    assignments: Sequence[Assignment]
+    features: Array
+    errors: Array
+    costs: Array
+    stds: Array  #: of the logarithms of errors, by how they were read; 0: exactly, or not known
+    #: How far the logarithms of errors lay above what was expected, in the standard deviations that
+    #: the model said; NaN where it was not asked.
+    surprises: Array
+    seconds: Array  #: that trials took; NaN where that is not known
+    pending: Sequence[Assignment]  #: under evaluation by other workers
+    n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
+    refused: Sequence[Array] = ()  #: features of what the target refuses: it has no error, no costs
+
+    @property
+    def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
+        """The features of all that was tried, and whether each fits all limits, ``(n,)``."""
+        fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
+        return [*self.features, *self.refused], fitted
+
+    @property
+    def evaluated(self) -> "History":
+        """Only what has an error."""
+        return self.only(np.flatnonzero(np.isfinite(self.errors)))
+
+    def first(self, n: int) -> "History":
+        """Only the first trials."""
+        return self.only(np.arange(n))
+
+    def only(self, rows: NDArray[np.intp]) -> "History":
+        """Only these trials."""
+        return History(
+            [self.numbers[i] for i in rows],
+            [self.assignments[i] for i in rows],
+            self.features[rows],
+            self.errors[rows],
+            self.costs[rows],
+            self.stds[rows],
+            self.surprises[rows],
+            self.seconds[rows],
+            self.pending,
+            self.n_ahead,
+            self.refused,
+        )
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of candidates."""
+
+    errors: Surrogate
+    inputs: "Inputs"
+    costs: Sequence[ModelledCost]  #: empty where they are known
+    front_errors: Array
+    front_costs: Array
+    reference: Sequence[float]  #: error and costs up to which gains count
+    highest: float  #: the error up to which they count by ratios of costs
+    reading: float  #: the standard deviation of a reading of the logarithm of an error
+    within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
+    curiosity: float  #: what uncertainty is multiplied by where gains are reckoned
+    pace: DurationModel | None = None  #: how long trials take, where gains count by the second
+    odds: FeasibilityModel | None = None  #: that candidates fit, where some that were tried did not
+
+    def merits(self, known: CostedCandidates) -> Array:
+        """Return gains, or those for each second, times the odds that candidates fit, ``(n,)``."""
+        merits = self.gains(known)
+        if self.pace is not None:
+            merits = merits / self.pace(known.assignments)
+        return merits if self.odds is None else merits * self.odds(known.features)
+
+    def gains(self, known: CostedCandidates) -> Array:
+        """Return the expected gain of candidates as a share of the hypervolume, ``(n,)``.
+
+        Where costs span a wide range, it is the mean of that and of the same with logarithms of
+        costs: half as slow is as much at a hundredth of the limit as at the limit, where the
+        hypervolume itself hardly sees what is cheap. There, errors count up to those of the
+        cheapest: what lies between them and the others would gain nothing otherwise.
+        """
+        mean, std = self._predict(known)
+        improvement = log_normal_improvement(mean, self.curiosity * std)
+        shares = []
+        for scaled in (np.asarray, _log) if self.by_ratio else (np.asarray,):
+            front, limits = scaled(self.front_costs), self._limits(scaled)
+            gains = expected_improvement(
+                scaled(known.costs), improvement, self.front_errors, front, limits
+            )
+            shares.append(gains / (self._volume(scaled) or 1.0))
+        return np.asarray(np.mean(shares, axis=0))
+
+    def intervals(self, known: CostedCandidates) -> Array:
+        """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
+
+        ``(n, 4)``. The error is the one that will be read, with what a reading of the usual kind
+        adds; ``std`` is the model's own standard deviation of its logarithm.
+        """
+        mean, std = self._predict(known)
+        std = np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
+        low, high = self.within
+        return np.column_stack(
+            [np.exp(mean), np.exp(mean + low * std), np.exp(mean + high * std), std]
+        )
+
+    @property
+    def volume(self) -> float:
+        """The hypervolume of the front, up to where gains are counted."""
+        return self._volume(np.asarray)
+
+    @property
+    def by_ratio(self) -> bool:
+        """Whether costs span so wide a range that they count by their logarithms, too."""
+        costs = np.vstack([self.front_costs, self.reference[1:]])
+        low, high = costs.min(axis=0), costs.max(axis=0)
+        return bool((low > 0).all() and (high > _WIDE * low).any())
+
+    def _limits(self, scaled: Callable[[Array], Array]) -> tuple[float, ...]:
+        error = self.highest if scaled is _log else self.reference[0]
+        return (error, *scaled(np.array(self.reference[1:])).tolist())
+
+    def _volume(self, scaled: Callable[[Array], Array]) -> float:
+        points = np.column_stack([self.front_errors, scaled(self.front_costs)])
+        limits = self._limits(scaled)
+        inside = (points < np.asarray(limits)).all(axis=1)
+        if not inside.any():
+            return 0.0
+        return hypervolume(points[inside], limits, [False] * points.shape[1])
+
+    def _predict(self, known: CostedCandidates) -> tuple[Array, Array]:
+        return self.errors.predict(self.inputs(known))
+
+
+@final
+class Inputs:
+    """What the model of the error reads: choices, costs, and what else is known of candidates.
+
+    What a network costs says something of its accuracy.
+
+    Args:
+        first: What costs and knowledge are scaled by.
+        knowledge: What else is known.
+        n_shares: How many of the features of choices sum up a candidate: the last ones.
+    """
+
+    def __init__(
+        self, first: CostedCandidates | History, knowledge: Knowledge | None, n_shares: int
+    ):
+        self._logarithmic = bool((first.costs > 0).all())
+        self._knowledge = knowledge
+        values = self._values(first)
+        self._low, spread = values.min(axis=0), np.ptp(values, axis=0)
+        self._range = np.where(spread > 1e-9, spread, 1.0)  # alike so far: nothing to scale by
+        #: How many of the inputs sum up a candidate: the last ones.
+        self.n_summary = n_shares + values.shape[1]
+
+    def __call__(self, of: CostedCandidates | History) -> Array:
+        """Return the inputs, ``(n, d + m + k)``."""
+        scaled = (self._values(of) - self._low) / self._range
+        return np.hstack([of.features, scaled.clip(*_WITHIN)])
+
+    def _values(self, of: CostedCandidates | History) -> Array:
+        costs = _log(of.costs) if self._logarithmic else of.costs
+        if self._knowledge is None or not of.assignments:
+            return costs
+        return np.hstack([costs, np.asarray(self._knowledge(of.assignments), np.float64)])
+
+
+@final
+class Learner:
+    """Fits models to trials. What it returns is a function of the trials alone.
+
+    Args:
+        n_startup: Trials before the first model.
+        n_shares: How many features of choices sum up a candidate: the last ones.
+    """
+
+    def __init__(self, n_startup: int, n_shares: int):
+        self._n_startup, self._n_shares = n_startup, n_shares
+        self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
+
+    def costs(self, history: History) -> list[ModelledCost]:
+        """Return a model of each cost."""
+        chosen = _most_telling(history)
+        features = history.features[chosen]
+        found = []
+        for which, costs in enumerate(history.costs.T, 1):
+            first = history.first(self._n_known(history))
+            told = _most_telling(first)
+            values = logs(costs[: len(first.errors)])[told]
+            observed = (first.features[told], values, np.zeros(len(values)))
+            parameters = self._fit(which, *observed, self._n_shares)
+            found.append(ModelledCost(features, costs[chosen], parameters))
+        return found
+
+    def expectation(
+        self,
+        evaluated: History,
+        costs: Sequence[ModelledCost],
+        pending: CostedCandidates | None,
+        everything: Array | None,
+        knowledge: Knowledge | None = None,
+        pace: DurationModel | None = None,
+    ) -> Expectation:
+        """Return what is expected of candidates.
+
+        Args:
+            evaluated: Trials with an error, ``n_startup`` of them at least.
+            costs: Models of costs that are not known.
+            pending: What others evaluate: it counts as if it turned out as expected.
+            everything: Costs of all candidates that fit ``(n, m)``, where they are known.
+            knowledge: What the model of the error reads beside choices and costs.
+            pace: How long trials take, where gains count by the second.
+        """
+        startup = evaluated.first(self._n_startup)
+        limit = float(np.quantile(startup.errors, REFERENCE))
+        inputs = Inputs(startup, knowledge, self._n_shares)
+
+        def observed(history: History) -> tuple[Array, Array, Array]:
+            told = history.only(_most_telling(history))
+            logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
+            return inputs(told), logs, told.stds
+
+        known = observed(evaluated.first(self._n_known(evaluated)))
+        parameters = self._fit(0, *known, inputs.n_summary)
+        x, y, stds = observed(evaluated)
+        errors = Surrogate(x, y, parameters, stds)
+        points = np.column_stack([_denoised(evaluated, y, errors), evaluated.costs])
+        if pending is not None:
+            expected = errors.predict(inputs(pending))[0]
+            both = np.vstack([x, inputs(pending)])
+            all_stds = np.append(stds, np.zeros(len(expected)))
+            errors = Surrogate(both, np.append(y, expected), parameters, all_stds)
+            points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
+        if everything is None or len(everything) == 0:
+            everything = points[:, 1:]
+        worst = everything.max(axis=0)
+        first = np.column_stack([startup.errors, startup.costs])
+        best = startup.errors[non_dominated(first, [False] * first.shape[1])]
+        highest = max(limit, min(float(best.max()), limit * math.exp(CLIP)))
+        front = points[non_dominated(points, [False] * points.shape[1])]
+        reference = (limit, *(worst + 1e-3 * np.abs(worst)))
+        reading = float(np.median(evaluated.stds))
+        within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
+        n_seen = len(evaluated.errors) + len(evaluated.pending)
+        curiosity = _CURIOSITIES[n_seen % len(_CURIOSITIES)]
+        told = (front[:, 0], front[:, 1:], reference, highest, reading, within, curiosity, pace)
+        return Expectation(errors, inputs, costs, *told)
+
+    def _n_known(self, history: History) -> int:
+        """Return to how many trials is fitted: again whenever a tenth more are known."""
+        n = self._n_startup
+        while (more := max(n + 1, n * 11 // 10)) <= len(history.errors):
+            n = more
+        return min(n, len(history.errors))
+
+    def _fit(self, which: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
+        key = (which, x.shape[1], y.tobytes() + stds.tobytes())
+        if key not in self._fitted:
+            self._fitted[key] = fit_hyperparameters(x, y, stds, n_summary)
+        return self._fitted[key]
+
+
+def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
+    """Return errors as they are believed to be, where readings of them are known to be noisy.
+
+    The lowest of many noisy readings was lucky: a front of readings would ask too much of
+    candidates. What was read exactly is as it was read.
+
+    Args:
+        evaluated: Trials with an error.
+        told: Logarithms of errors as the model was told them, ``(n_told,)``.
+        errors: The model.
+    """
+    if not evaluated.stds.any():
+        return evaluated.errors
+    chosen = _most_telling(evaluated)
+    found = evaluated.errors.copy()
+    # Of errors that count as lower than they were read, the rest is taken as read.
+    found[chosen] *= np.exp(errors.observed()[0] - told)
+    return found
+
+
+def _log(costs: Array) -> Array:
+    return np.asarray(np.log(np.maximum(costs, 1e-300)))
+
+
+def _most_telling(history: History) -> NDArray[np.intp]:
+    """Return which observations are kept where there are too many: the best, and some of all."""
+    n = len(history.errors)
+    if n <= _MOST:
+        return np.arange(n)
+    best = np.argsort(history.errors, kind="stable")[: _MOST * 3 // 4]  # NaN last
+    rest = np.setdiff1d(np.arange(n), best)
+    spread = rest[np.linspace(0, len(rest) - 1, _MOST - len(best)).astype(np.intp)]
+    return np.sort(np.concatenate([best, spread]))

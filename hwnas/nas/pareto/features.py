@@ -1,0 +1,196 @@
+"""Choices as vectors, for models of what networks come to."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+#: An assignment to numbers that sum it up; the first grows with the size of its network.
+FeatureFunction = Callable[[Mapping[str, Any]], Sequence[float]]
+
+_DRAWN, _SEED = 200, 0  # assignments that say how far what sums them up varies
+_WHOLE = 4.0  # standard deviations that stand for the range of a choice
+
+
+@final
+class ChoiceFeatures:
+    """Maps assignments of options to vectors.
+
+    A choice of numbers is one feature, scaled to [0, 1]; any other has one for each option. Choices
+    that offer the same options form a group, of which each option's share is a feature too (or the
+    mean of numbers): how often something occurs tells more than where, when little is known yet. A
+    choice that is not active in an assignment is not in it, and has a feature that says so.
+
+    Args:
+        choices: Options by name.
+        optional: Choices that may be absent.
+        summary: Sums up an assignment by what else is known; each number is a feature, scaled by
+            how far it varies among random assignments.
+    """
+
+    def __init__(
+        self,
+        choices: Mapping[str, Sequence[Hashable]],
+        optional: Sequence[str] = (),
+        summary: FeatureFunction | None = None,
+    ):
+        self._columns: list[tuple[str, Mapping[Hashable, tuple[float, ...]], int]] = []
+        groups: dict[tuple[Hashable, ...], list[str]] = {}
+        for name, options in choices.items():
+            if len(options) > 1:
+                vectors = _vectors(options, name in optional)
+                self._columns.append((name, vectors, len(next(iter(vectors.values())))))
+                groups.setdefault(tuple(options), []).append(name)
+        self._groups = [
+            (names, _vectors(options, absent=False))
+            for options, names in groups.items()
+            if len(names) > 1
+        ]
+
+        self._summary, self._low, self._range = summary, np.zeros(0), np.zeros(0)
+        if summary is not None:
+            rng = random.Random(_SEED)
+            draws = (
+                {n: rng.choice(options) for n, options in choices.items()} for _ in range(_DRAWN)
+            )
+            rows = np.array([summary(draw) for draw in draws])
+            spread = _WHOLE * rows.std(axis=0)
+            self._range = np.where(spread > 1e-9, spread, 1.0)
+            self._low = rows.mean(axis=0) - self._range / 2
+
+    @property
+    def n_shares(self) -> int:
+        """The number of features that sum up: shares, means and what is known; the last ones."""
+        n_of_groups = sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
+        return n_of_groups + self.n_known
+
+    @property
+    def n_known(self) -> int:
+        """The number of features by ``summary``: the last ones, of which the first is the size."""
+        return len(self._low)
+
+    def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
+        """Return the features of assignments, ``(n, d)``."""
+        return np.array([self._row(assignment) for assignment in assignments])
+
+    def _row(self, assignment: Mapping[str, Hashable]) -> list[float]:
+        row: list[float] = []
+        for name, vectors, _ in self._columns:
+            row.extend(vectors[assignment.get(name)])
+        for names, vectors in self._groups:
+            active = [vectors[assignment[name]] for name in names if name in assignment]
+            width = len(next(iter(vectors.values())))
+            row.extend(np.mean(active, axis=0) if active else [0.0] * width)
+        if self._summary is not None:
+            row.extend((np.asarray(self._summary(assignment)) - self._low) / self._range)
+        return row
+
+
+def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[float, ...]]:
+    """Return the features of each option, and of ``None`` where a choice may be absent."""
+    if all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options):
+        low, high = min(options), max(options)  # type: ignore[type-var]
+        scaled = [float((o - low) / (high - low)) for o in options]  # type: ignore[operator]
+        end = (0.0,) if absent else ()
+        numbers = {o: (v, *end) for o, v in zip(options, scaled, strict=True)}
+        return {**numbers, None: (0.5, 1.0)} if absent else {**numbers}
+    # Half of the squared distance of one-hot vectors, so that two options are as far as 0 and 1.
+    eye = np.eye(len(options)) / math.sqrt(2)
+    found: dict[Hashable, tuple[float, ...]] = {
+        o: tuple(row.tolist()) for o, row in zip(options, eye, strict=True)
+    }
+    return found | {None: (0.0,) * len(options)} if absent else found
+
+
+# What a sampler chooses among: assignments of options to choices.
+
+Assignment = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Offspring:
+    """An assignment and the numbers of the trials that it descends from."""
+
+    assignment: Assignment
+    ancestors: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class ProposalSpace:
+    """All that can be proposed."""
+
+    options: Mapping[str, Sequence[Any]]
+    active: Callable[[Assignment], Assignment]
+    features: ChoiceFeatures
+    root: str = ""  #: the choice that decides which others matter; empty: there is none
+    scope: Callable[[Assignment], Sequence[str]] | None = None  #: those that do; default: all
+
+    @property
+    def size(self) -> int:
+        """The number of assignments."""
+        return math.prod(len(options) for options in self.options.values())
+
+    def all(self) -> list[Assignment]:
+        """Return all assignments, of those without a difference one."""
+        rows = itertools.product(*self.options.values())
+        found = (dict(zip(self.options, row, strict=True)) for row in rows)
+        return list({self.key(assignment): assignment for assignment in found}.values())
+
+    def key(self, assignment: Assignment) -> Hashable:
+        """Return what is equal for equal candidates."""
+        return tuple(sorted(self.active(assignment).items()))
+
+    def vectors(self, assignments: Sequence[Assignment]) -> Array:
+        """Return the features of assignments, ``(n, d)``."""
+        return self.features([self.active(assignment) for assignment in assignments])
+
+    def smallest(self) -> Assignment:
+        """Return the assignment of the first option of every choice."""
+        return {name: options[0] for name, options in self.options.items()}
+
+    def branches(self) -> list[Any]:
+        """Return the options of the root; where there is none, one."""
+        return list(self.options[self.root]) if self.root else [None]
+
+    def branch(self, assignment: Assignment) -> Any:
+        """Return the option of the root."""
+        return assignment[self.root] if self.root else None
+
+    def ends(self) -> list[tuple[Assignment, Assignment]]:
+        """Return the assignments of first and of last options, for each option of the root."""
+        largest = {name: options[-1] for name, options in self.options.items()}
+        if not self.root:
+            return [(self.smallest(), largest)]
+        return [
+            ({**self.smallest(), self.root: option}, {**largest, self.root: option})
+            for option in self.branches()
+        ]
+
+    def draw(self, rng: random.Random) -> Assignment:
+        """Return an assignment with every option drawn evenly."""
+        return {name: rng.choice(options) for name, options in self.options.items()}
+
+    def child(self, parents: Sequence[Offspring], rng: random.Random) -> Offspring:
+        """Return a child of one or two parents, some of its choices changed."""
+        a, b = rng.choice(parents), rng.choice(parents)
+        names = list(self.options)
+        child = {name: a.assignment[name] for name in names}
+        ancestors = a.ancestors
+        if rng.random() < 0.5:
+            child |= {name: b.assignment[name] for name in names if rng.random() < 0.5}
+            ancestors |= b.ancestors
+        names = names if self.scope is None else list(self.scope(child))
+        for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2, 3)))):
+            options = self.options[name]
+            if all(isinstance(option, (int, float)) for option in options):
+                at = options.index(child[name]) + rng.choice((-1, 1))
+                child[name] = options[min(max(at, 0), len(options) - 1)]
+            else:
+                child[name] = rng.choice(options)
+        return Offspring(child, ancestors)

@@ -1,0 +1,193 @@
+"""The trials of a study as ``ParetoSampler`` sees them: choices, errors, costs."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from hwnas.nas.pareto.expectation import History
+from hwnas.nas.pareto.features import Assignment, ProposalSpace
+from hwnas.nas.pareto.models import least
+from hwnas.nas.trial_attributes import CANDIDATE, STD, recorded
+
+Array = NDArray[np.float64]
+
+_OF_USE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
+
+
+@dataclass(frozen=True)
+class ObjectiveScale:
+    """What objectives are minimised as: errors, how far from the best possible value; and costs."""
+
+    best: float  #: of the expensive objective, as it is minimised
+    maximised: bool  #: the expensive objective
+    costs_maximised: Sequence[bool]
+    worst: float = math.inf  #: the highest error that there is
+    least: float = 1e-9  #: the lowest error that is told apart
+
+    def errors(self, values: Array, stds: Array) -> Array:
+        """Return the errors of values to be minimised, told with standard deviations ``stds``.
+
+        An error below its standard deviation cannot be told from that.
+        """
+        return np.maximum(values - self.best, np.maximum(stds, self.least))
+
+    def value(self, error: float) -> float:
+        """Return the expensive objective's value of an error."""
+        value = self.best + min(error, self.worst)
+        return -value if self.maximised else value
+
+    def costs(self, costs: Array) -> tuple[float, ...]:
+        """Return the other objectives' values of costs ``(m,)``."""
+        pairs = zip(costs.tolist(), self.costs_maximised, strict=True)
+        return tuple(-cost if maximised else cost for cost, maximised in pairs)
+
+
+@final
+class Trials:
+    """Reads trials, each once. What it returns is a function of the trials alone.
+
+    Args:
+        space: What is chosen among.
+        expensive: The number of the expensive objective.
+        bound: The best value that it can have, if known.
+    """
+
+    def __init__(self, space: ProposalSpace, expensive: int, bound: float | None):
+        self._space, self._expensive, self._bound = space, expensive, bound
+        self._clear()
+
+    def _clear(self) -> None:
+        self._read: list[int] = []  # numbers of finished trials, with those that lack a choice
+        self._numbers: list[int] = []
+        self._assignments: list[Assignment] = []
+        self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
+        self._values, self._stds = np.zeros(0), np.zeros(0)
+        self._seconds = np.zeros(0)
+        self._expected = np.zeros((0, 2))  # medians, and stds of the logarithms of their errors
+        self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
+
+    def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
+        """Return what is known before a trial, and the scale of its errors."""
+        finished, refused = [], list[Assignment]()
+        trials = study.get_trials(deepcopy=False, states=_OF_USE)
+        for other in trials:
+            if other.state == TrialState.COMPLETE:
+                finished.append(other)
+            elif self._is_refused(other):
+                refused.append(self._assignment(other))
+        n = len(self._read)
+        if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
+            self._clear()
+            n = 0
+        self._read += [other.number for other in finished[n:]]
+        if new := [other for other in finished[n:] if self._is_within(other)]:
+            self._add(study, new)
+        self.taken |= {self._space.key(assignment) for assignment in refused}
+        scale = self._scale(self._values, study)
+        errors = scale.errors(self._values, self._stds)
+        known = (self._numbers, self._assignments, self._features, errors, self._costs)
+        medians, stds = self._expected.T
+        told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
+        surprises = (np.log(errors) - told) / stds
+        told_of = (self._stds / errors, surprises, self._seconds)
+        others = self._others(trials, trial)
+        return History(*known, *told_of, *others, [*self._space.vectors(refused)]), scale
+
+    def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
+        """Return what was chosen since, or is under evaluation, and how many choose before."""
+        return self._others(study.get_trials(deepcopy=False, states=_OF_USE), trial)
+
+    def _others(
+        self, trials: Sequence[FrozenTrial], trial: FrozenTrial
+    ) -> tuple[list[Assignment], int]:
+        pending, n_ahead, known = list[Assignment](), 0, {trial.number, *self._read}
+        for other in trials:
+            if other.state == TrialState.FAIL or other.number in known:
+                continue
+            if self._is_within(other):
+                pending.append(self._assignment(other))
+            elif other.state == TrialState.RUNNING and other.number < trial.number:
+                n_ahead += 1  # its choice is being made, or written
+        return pending, n_ahead
+
+    def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
+        assignments = [self._assignment(trial) for trial in trials]
+        sign = np.where(_maximised(study), -1.0, 1.0)
+        signed = np.array([trial.values for trial in trials]) * sign
+        broken = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
+        values = np.where(broken, math.nan, signed[:, self._expensive])
+        costs = np.delete(signed, self._expensive, axis=1)
+        stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
+        seconds = np.array([_seconds(trial) for trial in trials])
+        expected = np.array([_expected(trial) for trial in trials])
+        features = self._space.vectors(assignments)
+        if self._numbers:
+            features = np.concatenate([self._features, features])
+            costs = np.concatenate([self._costs, costs])
+            values = np.concatenate([self._values, values])
+            stds = np.concatenate([self._stds, stds])
+            seconds = np.concatenate([self._seconds, seconds])
+            expected = np.concatenate([self._expected, expected])
+        self._features, self._costs = features, costs
+        self._values, self._stds, self._expected = values, stds, expected
+        self._seconds = seconds
+        self._numbers += [trial.number for trial in trials]
+        self._assignments += assignments
+        self.taken |= {self._space.key(assignment) for assignment in assignments}
+
+    def _is_refused(self, trial: FrozenTrial) -> bool:
+        """Whether it has no costs: it tells the model nothing, but would fail again."""
+        failed = trial.state == TrialState.FAIL and CANDIDATE in trial.system_attrs
+        return failed and self._is_within(trial)
+
+    def _is_within(self, trial: FrozenTrial) -> bool:
+        return self._space.options.keys() <= trial.params.keys()
+
+    def _assignment(self, trial: FrozenTrial) -> Assignment:
+        return {name: trial.params[name] for name in self._space.options}
+
+    def _scale(self, values: Array, study: optuna.Study) -> ObjectiveScale:
+        """Return the scale that values, to be minimised, suggest where no bound is given."""
+        costs_maximised = _maximised(study)
+        maximised = costs_maximised.pop(self._expensive)
+        known = values[np.isfinite(values)]
+        if self._bound is not None:
+            best = -self._bound if maximised else self._bound
+        elif len(known) == 0:
+            best = 0.0
+        elif maximised and known.max() <= 0 and known.min() >= -100:
+            best = -1.0 if known.min() >= -1 else -100.0
+        elif not maximised and known.min() > 0:
+            best = 0.0
+        else:  # nothing says what the best is
+            best = float(known.min() - (np.ptp(known) or 1e-9))
+        # Of accuracies, none is below 0.
+        positive = maximised and best < 0 and bool((known <= 0).all())
+        worst = -best if positive else math.inf
+        return ObjectiveScale(
+            best, maximised, costs_maximised, worst, least(known - best, positive)
+        )
+
+
+def _expected(trial: FrozenTrial) -> tuple[float, float]:
+    """Return which value was expected of a trial, and how certainly; NaN where nobody said."""
+    proposal = recorded(trial.system_attrs)
+    if proposal.expected is None or proposal.std is None:
+        return math.nan, math.nan
+    return proposal.expected[0], proposal.std
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    """Return how long a trial took; NaN where nobody says."""
+    return math.nan if trial.duration is None else trial.duration.total_seconds()
+
+
+def _maximised(study: optuna.Study) -> list[bool]:
+    return [direction == StudyDirection.MAXIMIZE for direction in study.directions]

@@ -1,0 +1,202 @@
+"""``sampler=pareto``: knows the costs of candidates, and learns only what is expensive.
+
+The expensive objective (accuracy) gets a Gaussian process over the logarithm of its error; all
+other objectives are computed before a candidate is chosen. The candidate of the highest expected
+gain of hypervolume is proposed: among all of a space that can be enumerated, else among children of
+the front and random ones. Where time is the limit, it is the gain for each second that a trial
+takes that counts. What is proposed depends on the seed, the trial's number and the trials
+before it alone: a study that is resumed goes on as it would have.
+"""
+
+import random
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import IntersectionSearchSpace
+from optuna.trial import FrozenTrial
+
+from hwnas.nas.pareto import selection, startup
+from hwnas.nas.pareto.expectation import Expectation, History, Knowledge, Learner
+from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, FeatureFunction, ProposalSpace
+from hwnas.nas.pareto.history import ObjectiveScale, Trials
+from hwnas.nas.pareto.models import FeasibilityModel, Work, learned
+from hwnas.nas.pareto.selection import CostedSpace, Costs, account, ranked
+from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, keep
+
+
+@final
+class ParetoSampler(BaseSampler):
+    """An Optuna sampler for two or three objectives of which one is expensive.
+
+    Example::
+
+        def costs(assignments):  # e.g. from a latency table
+            return np.array([[latency(a)] for a in assignments])
+
+        study = optuna.create_study(
+            directions=["maximize", "minimize"], sampler=ParetoSampler(costs, seed=0)
+        )
+
+    Args:
+        costs: Computes all objectives but the expensive one, to be minimised: of what is maximised
+            the negative. Without it they are modelled, too.
+        seed: Of everything random.
+        search_space: What is searched; default: what all trials of the study have in common.
+        active: Returns what of an assignment has an effect; equal results are the same candidate.
+        optional: Choices that may have no effect.
+        root: A choice that decides which others matter; the first trials cover its options.
+        scope: Returns the choices that may matter in an assignment; default: all.
+        expensive: The number of the expensive objective.
+        bound: The best value that it can have; default: 1 or 100 if values are fractions or per
+            cent of something maximised, 0 if something positive is minimised.
+        n_startup: Trials before the model is asked, spread over costs and choices.
+        n_costs: Candidates of a proposal whose costs are computed, where that takes long; those of
+            the others are modelled. Default: all.
+        features: Computes what else is known of candidates before they are evaluated ``(n, k)``, of
+            numbers that are finite. The 40 candidates that gain most by choices and costs are told
+            apart by a model that reads these, too. Default: nothing.
+        work: Computes what the time of trials grows with ``(n, k)``, of numbers that are not
+            negative. Candidates are then chosen by what they gain for each second that they are
+            expected to take, after those that ended: where time is the limit, not their number.
+            Default: by what they gain.
+        summary: Sums up a candidate by numbers that say something of its network as a whole, in
+            little time: it is asked of all that are looked at. Default: nothing.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        costs: Costs | None = None,
+        *,
+        seed: int = 0,
+        search_space: Mapping[str, BaseDistribution] | None = None,
+        active: Callable[[Assignment], Assignment] = dict,
+        optional: Sequence[str] = (),
+        root: str = "",
+        scope: Callable[[Assignment], Sequence[str]] | None = None,
+        expensive: int = 0,
+        bound: float | None = None,
+        n_startup: int = 10,
+        n_costs: int | None = None,
+        features: Knowledge | None = None,
+        work: Work | None = None,
+        summary: FeatureFunction | None = None,
+    ):
+        self._costs, self._seed = costs, seed
+        self._search_space, self._active, self._optional = search_space, active, optional
+        self._root, self._scope = root, scope
+        self._expensive, self._bound = expensive, bound
+        self._n_startup, self._n_costs = n_startup, n_costs
+        self._features, self._work, self._summary = features, work, summary
+        self._common = IntersectionSearchSpace()
+        self._independent = RandomSampler(seed=seed)
+        self._costed: CostedSpace | None = None
+        self._trials: Trials | None = None
+        self._learner: Learner | None = None
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return what is proposed together: all choices among options."""
+        if self._search_space is not None:
+            return dict(self._search_space)
+        return {
+            name: distribution
+            for name, distribution in self._common.calculate(study).items()
+            if isinstance(distribution, (CategoricalDistribution, IntDistribution))
+        }
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the candidate that is expected to gain most; record why."""
+        if search_space.keys() <= trial.params.keys():  # none, or tried again as it was
+            return {}
+        if self._costed is None or self._costed.space.options.keys() != search_space.keys():
+            choices = {name: _options(d) for name, d in search_space.items()}
+            features = ChoiceFeatures(choices, self._optional, self._summary)
+            space = ProposalSpace(choices, self._active, features, self._root, self._scope)
+            self._costed = CostedSpace(space, self._costs, self._n_costs)
+            self._trials = Trials(space, self._expensive, self._bound)
+            self._learner = Learner(self._n_startup, features.n_shares)
+        assert self._trials is not None
+        rng = random.Random(f"pareto {self._seed} {trial.number}")
+        others = partial(self._trials.others, study, trial)
+        history, scale = self._trials.history(study, trial)
+        taken = self._trials.taken | {self._costed.space.key(a) for a in history.pending}
+        assignment, proposal = self._propose(self._costed, history, scale, taken, rng, others)
+        if not is_fixed(trial.system_attrs):
+            raw = proposal.to_json()
+            keep(study, trial, ATTRIBUTE, raw)
+        return dict(assignment)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return a random value of what is not a choice of all trials."""
+        return self._independent.sample_independent(study, trial, name, distribution)
+
+    def _propose(
+        self,
+        costed: CostedSpace,
+        history: History,
+        scale: ObjectiveScale,
+        taken: Container[Hashable],
+        rng: random.Random,
+        others: Callable[[], tuple[Sequence[Assignment], int]],
+    ) -> tuple[Assignment, Proposal]:
+        space, evaluated = costed.space, history.evaluated
+        nothing_fits = costed.are_computed and not costed.all().assignments
+        if len(evaluated.errors) < self._n_startup or nothing_fits:
+            return startup.propose(costed, history, taken, self._n_startup, rng)
+        odds = _odds(space, history)
+        model = replace(self._expectation(costed, history, evaluated), odds=odds)
+        if costed.are_listed:
+            best, n_candidates = selection.of_all(costed, taken, model)
+        else:
+            best, n_candidates = selection.evolved(costed, evaluated, taken, model, rng)
+        if not best:
+            return startup.other(space, taken, rng), Proposal("random")
+        if self._features is not None:
+            more = self._expectation(costed, history, evaluated, self._features)
+            model = replace(more, odds=odds)
+            best = ranked(space, best, model)
+        chosen = selection.exact(costed, best, n_candidates, model, others)
+        return chosen.bred.assignment, account(space, chosen, model, scale)
+
+    def _expectation(
+        self,
+        costed: CostedSpace,
+        history: History,
+        evaluated: History,
+        knowledge: Knowledge | None = None,
+    ) -> Expectation:
+        """Return what is expected after what is known."""
+        assert self._learner is not None
+        costs = self._learner.costs(history) if costed.are_modelled else []
+        pending = costed.of(history.pending, costs) if history.pending else None
+        everything = costed.all().costs if costed.are_computed else None
+        pace = learned(self._work, evaluated.assignments, evaluated.seconds)
+        return self._learner.expectation(evaluated, costs, pending, everything, knowledge, pace)
+
+
+def _odds(space: ProposalSpace, history: History) -> FeasibilityModel | None:
+    """Return how likely candidates are to fit; none where all that were tried did."""
+    features, fitted = history.tried
+    return (
+        None
+        if fitted.all()
+        else FeasibilityModel(np.vstack(features), fitted, space.features.n_shares)
+    )
+
+
+def _options(distribution: BaseDistribution) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, IntDistribution)
+    return list(range(distribution.low, distribution.high + 1, distribution.step))

@@ -1,0 +1,242 @@
+"""Which candidate is expected to gain most: among all of a space, or among bred ones."""
+
+import random
+from collections.abc import Callable, Container, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.core.pareto import non_dominated
+from hwnas.nas.pareto.expectation import CostedCandidates, Expectation, History
+from hwnas.nas.pareto.features import Assignment, Offspring, ProposalSpace
+from hwnas.nas.pareto.history import ObjectiveScale
+from hwnas.nas.pareto.models import ModelledCost
+from hwnas.nas.trial_attributes import Proposal
+
+# Candidates of a space with what they cost, as far as that can be computed.
+
+Array = NDArray[np.float64]
+#: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's
+#: order. Not finite where a candidate cannot run or breaks a limit: it is not proposed.
+Costs = Callable[[Sequence[Assignment]], Array]
+
+ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
+
+
+@final
+class CostedSpace:
+    """Says which candidates fit all limits, and what they cost.
+
+    Args:
+        space: What is chosen among.
+        costs: Computes costs; ``None`` where they are only told.
+        n_costs: How many are computed for one proposal; ``None``: as many as are wanted.
+    """
+
+    def __init__(self, space: ProposalSpace, costs: Costs | None, n_costs: int | None):
+        self.space, self.n_costs = space, n_costs
+        self._costs = costs
+        self._all: CostedCandidates | None = None
+
+    def of(
+        self, assignments: Sequence[Assignment], modelled: Sequence[ModelledCost] = ()
+    ) -> CostedCandidates:
+        """Return candidates that fit all limits, with their features and costs.
+
+        Args:
+            assignments: Any.
+            modelled: What stands in for the costs, if anything.
+        """
+        features = self.space.vectors(assignments)
+        if modelled:
+            costs = np.column_stack([cost.predict(features) for cost in modelled])
+        elif self._costs is not None:
+            costs = np.asarray(self._costs(assignments), np.float64)
+        else:
+            costs = np.zeros((len(assignments), 0))
+        fits = np.asarray(np.isfinite(costs).all(axis=1))
+        kept = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
+        return CostedCandidates(kept, features[fits], costs[fits])
+
+    @property
+    def are_told(self) -> bool:
+        """Whether nothing computes costs: they are known of what was tried."""
+        return self._costs is None
+
+    @property
+    def are_computed(self) -> bool:
+        """Whether the costs of all candidates are computed at once."""
+        return self._is_small and not self.are_modelled
+
+    @property
+    def are_modelled(self) -> bool:
+        """Whether a model stands in for the costs until a few candidates are chosen."""
+        return self.are_told or self.n_costs is not None
+
+    @property
+    def are_listed(self) -> bool:
+        """Whether all candidates are looked at."""
+        return self._is_small and self.n_costs is None
+
+    @property
+    def _is_small(self) -> bool:
+        return self.space.size <= ENUMERATED
+
+    def all(self, modelled: Sequence[ModelledCost] = ()) -> CostedCandidates:
+        """Return all candidates of the space."""
+        if self._costs is None:
+            return self.of(self.space.all(), modelled)
+        if self._all is None:
+            self._all = self.of(self.space.all())
+        return self._all
+
+
+# The candidates that are expected to gain most, and what is said of the one that is chosen.
+
+Scored = tuple[float, Offspring, Array]  #: what it is chosen by, candidate, its costs ``(m,)``
+
+
+@dataclass(frozen=True)
+class ShortlistedCandidate:
+    """The candidate that is proposed."""
+
+    bred: Offspring
+    costs: Array  #: ``(m,)``, by which its gain was computed
+    n_candidates: int  #: whose gains were computed
+    n_costed: int  #: of these, by computed costs
+
+
+def ranked(space: ProposalSpace, best: Sequence[Scored], model: Expectation) -> list[Scored]:
+    """Return candidates by what another model chooses them by, the best first."""
+    assignments = [bred.assignment for _, bred, _ in best]
+    costs = np.stack([costs for _, _, costs in best])
+    merits = model.merits(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
+    rows = [(merit, bred, costs) for merit, (_, bred, costs) in zip(merits, best, strict=True)]
+    return sorted(rows, key=lambda row: -row[0])
+
+
+def account(
+    space: ProposalSpace, chosen: ShortlistedCandidate, model: Expectation, scale: ObjectiveScale
+) -> Proposal:
+    """Return what was expected of a candidate."""
+    assignment = chosen.bred.assignment
+    known = CostedCandidates([assignment], space.vectors([assignment]), chosen.costs[None])
+    *errors, std = model.intervals(known)[0].tolist()
+    median, low, high = (scale.value(error) for error in errors)
+    modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
+    return Proposal(
+        "gain",
+        chosen.n_candidates,
+        chosen.n_costed,
+        expected=(median, min(low, high), max(low, high)),
+        std=std,
+        costs=scale.costs(np.array(modelled)) if modelled else (),
+        gain=float(replace(model, curiosity=1.0).gains(known)[0]) if model.volume else None,
+        parents=tuple(sorted(chosen.bred.ancestors)),
+        by_ratio=model.by_ratio,
+        curiosity=model.curiosity,
+        seconds=None if model.pace is None else float(model.pace([assignment])[0]),
+    )
+
+
+_POOL, _GENERATIONS = 200, 3  # where there are too many to look at all
+_LONG_S, _MORE = 10.0, 6  # what trials take, from which more generations are worth their second
+_SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
+
+
+def of_all(
+    costed: CostedSpace, taken: Container[Hashable], model: Expectation
+) -> tuple[list[Scored], int]:
+    """Return the best of all candidates that were not proposed yet, and of how many."""
+    space, known = costed.space, costed.all(model.costs)
+    merits = model.merits(known)
+    order: list[int] = np.argsort(-merits, kind="stable").tolist()
+    free = [i for i in order if space.key(known.assignments[i]) not in taken]
+    best = free[:_SHORTLIST]
+    rows = [(float(merits[i]), Offspring(known.assignments[i]), known.costs[i]) for i in best]
+    return rows, len(free)
+
+
+def evolved(
+    costed: CostedSpace,
+    history: History,
+    taken: Container[Hashable],
+    model: Expectation,
+    rng: random.Random,
+) -> tuple[list[Scored], int]:
+    """Return the best of some generations: children of the front, of the best of these, ...
+
+    And of how many candidates these are the best.
+    """
+    space = costed.space
+    points = np.column_stack([history.errors, history.costs])
+    front = np.flatnonzero(non_dominated(points, [False] * points.shape[1])).tolist()
+    parents = [Offspring(history.assignments[i], frozenset({history.numbers[i]})) for i in front]
+    pool: dict[Hashable, Offspring] = {}
+    best: list[Scored] = []
+    n_known = 0
+    are_long = model.pace is not None and model.pace.usual_s >= _LONG_S
+    for generation in range(_MORE if are_long else _GENERATIONS):
+        drawn = [space.child(parents, rng) for _ in range(_POOL)]
+        if generation == 0:
+            drawn += [Offspring(space.draw(rng)) for _ in range(_POOL // 2)]
+        keys = ((space.key(bred.assignment), bred) for bred in drawn)
+        new = {key: bred for key, bred in keys if key not in taken and key not in pool}
+        if not new:
+            continue
+        pool |= new
+        known = costed.of([bred.assignment for bred in new.values()], model.costs)
+        n_known += len(known.assignments)
+        merits = model.merits(known).tolist()
+        rows = zip(merits, known.assignments, known.costs, strict=True)
+        best += [(merit, pool[space.key(a)], costs) for merit, a, costs in rows]
+        best = sorted(best, key=lambda row: -row[0])[:_SHORTLIST]
+        parents = [bred for _, bred, _ in best] or parents
+    return best, n_known
+
+
+def exact(
+    costed: CostedSpace,
+    best: Sequence[Scored],
+    n_candidates: int,
+    model: Expectation,
+    others: Callable[[], tuple[Sequence[Assignment], int]],
+) -> ShortlistedCandidate:
+    """Return the best by computed costs, some at a time until one fits all limits.
+
+    Where others choose from the same, each takes another one: all this takes a while, so that they
+    are looked for at its end.
+
+    Args:
+        costed: What computes costs.
+        best: What is chosen from, the best first.
+        n_candidates: How many were looked at.
+        model: What is expected.
+        others: Returns what others chose by now, and how many choose before this one does.
+    """
+    space = costed.space
+
+    def place(keys: Sequence[Hashable]) -> int | None:
+        pending, n_ahead = others()
+        taken = {space.key(assignment) for assignment in pending}
+        free = [i for i, key in enumerate(keys) if key not in taken]
+        return free[min(n_ahead, len(free) - 1)] if free else None
+
+    keys = [space.key(bred.assignment) for _, bred, _ in best]
+    _, bred, costs = best[place(keys) or 0]
+    first = ShortlistedCandidate(bred, costs, n_candidates, 0 if model.costs else n_candidates)
+    if not costed.n_costs:
+        return first
+    by_key = dict(zip(keys, (bred for _, bred, _ in best), strict=True))
+    for start in range(0, len(best), costed.n_costs):
+        part = [bred.assignment for _, bred, _ in best[start : start + costed.n_costs]]
+        known = costed.of(part)
+        merits = model.merits(known) if known.assignments else np.zeros(0)
+        order: list[int] = np.argsort(-merits, kind="stable").tolist()
+        keys = [space.key(known.assignments[i]) for i in order]
+        if (i := place(keys)) is not None:
+            bred, n_costed = by_key[keys[i]], start + len(part)
+            return replace(first, bred=bred, costs=known.costs[order[i]], n_costed=n_costed)
+    return replace(first, n_costed=len(best))

@@ -1,0 +1,106 @@
+"""The Optuna study of a run: a working copy in memory, and finished trials in SQLite.
+
+A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial,
+but how long it had worked on it.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import Trial
+
+from hwnas.core.progress import EVERY_S, PeriodicTimer
+from hwnas.models.spaces import Genotype, Space
+from hwnas.nas import trials
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.options import NAME
+from hwnas.nas.storage import open_file, readable
+
+_CUT_OFF = "cut_off"  # attribute of the study: of the trial under way, and of killed ones before it
+
+
+@final
+class LocalStudy:
+    """Asks a sampler for candidates and keeps what became of them; one process works on it."""
+
+    def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
+        self._space, self.objectives = space, tuple(objectives)
+        self.distributions = trials.distributions(space)
+        self._path = path
+        self._ticking: PeriodicTimer | None = None
+        with contextlib.ExitStack() as undo, readable(str(path)):
+            self._storage = open_file(path)
+            undo.callback(self.close)
+            self._file = trials.create(self._storage, NAME, space, self.objectives)
+            self._memory = optuna.create_study(directions=self._file.directions)
+            finished = self._file.get_trials(deepcopy=False)
+            self._memory.add_trials([trials.unmarked(trial) for trial in finished])
+            self.candidates = [trials.candidate(trial, space) for trial in finished]
+            self._cut_off_s = _cut_off_s(self._file)
+            undo.pop_all()
+        self._by_id = {known.id: known for known in self.candidates}
+
+    def find(self, genotype: Genotype) -> Candidate | None:
+        """Return what became of a genotype, if it was tried before."""
+        return self._by_id.get(genotype.id)
+
+    def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
+        """Return a trial with an option for every choice; none where there are enough."""
+        if len(self.candidates) >= n_trials:
+            return None
+        self._memory.sampler = sampler
+        trial = self._memory.ask(self.distributions)
+        self._still()
+        self._ticking = PeriodicTimer(partial(self._note, trial), EVERY_S)
+        return trial
+
+    def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
+        """Keep what became of a trial."""
+        self._still()
+        told = trials.tell(self._memory, trial, candidate, violations, self.objectives)
+        with readable(str(self._path)):
+            self._file.add_trial(trials.marked(told, candidate, self.objectives))
+        self.candidates.append(candidate)
+        self._by_id[candidate.id] = candidate
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds that trials took: finished ones, and those in which the run was killed.
+
+        The latter are spent once a candidate is scored, which a supernet may be trained for first.
+        """
+        is_scored = any(candidate.state != "infeasible" for candidate in self.candidates)
+        took_s = trials.spent_s(self._memory.get_trials(deepcopy=False), self.objectives)
+        return self._cut_off_s * is_scored + took_s
+
+    def close(self) -> None:
+        """Close the file."""
+        self._still()
+        self._storage.engine.dispose()
+
+    def _note(self, trial: Trial) -> None:
+        """Keep how long the trial under way took by now: it may never be told."""
+        began = trial.datetime_start
+        assert began is not None
+        took_s = (datetime.now() - began).total_seconds()
+        said = {"began": str(began), "seconds": took_s, "before": self._cut_off_s}
+        self._file.set_user_attr(_CUT_OFF, said)
+
+    def _still(self) -> None:
+        if self._ticking is not None:
+            self._ticking.stop()
+            self._ticking = None
+
+
+def _cut_off_s(study: optuna.Study) -> float:
+    """Return the seconds of trials that were under way when a run was killed."""
+    if (said := study.user_attrs.get(_CUT_OFF)) is None:
+        return 0.0
+    finished = {str(trial.datetime_start) for trial in study.get_trials(deepcopy=False)}
+    return float(said["before"] + said["seconds"] * (said["began"] not in finished))

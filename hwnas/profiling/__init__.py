@@ -1,1 +1,0 @@
-"""Builds latency tables: tune and time operators, calibrate on whole networks, report the error."""

@@ -1,1 +1,0 @@
-"""Runtimes that execute a network on this host or on a device."""

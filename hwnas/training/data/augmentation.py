@@ -1,0 +1,122 @@
+"""Random changes of training images, on whole batches in uint8."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from hwnas.training.options import DatasetConfig
+
+_MOST_OBLONG = 4 / 3  # ratio of the sides of a crop
+
+
+@dataclass(frozen=True)
+class CropParameters:
+    """Which part is left of each of N images, whatever their sizes."""
+
+    smallest: float  #: fraction of an image's area
+    draws: NDArray[np.float64]  #: uniform in [0, 1), ``(N, 4)``
+
+    def boxes(self, width: int, height: int) -> NDArray[np.float64]:
+        """Return boxes in images of one size: left, top, width and height, ``(N, 4)`` in pixels.
+
+        Their area is uniform in ``[smallest, 1]`` of the image's and the logarithm of the ratio of
+        their sides uniform between those of 3/4 and 4/3. What reaches beyond the image is cut off.
+
+        Source: Szegedy et al., 2015, https://arxiv.org/abs/1409.4842, section 6.
+        """
+        draws = self.draws
+        area = (self.smallest + (1 - self.smallest) * draws[:, 0]) * width * height
+        ratio = np.exp((2 * draws[:, 1] - 1) * math.log(_MOST_OBLONG))
+        w = np.minimum(np.sqrt(area * ratio), width)
+        h = np.minimum(np.sqrt(area / ratio), height)
+        return np.stack([draws[:, 2] * (width - w), draws[:, 3] * (height - h), w, h], axis=1)
+
+    def of(self, i: int) -> "CropParameters":
+        """Return the crop of one image."""
+        return CropParameters(self.smallest, self.draws[i : i + 1])
+
+
+@dataclass(frozen=True)
+class AugmentationParameters:
+    """What is changed about each of N images; nothing, where a field is ``None``."""
+
+    crops: CropParameters | None = None
+    mirrored: Tensor | None = None  #: bool, ``(N,)``
+    moved: Tensor | None = None  #: rows and columns in pixels, int64, ``(2, N)``
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing is changed about any image."""
+        return self.crops is None and self.mirrored is None and self.moved is None
+
+    def at(self, index: Tensor) -> "AugmentationParameters":
+        """Return the changes of some of the images."""
+        crops = self.crops and replace(self.crops, draws=self.crops.draws[index.numpy()])
+        mirrored = None if self.mirrored is None else self.mirrored[index]
+        return AugmentationParameters(
+            crops, mirrored, None if self.moved is None else self.moved[:, index]
+        )
+
+    def apply(self, images: Tensor) -> Tensor:
+        """Return changed images: cropped, mirrored, moved.
+
+        Shapes:
+            ``(N, H, W, C)`` in uint8, before and after.
+        """
+        n, h, w, _ = images.shape
+        if self.crops is not None:
+            images = crop(images, self.crops.boxes(w, h))
+        if self.mirrored is not None:
+            images = torch.where(self.mirrored.view(-1, 1, 1, 1), images.flip(2), images)
+        if self.moved is not None:
+            reach = int(self.moved.abs().max()) if n else 0
+            padded = F.pad(images, (0, 0, reach, reach, reach, reach))
+            # A view of every window of the image's size; of each image one is copied.
+            windows = padded.unfold(1, h, 1).unfold(2, w, 1).permute(0, 1, 2, 4, 5, 3)
+            down, right = self.moved + reach
+            images = windows[torch.arange(n), down, right]
+        return images
+
+
+def draw_changes(
+    n: int, side: int, config: DatasetConfig, rng: torch.Generator
+) -> AugmentationParameters:
+    """Return random changes of ``n`` images of a height and width, as far as the data allow."""
+    crops, mirrored, moved = None, None, None
+    if config.crop < 1:
+        crops = CropParameters(
+            config.crop, torch.rand(n, 4, generator=rng, dtype=torch.float64).numpy()
+        )
+    if config.flip:
+        mirrored = torch.rand(n, generator=rng) < 0.5
+    if reach := round(config.shift * side):
+        moved = torch.randint(0, 2 * reach + 1, (2, n, 1), generator=rng)[..., 0] - reach
+    return AugmentationParameters(crops, mirrored, moved)
+
+
+def augment(images: Tensor, config: DatasetConfig, rng: torch.Generator) -> Tensor:
+    """Return randomly cropped, mirrored and moved images, as far as the data allow.
+
+    Shapes:
+        ``(N, H, W, C)`` in uint8, before and after.
+    """
+    n, h, w, _ = images.shape
+    return draw_changes(n, max(h, w), config, rng).apply(images)
+
+
+def crop(images: Tensor, boxes: NDArray[np.float64]) -> Tensor:
+    """Return what lies in ``boxes`` ``(N, 4)``, each enlarged to the size of its image."""
+    n, height, width, channels = images.shape
+    left, top, w, h = torch.from_numpy(boxes).float().unbind(1)
+    theta = torch.zeros(n, 2, 3)  # from the crop's coordinates to the image's, both in [-1, 1]
+    theta[:, 0, 0], theta[:, 0, 2] = w / width, (2 * left + w) / width - 1
+    theta[:, 1, 1], theta[:, 1, 2] = h / height, (2 * top + h) / height - 1
+    grid = F.affine_grid(theta, [n, channels, height, width], align_corners=False)
+    x = images.permute(0, 3, 1, 2).float()
+    x = F.grid_sample(x, grid, "bilinear", padding_mode="border", align_corners=False)
+    return x.round_().to(torch.uint8).permute(0, 2, 3, 1)

@@ -1,0 +1,1 @@
+"""The folder ``evaluation``: say here what it is for."""

@@ -1,0 +1,155 @@
+"""What is known of a network before any training: its size, and scores of its initial weights.
+
+Sources: synflow is from Tanaka et al., "Pruning neural networks without any data by iteratively
+conserving synaptic flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, as a score of networks
+from Abdelfattah et al., "Zero-cost proxies for lightweight NAS", ICLR 2021,
+https://arxiv.org/abs/2101.08134; NASWOT from Mellor et al., "Neural architecture search without
+training", ICML 2021, https://arxiv.org/abs/2006.04647.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.models.families.base import Family
+from hwnas.models.families.layers import ReLU6
+from hwnas.models.graph import n_macs, n_params
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.training.data import ImageData
+
+SIZES = {"params": n_params, "macs": n_macs}  #: of the lowered network; figures hold them, too
+SCORES = ("synflow", "naswot")  #: of the initial weights
+NAMES = (*SIZES, *SCORES)  #: what can be known
+
+_N_IMAGES = 64  # of the training split, that NASWOT reads
+_SEED = 0  # of the initial weights, and of which images are read
+_REMEMBERED = 100_000  # genotypes
+_NORMS = (nn.BatchNorm2d, nn.LayerNorm)
+_ACTIVATIONS = (
+    nn.ReLU, ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.SiLU, nn.GELU,
+)  # fmt: skip
+
+
+@final
+class ZeroCost:
+    """Sizes and scores of the untrained networks of a space: a function of the genotype alone.
+
+    Args:
+        names: What is asked for, of ``NAMES``.
+        family: Builds the networks.
+        space: Their space.
+        data: Of which training images are read.
+    """
+
+    def __init__(self, names: Sequence[str], family: Family, space: SearchSpace, data: ImageData):
+        self._names, self._family, self._space = tuple(names), family, space
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(_SEED))
+        self._data, self._shown = data, data.train.take(order[:_N_IMAGES]).images
+        self._prepared: dict[int, Tensor] = {}
+        self._known = functools.lru_cache(_REMEMBERED)(self._computed)
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return all that was asked for, in its order; sizes as their logarithms."""
+        known = self._known(genotype)
+        return [known[name] for name in self._names]
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what was asked for and figures don't hold, by name."""
+        known = self._known(genotype)
+        return {name: known[name] for name in self._names if name in SCORES}
+
+    def _computed(self, genotype: Genotype) -> dict[str, float]:
+        lowered = self._family.lower(self._space, genotype, self._data.signature)
+        found = {name: math.log(size(lowered)) for name, size in SIZES.items()}
+        if not {*SCORES} & {*self._names}:
+            return found
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            network = self._family.build(self._space, genotype, self._data.signature)
+        images = self._images(self._family.resolution(self._space, genotype))
+        if "naswot" in self._names:
+            found["naswot"] = naswot(network, images)
+        if "synflow" in self._names:
+            found["synflow"] = synflow(network, images.shape[1:])
+        return found
+
+    def _images(self, resolution: int) -> Tensor:
+        if resolution not in self._prepared:
+            self._prepared[resolution] = self._data.prepare(self._shown, resolution)
+        return self._prepared[resolution]
+
+
+@final
+class OfSpaces:
+    """The same of the networks of several spaces, by the names of these."""
+
+    def __init__(self, by_space: Mapping[str, ZeroCost]):
+        self._by_space = by_space
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return all that was asked for, in its order; sizes as their logarithms."""
+        return self._by_space[genotype.space].features(genotype)
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what was asked for and figures don't hold, by name."""
+        return self._by_space[genotype.space].scores(genotype)
+
+
+def naswot(network: nn.Module, images: Tensor) -> float:
+    """Return how differently images ``(N, C, R, R)`` activate the units of a network.
+
+    It is the logarithm of the determinant of a matrix that holds, for each pair of images, the
+    number of units that are active for both or for neither. One is added on its diagonal: two
+    images that activate the same then give a low score, and not minus infinity.
+    """
+    agreement = torch.eye(len(images), dtype=torch.float64)
+
+    def count(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        sign = (args[0].flatten(1) > 0).float() * 2 - 1
+        # Units that agree less those that don't, plus all units: twice those that agree.
+        agreement.add_((sign @ sign.T + sign.shape[1]).double() / 2)
+
+    hooks = [
+        module.register_forward_pre_hook(count)
+        for module in network.modules()
+        if isinstance(module, _ACTIVATIONS)
+    ]
+    with torch.no_grad():
+        network.train()(images)  # batch norm by the batch: there are no statistics yet
+    for hook in hooks:
+        hook.remove()
+    return float(torch.linalg.slogdet(agreement).logabsdet)
+
+
+def synflow(network: nn.Module, shape: Sequence[int]) -> float:
+    """Return the logarithm of the synaptic flow through all weights; changes the network.
+
+    The flow through a weight is its magnitude times the gradient by it of the sum of outputs, for
+    an image of ones in the network of the weights' magnitudes. As in the source, norms are left
+    out. So are activations: nothing is negative here, and those that saturate would stop the flow.
+
+    Args:
+        network: Freshly initialised.
+        shape: Of an image, ``(C, R, R)``.
+    """
+    network.double().eval()
+    _linearise(network)
+    for parameter in network.parameters():
+        parameter.data.abs_()
+    weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
+    image = torch.ones(1, *shape, dtype=torch.float64)
+    gradients = torch.autograd.grad(network(image).sum(), weights)
+    flows = [(w.detach() * g).sum() for w, g in zip(weights, gradients, strict=True)]
+    return float(torch.stack(flows).sum().clamp(1e-300, 1e300).log())
+
+
+def _linearise(network: nn.Module) -> None:
+    """Leave out norms and activations."""
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, _NORMS + _ACTIVATIONS):
+                setattr(module, name, nn.Identity())

@@ -1,0 +1,1 @@
+"""The folder ``finetuning``: say here what it is for."""

@@ -1,0 +1,139 @@
+"""How supernets and single networks are trained: the options ``train.*``."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.options import check_bounds, decisive, within
+from hwnas.models.families.base import TrainingRecipe
+
+DTYPES = ("auto", "float32", "bfloat16")
+
+_FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
+#: What changes no weight of a supernet, but perhaps by rounding; and a path, whose content does.
+_INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
+
+#: By optimiser, where it is not the family's.
+_USUAL = {
+    "sgd": TrainingRecipe("sgd", lr=0.3, weight_decay=5e-5),
+    "adamw": TrainingRecipe("adamw", lr=2e-3, weight_decay=0.05),
+    "muon": TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),
+}
+_WHY = "at a second an epoch, so many take more than a day"
+
+
+@dataclass
+class TrainingConfig:
+    """How a supernet, or one network alone, is trained."""
+
+    epochs: int = within("[0, 100_000]", 20, _WHY)
+    batch_size: int = within("[2, 1_000_000]", 128)  #: images a step, of all processes together
+    #: sgd, adamw or muon; this, lr and weight_decay default to the family's
+    optimiser: str | None = None
+    lr: float | None = within("(0, 1000]", None)  #: peak of the cosine schedule
+    weight_decay: float | None = within("[0, 100]", None)
+    momentum: float = within("[0, 1)", 0.9)  #: of sgd and muon
+    warmup: float = within("[0, 1)", 0.05)  #: fraction of the steps
+    label_smoothing: float = within("[0, 1)", 0.1)  #: of classification
+    #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    mixup: float = within("[0, 100]", 0.0)
+    #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
+    unaugmented: float = within("[0, 1)", 0.0)
+    #: decay of the moving average of the weights, which are used then; 0: none
+    ema: float = within("[0, 1)", 0.0)
+    #: random subnets a step, beside the largest and the smallest
+    n_random: int = within("[0, 100]", 2)
+    distillation: bool = True  #: subnets learn from the largest; or else from the targets
+    #: fraction of the steps after which all options are admitted
+    progressive: float = within("[0, 1]", 0.0)
+    #: of the forward pass: float32, bfloat16, or auto, which is the faster one for each network
+    dtype: str = "auto"
+    device: str | None = None  #: default: cuda where torch finds one, else cpu
+    #: weights that a supernet starts from: a checkpoint, or a file of Once-for-all's MobileNetV3;
+    #: with epochs=0 they are used as they are
+    init_from: str | None = None
+    tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
+    from_supernet: bool = False  #: whether one network starts from the supernet's weights
+    #: of a network that starts from the supernet's weights
+    fine_tuning_epochs: int = within("[1, 100_000]", 4, _WHY)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "train.")
+        if self.epochs == 0 and self.init_from is None:
+            raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
+        for key, allowed in (("optimiser", tuple(_USUAL)), ("dtype", DTYPES)):
+            if (value := getattr(self, key)) is not None and value not in allowed:
+                raise ConfigError(unknown(f"train.{key}", value, allowed))
+
+    def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
+        """Return a family's recipe, changed where options say so."""
+        if self.optimiser not in (None, default.optimiser):
+            default = _USUAL[self.optimiser]
+        return TrainingRecipe(
+            default.optimiser,
+            default.lr if self.lr is None else self.lr,
+            default.weight_decay if self.weight_decay is None else self.weight_decay,
+        )
+
+    def of_recipe(self, epochs: int) -> "TrainingConfig":
+        """Return options of so many epochs, whose recipe is said elsewhere."""
+        return replace(self, epochs=epochs, optimiser=None, lr=None, weight_decay=None)
+
+    def decisive(self, default: TrainingRecipe) -> dict[str, Any]:
+        """Return what decides the weights of a supernet, by option.
+
+        Args:
+            default: The family's recipe.
+        """
+        options = decisive(self) | asdict(self.recipe(default))
+        return {name: value for name, value in options.items() if name not in _INDIFFERENT}
+
+
+def by_descent(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return a family's recipe without Muon, for what that does not suit.
+
+    It turns a weight as a whole, of which subnets use parts (not measured there), and keeps norms,
+    which count where batch norm is folded.
+    """
+    return _USUAL["sgd"] if recipe.optimiser == "muon" else recipe
+
+
+def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return the recipe for weights that have learned before."""
+    return TrainingRecipe(recipe.optimiser, recipe.lr * _FINE_TUNING_LR, recipe.weight_decay)
+
+
+# Options of a data set.
+
+
+@dataclass
+class DatasetConfig:
+    """Where images with targets come from, and which changes of an image keep its target."""
+
+    name: str
+    hub_id: str | None = None  #: of the Hugging Face hub
+    path: str | None = None  #: a folder or file on this machine; wins over hub_id
+    image_column: str | None = None  #: of a table; null: the one that holds images
+    label_column: str | None = None  #: of a table; null: the one that holds classes, or values
+    test_split: str = "test"  #: the split of the source that search never sees
+    #: fraction of the training images, where there is no such split
+    validation: float = within("(0, 1)", 0.1)
+    test: float = within("(0, 1)", 0.2)  #: fraction of all images, where there is no such split
+    #: whether decoded images are kept in memory; null: the splits that fit into a share of it
+    in_memory: bool | None = None
+    flip: bool = False  #: whether a mirror image has the same label
+    task: str = "classification"  #: what networks are for; set by task=
+    #: largest random shift in training, as a fraction of the image
+    shift: float = within("[0, 0.5)", 0.0)
+    #: smallest random crop in training, as a fraction of the area; 1: none
+    crop: float = within("[0.01, 1]", 1.0)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "dataset.")
+        if self.test_split == "train":
+            raise ConfigError("dataset.test_split=train: training images are no test images.")
+
+    @property
+    def augmentation(self) -> list[float]:
+        """What changes training images; it decides the outcome of a training."""
+        return [self.flip, self.shift] + ([self.crop] if self.crop < 1 else [])

@@ -1,0 +1,1 @@
+"""The folder ``workflows``: say here what it is for."""

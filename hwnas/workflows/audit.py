@@ -1,0 +1,351 @@
+"""Does a search's supernet rank networks as training them alone does?"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas.analysis.sections import audit_png, with_audit
+from hwnas.core.errors import ConfigError
+from hwnas.core.manifest import Manifest, without_front
+from hwnas.core.pareto import non_dominated
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder
+from hwnas.models.families.base import Family
+from hwnas.models.graph import n_macs
+from hwnas.models.int8.simulation import as_run
+from hwnas.models.spaces import Genotype, Space
+from hwnas.models.spaces.union import joined
+from hwnas.nas.verified_files import MemberRow, read_front
+from hwnas.tasks.metrics import column, maximised, paid, quality, shown
+from hwnas.training import inference, loop, supernet
+from hwnas.training import jobs as kept_supernets
+from hwnas.training.data import ImageData
+from hwnas.training.evaluation.rank_audit import (
+    AuditedNetwork,
+    AuditFinding,
+    AuditVerdict,
+    choose,
+    judge,
+    repeated,
+)
+from hwnas.training.inference import per_sample
+from hwnas.training.jobs import TrainingJob, train_together
+from hwnas.training.supernet import TrainingSetup
+from hwnas.workflows.config import AuditConfig, SearchConfig
+from hwnas.workflows.config.compose import with_supernet
+from hwnas.workflows.reporter import Reporter
+
+_FORMAT = 1  #: of audit.json
+
+
+@dataclass(frozen=True)
+class AuditOutcome:
+    """What an audit found."""
+
+    path: Path  #: of the search
+    findings: Sequence[AuditFinding]
+    leaving: Mapping[str, str]  #: what would leave the front, in words, by id
+    words: Sequence[str]
+    metric: str
+
+
+def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
+    """Train networks of a search alone, and write how the supernet's ranking compares.
+
+    Args:
+        config: What is audited, and how thoroughly.
+        reporter: Hears of the work.
+    """
+    searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
+    manifest = folder.reopen()
+    with contextlib.closing(folder):
+        members = _members(folder)
+        with reporter.timed("Load data"):
+            trained = _trained(searched, manifest, reporter)
+        reporter.say(trained.data.notes)
+        front = [(trained.genotype(row), row) for row in members.rows]
+        subjects = choose(
+            [genotype for genotype, _ in front],
+            trained.space,
+            config.k,
+            trained.size,
+            config.seed,
+        )
+        findings = _findings(subjects, trained, searched, config, reporter)
+        verdict = judge(findings)
+        leaving = _leaving(findings, {g.id: row for g, row in front}, members)
+        epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
+        words = _words(findings, verdict, epochs, trained.data)
+        words.append(_leaving_words(findings, leaving, members))
+        alone = {f"{f.subject.genotype.id} alone": f.alone[0].value for f in findings}
+        words += inference.told(trained.data, alone, "epochs")
+        metric = members.metric
+        rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
+        png = audit_png(findings, verdict, epochs, metric)
+        content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
+        content["costs"] = [*members.judged_by.values()]
+        _write(folder, png, content)
+    return AuditOutcome(folder.path, findings, leaving, words, metric)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """The front of a search, as verified."""
+
+    rows: Sequence[MemberRow]  #: by the first cost, as searched
+    costs: Sequence[str]
+    metric: str
+
+    @property
+    def judged_by(self) -> dict[str, str]:
+        """For each cost the column that counts: as verified, where that is known of all."""
+        found = {name: f"verified_{name}" for name in self.costs}
+        known = {n for n in found.values() if all(row.get(n) is not None for row in self.rows)}
+        return {name: own if own in known else name for name, own in found.items()}
+
+
+def _members(folder: RunFolder) -> _Members:
+    content = read_front(folder.path)
+    if content is None:
+        raise without_front(folder.path)
+    priced = paid(content["objectives"])
+    staying = [row for row in content["members"] if row["verified_on_front"]]
+    rows = sorted(staying, key=lambda row: float(row[priced[0]]))
+    return _Members(rows, priced, quality(content["objectives"]))
+
+
+@dataclass(frozen=True)
+class _TrainedSpaces:
+    """The spaces of a search whose supernets were trained."""
+
+    space: Space
+    whole: Space  #: of the search: its front is written in it
+    setups: Mapping[str, TrainingSetup]  #: by the name of the space
+
+    @property
+    def data(self) -> ImageData:
+        """What all were trained on."""
+        return next(iter(self.setups.values())).data
+
+    def of(self, genotype: Genotype) -> TrainingSetup:
+        """Return how the supernet of a genotype was trained."""
+        return self.setups[genotype.space]
+
+    def genotype(self, row: MemberRow) -> Genotype:
+        """Return the genotype of a member of the front."""
+        choices = self.whole.choices
+        return self.whole.genotype({n: row[n] for n in choices if row.get(n) is not None})
+
+    def size(self, genotype: Genotype) -> float:
+        """Return multiply-accumulates."""
+        setup = self.of(genotype)
+        return n_macs(setup.family.lower(setup.space, genotype, setup.data.signature))
+
+
+def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _TrainedSpaces:
+    """Return the spaces of the search whose supernets were trained.
+
+    Raises:
+        RunError: a supernet is not there any more.
+    """
+    recorded = manifest["checkpoint"]
+    folder = kept_supernets.folder_of(recorded)
+    read = supernet.read_space_and_data(
+        searched.spaces, searched.dataset, phases, searched.target.running
+    )
+    setups, kept = _setups(searched, folder, read), kept_supernets.checkpoints(recorded, read[0])
+    # Of several spaces, one of which nothing fits the budget has no supernet.
+    needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
+    for member in needed:
+        kept_supernets.check_kept(setups[member.name], kept[member.name])
+    return _TrainedSpaces(joined(needed), read[0], {m.name: setups[m.name] for m in needed})
+
+
+def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
+    """Return how the supernets of a search were trained, from its configuration."""
+    read = supernet.read_space_and_data(
+        searched.spaces, searched.dataset, progress, searched.target.running
+    )
+    return _setups(searched, folder, read)
+
+
+def _setups(
+    searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
+) -> dict[str, TrainingSetup]:
+    training = supernet.SupernetTraining(searched.dataset, searched.train, searched.seed, folder)
+    return training.setups(*read)
+
+
+def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:
+    """Return how networks are trained alone: with the same recipe, from nothing."""
+    epochs = config.epochs or setup.train.epochs
+    if not epochs:
+        raise ConfigError("The search trained no epochs; say how many with epochs=N.")
+    train = replace(setup.train, epochs=epochs, init_from=None, from_supernet=False)
+    return replace(setup, train=train, seed=config.seed + seed)
+
+
+def _findings(
+    subjects: Sequence[AuditedNetwork],
+    trained: _TrainedSpaces,
+    searched: SearchConfig,
+    config: AuditConfig,
+    phases: Progress,
+) -> list[AuditFinding]:
+    scoring = replace(searched.scoring, confidence=None)
+    evaluators = {
+        name: setup.evaluator(setup.trained(phases)[0], scoring)
+        for name, setup in trained.setups.items()
+    }
+    with phases.phase("Score in supernet", len(subjects)) as advance:
+        inherited = []
+        for subject in subjects:
+            evaluator = evaluators[subject.genotype.space]
+            inherited.append(evaluator.score(subject.genotype).figure)
+            advance(1)
+    plan = [(i, 0) for i in range(len(subjects))]
+    plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
+    pairs = [(subjects[i].genotype, seed) for i, seed in plan]
+    jobs = [TrainingJob(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
+    data = trained.data
+    total = sum(loop.n_steps(job.options, len(data.train)) for job in jobs)
+    figures: list[list[Quantity]] = [[] for _ in subjects]
+    with phases.phase(f"Train {len(plan)} alone", total) as advance:
+        if config.workers > 1:
+            again = partial(_again, searched, jobs[0].setup.supernets)
+            train_together(jobs, again, config.workers, advance)
+        for (i, _), job in zip(plan, jobs, strict=True):
+            network, _ = job.trained(
+                NullProgress() if config.workers > 1 else _NestedProgress(advance)
+            )
+            evaluator = evaluators[job.genotype.space]
+            images = partial(evaluator.calibration_images, job.genotype)
+            network = as_run(network, job.setup.lowered(job.genotype), images)
+            batches = data.batches(data.validation, job.setup.resolution(job.genotype))
+            each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
+            figures[i].append(data.task.score(each))
+    return [
+        AuditFinding(subject, figure, tuple(each))
+        for subject, figure, each in zip(subjects, inherited, figures, strict=True)
+    ]
+
+
+@final
+class _NestedProgress:
+    """Progress of one network, as part of a bar of all."""
+
+    def __init__(self, advance: Callable[[int], None]):
+        self._advance = advance
+
+    @contextlib.contextmanager
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
+        """Add steps to the bar of all, those of an earlier run at once."""
+        self._advance(done)
+        yield self._advance
+
+
+def _leaving(
+    findings: Sequence[AuditFinding], rows: dict[str, MemberRow], members: _Members
+) -> dict[str, str]:
+    """Return the audited members that, judged alone, another audited member dominates."""
+    audited = [f for f in findings if f.subject.group == "front"]
+    names = members.judged_by.values()
+    costs = [[float(rows[f.subject.genotype.id][name]) for name in names] for f in audited]
+    points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
+    stays = non_dominated(points, maximised([members.metric, *members.costs]))
+    return {
+        f.subject.genotype.id: "leaves front"
+        for f, keeps in zip(audited, stays, strict=True)
+        if not keeps
+    }
+
+
+def _words(
+    findings: Sequence[AuditFinding],
+    verdict: AuditVerdict,
+    epochs: int,
+    data: ImageData,
+) -> list[str]:
+    """Return what was found, in sentences."""
+    n = len(findings)
+    words = [
+        f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
+        f"split, {len(data.validation):,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
+        f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
+    ]
+    if not verdict.kendall.low > 0:
+        words.append("That order cannot be told from chance.")
+    metric = data.task.metric
+    more = "higher" if verdict.gap >= 0 else "lower"
+    gap, label = _amount(metric, abs(verdict.gap)), column(metric).label
+    words.append(f"Alone their {label} is {gap} {more} on average.")
+    words.append(_seed_words(findings, verdict, metric))
+    return words
+
+
+def _seed_words(findings: Sequence[AuditFinding], verdict: AuditVerdict, metric: str) -> str:
+    """Return how much the metric differs from seed to seed, and what order is left of that."""
+    sd, m = verdict.seed_sd, sum(len(finding.alone) > 1 for finding in findings)
+    if sd is None:
+        return "The noise of seeds is not known: none was trained twice."
+    words = (
+        f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
+        f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained twice)"
+    )
+    if verdict.ceiling is None:
+        return f"{words}."
+    return (
+        f"{words}: two trainings alone would agree with each other by a tau of {verdict.ceiling} "
+        "(Thomas & Hultquist, 1978)."
+    )
+
+
+def _leaving_words(
+    findings: Sequence[AuditFinding], leaving: Mapping[str, str], members: _Members
+) -> str:
+    """Return how many members would leave the front, and by which costs, in a sentence."""
+    n_front = sum(f.subject.group == "front" for f in findings)
+    told: dict[str, list[str]] = {}
+    for name, judged in members.judged_by.items():
+        told.setdefault("searched" if judged == name else "verified", []).append(name)
+    costs = "; ".join(f"{', '.join(names)} as {how}" for how, names in told.items())
+    return (
+        f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
+        f"because another of them is as good and cheaper ({costs})."
+    )
+
+
+def _amount(metric: str, value: float) -> str:
+    """Return a difference of the metric in words: of shares in points."""
+    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else shown(metric, value)
+
+
+def _write(folder: RunFolder, png: bytes, content: Row) -> None:
+    folder.write_bytes("audit/audit.png", png)
+    folder.write_csv("audit/networks.csv", content["networks"])
+    folder.write_json("audit/audit.json", {"format": _FORMAT} | content)
+    report = folder.path / "report.html"
+    if report.is_file():
+        page = with_audit(report.read_text(encoding="utf-8"), png, content["words"])
+        folder.write_bytes("report.html", page.encode())
+
+
+def _row(finding: AuditFinding, leaving: dict[str, str], space: Space, metric: str) -> Row:
+    genotype = finding.subject.genotype
+    row: Row = {"id": genotype.id, "group": finding.subject.group}
+    row |= finding.supernet.columns(f"{metric}_supernet")
+    row |= finding.alone[0].columns(f"{metric}_alone")
+    row[f"{metric}_alone_mean"] = finding.mean_alone
+    second = finding.alone[1].value if len(finding.alone) > 1 else None
+    row[f"{metric}_alone_second_seed"] = second
+    row["leaves_front"] = genotype.id in leaving if finding.subject.group == "front" else None
+    return row | space.assignment(genotype)

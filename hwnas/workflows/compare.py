@@ -1,0 +1,267 @@
+"""Fronts of runs and of other tools, as numbers, tests and figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.analysis import comparison_figures as pictures
+from hwnas.analysis import comparison_page, indicators, reading, speedup, speedup_text, tables, text
+from hwnas.analysis import fronts as frame
+from hwnas.analysis import reading as foreign
+from hwnas.analysis.bootstrap import BootstrapDraws
+from hwnas.analysis.fronts import Array, ComparedRun, Objective
+from hwnas.analysis.page.html import render
+from hwnas.analysis.speedup import Speedup
+from hwnas.analysis.speedup_text import FrontLabels
+from hwnas.analysis.speedup_text import sentences as at_equal_quality
+from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
+from hwnas.analysis.summary import compare as compare_summary
+from hwnas.core import files
+from hwnas.core.files import whole
+from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.hardware import backends
+from hwnas.workflows.config import CompareConfig
+from hwnas.workflows.reporter import Reporter
+
+_RECORDED = ("hwnas", "moocore", "numpy", "scipy", "matplotlib")
+_MAIN = "hypervolume_share"
+
+
+@dataclass
+class _ComparisonReport:
+    """What is written and printed."""
+
+    comparison: Comparison
+    sentences: list[str]
+    tables: dict[str, Sequence[Row]]  #: rows by the name of their CSV file
+    figures: dict[str, pictures.Pictures] = field(default_factory=dict)
+    speedup: Speedup | None = None  #: of the first of two runs against the second
+
+
+@dataclass(frozen=True)
+class ComparisonOutcome:
+    """A comparison and its folder."""
+
+    path: Path
+    comparison: Comparison
+    sentences: Sequence[str]
+    tables: Mapping[str, Sequence[Row]]  #: rows by the name of their CSV file
+    files: Sequence[str]
+
+
+def compare_runs(
+    config: CompareConfig,
+    runs: Sequence[ComparedRun],
+    objectives: Sequence[Objective],
+    arguments: Sequence[str],
+    reporter: Reporter,
+) -> ComparisonOutcome:
+    """Compare runs and write everything into a folder of its own.
+
+    Args:
+        config: What is compared.
+        runs: As ``comparison.reading`` reads them.
+        objectives: Of all of them.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+    """
+    notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
+    notes += reading.check_groups(runs, config.group_by)
+    reading.check_units(runs)
+    found = _found(config, runs, objectives, notes)
+    path = Path(config.run.dir or default_path("compare"))
+    with whole(path, beside=config.run.dir is None) as building:
+        folder = RunFolder(building)
+        if config.recost:
+            from hwnas.workflows import recost  # all of what costs networks
+            from hwnas.workflows.config.compose import searches
+
+            again = recost.recosted(found.comparison, searches, reporter)
+            found.tables |= again.tables
+            found.sentences += again.sentences
+        _write(folder, found, _facts(config, found.comparison))
+        manifest = begun("compare", arguments, {}, config) | {
+            "status": "finished",
+            "versions": {name: backends.version(name) for name in _RECORDED},
+        }
+        folder.write_json("manifest.json", manifest)
+    return ComparisonOutcome(path, found.comparison, found.sentences, found.tables, _files(found))
+
+
+def _found(
+    config: CompareConfig,
+    runs: Sequence[ComparedRun],
+    objectives: Sequence[Objective],
+    notes: Sequence[str],
+) -> _ComparisonReport:
+    kind, draws = chosen_kind(runs, config.figures), BootstrapDraws(config.n_bootstrap, config.seed)
+    comparison = compare_summary(
+        runs,
+        objectives,
+        kind,
+        frame.read_frame(Path(config.reference), objectives) if config.reference else None,
+        _true_front(Path(config.true_front), objectives) if config.true_front else None,
+        draws,
+    )
+    told = _tables(comparison)
+    kinds = [kind_of(run, kind) for run in runs]
+    faster = speedup.of_two(runs, objectives, kinds, draws)
+    if faster is not None:
+        sides = {"front": runs[0].name, "baseline": runs[1].name}
+        told["equal_quality"] = [sides | row for row in faster.rows()]
+    sentences = [
+        *text.sentences(comparison),
+        *([] if faster is None else at_equal_quality(faster, _names(runs, faster))),
+        *text.verified(told["verification"]),
+        *text.predicted(told["predictions"]),
+        text.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
+        *notes,
+        *text.method(comparison),
+    ]
+    found = _ComparisonReport(
+        comparison, [line for line in sentences if line], told, speedup=faster
+    )
+    found.figures = dict(_figures(comparison, told["convergence"]))
+    return found
+
+
+def _names(runs: Sequence[ComparedRun], found: Speedup) -> FrontLabels:
+    a, b = (run.name for run in runs)
+    return FrontLabels(f"{a} against {b}, at equal {found.quality.title}", a, b)
+
+
+def _true_front(path: Path, objectives: Sequence[Objective]) -> Array:
+    points = foreign.points(path, objectives)
+    return np.array([[point.figures[o.name].value for o in objectives] for point in points])
+
+
+def _tables(comparison: Comparison) -> dict[str, Sequence[Row]]:
+    objectives, fronts = comparison.objectives, comparison.fronts
+    runs, box = [front.run for front in fronts], comparison.yardstick.frame
+    return {
+        "indicators": comparison.indicator_rows(),
+        "points": comparison.point_rows(),
+        "coverage": comparison.coverage_rows(),
+        "groups": comparison.group_rows() if comparison.is_grouped else [],
+        "tests": comparison.test_rows(),
+        "ladder": tables.ladder(fronts, objectives),
+        "needed": tables.needed(fronts, objectives),
+        "convergence": tables.convergence(runs, box, objectives),
+        "verification": tables.verification(runs, box),
+        "predictions": tables.predictions(runs),
+        "shared": tables.shared(fronts),
+        "attainment": _attained(comparison),
+    }
+
+
+def _attained(comparison: Comparison) -> list[Row]:
+    quality, costs = tables.parts(comparison.objectives)
+    return [
+        {
+            "group": s.group,
+            "n_runs": s.n_runs,
+            "percentile": s.percentile,
+            "cost": s.cost.name,
+            "cost_value": float(x),
+            "quality": s.quality.name,
+            "quality_value": float(y),
+        }
+        for s in indicators.surfaces(comparison.fronts, quality, costs)
+        for x, y in s.points
+    ]
+
+
+def _figures(
+    comparison: Comparison, growth: Sequence[Row]
+) -> Iterator[tuple[str, pictures.Pictures]]:
+    """Yield figures by name; only those that there is something for."""
+    quality, costs = tables.parts(comparison.objectives)
+    box = comparison.yardstick.frame
+    yield "fronts", pictures.fronts(comparison.fronts, box, quality, costs)
+    if surfaces := indicators.surfaces(comparison.fronts, quality, costs):
+        yield "attainment", pictures.attainment(surfaces, box)
+    if growth:
+        yield "convergence", pictures.convergence(growth)
+    if (ranking := comparison.rankings[_MAIN]) is not None:
+        title = f"Mean ranks in hypervolume over {ranking.n_blocks} seeds; 1 is the best"
+        yield "critical_difference", pictures.critical_difference(ranking, title)
+
+
+def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str]]:
+    """Return what the page says of how it was made; nothing that differs from time to time."""
+    draws = f"{config.n_bootstrap} draws, seed {config.seed}"
+    return [
+        *((f"run {front.name}", front.run.path) for front in comparison.fronts),
+        ("figures", comparison.kind),
+        ("grouped by", config.group_by or "nothing: each run is a group of its own"),
+        ("bootstrap", draws if comparison.uncertainty is not None else "none"),
+        *((f"version of {name}", backends.version(name)) for name in _RECORDED),
+    ]
+
+
+def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[str, str]]) -> None:
+    """Write all files; where there are no rows there is no table."""
+    for name, rows in found.tables.items():
+        if rows:
+            folder.write_csv(f"{name}.csv", [known(row) for row in rows])
+    for name, picture in found.figures.items():
+        for suffix, drawn in picture.items():
+            folder.write_bytes(f"{name}.{suffix}", drawn)
+    folder.write_bytes("indicators.tex", text.indicators(found.comparison).encode())
+    content = found.comparison.to_json() | {
+        "equal_quality": known(found.speedup and found.speedup.to_json()),
+        "recosted": known(list(found.tables.get("recosted_fronts", ()))),
+        "sentences": found.sentences,
+    }
+    folder.write_json("comparison.json", content)
+    drawn_as_svg = {name: picture["svg"].decode() for name, picture in found.figures.items()}
+    page = comparison_page.page(
+        found.comparison, found.tables, found.sentences, drawn_as_svg, facts
+    )
+    if found.speedup is not None:
+        names = _names([front.run for front in found.comparison.fronts], found.speedup)
+        table = speedup_text.equal_accuracy_table(
+            found.speedup, names, "All figures: equal_quality.csv."
+        )
+        page = replace(page, tables=[table, *page.tables])
+    folder.write_bytes("report.html", render(page).encode())
+
+
+def _files(found: _ComparisonReport) -> list[str]:
+    names = [f"{name}.csv" for name, rows in found.tables.items() if rows]
+    drawn = [f"{name}.png/.svg" for name in found.figures]
+    return ["report.html", "comparison.json", "indicators.tex", *names, *drawn]
+
+
+# The beginning of a comparison: what is compared is read and named before anything heavy loads.
+
+_NAMED = 6  # runs that are named
+
+
+def compare(
+    config: CompareConfig, arguments: Sequence[str], reporter: Reporter
+) -> "ComparisonOutcome":
+    """Compare runs and write everything into a folder of its own.
+
+    Args:
+        config: What is compared.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        RunError: a run cannot be read, or the folder holds one already.
+    """
+    if config.run.dir:
+        files.check_new(Path(config.run.dir), "run.dir")
+    runs, objectives = reading.read_runs(config.paths, config.objectives, config.group_by)
+    reporter.say([_words(runs)])
+
+    return compare_runs(config, runs, objectives, arguments, reporter)
+
+
+def _words(runs: Sequence[ComparedRun]) -> str:
+    named = ", ".join(run.name for run in runs[:_NAMED])
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"Comparing {len(runs)} front{'s' * (len(runs) != 1)}: {named}{more}."

@@ -1,0 +1,263 @@
+"""Composition root: from a configuration to the objects that a verb needs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from hwnas import tasks
+from hwnas.core import machine
+from hwnas.core.errors import ConfigError
+from hwnas.core.options import decisive, digest
+from hwnas.core.progress import Progress
+from hwnas.hardware import backends
+from hwnas.hardware.backends.artefact_wrappers import DerivedArtefacts, ExitArtefacts
+from hwnas.hardware.backends.base import Artefacts, CostContext
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.int8_speed import FasterThanFloat
+from hwnas.hardware.costs.measured_cost import MeasuredCostModel
+from hwnas.hardware.derived_metrics import DerivedCostModel
+from hwnas.hardware.target import facts
+from hwnas.models import families
+from hwnas.models.families import annotations, early_exits
+from hwnas.models.spaces import Genotype, Space
+from hwnas.nas import reading
+from hwnas.nas.candidates import Candidate
+from hwnas.tasks.metrics import column, means
+from hwnas.training.data import ImageData
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.supernet import SupernetTraining, TrainingSetup
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.device import MeasuredTarget, profile_command
+from hwnas.workflows.networks import Networks, read_networks
+
+#: Packages whose version decides the outcome of every run, beside those of the target's backend,
+#: and torch's, which decides the supernet.
+DECISIVE = ("hwnas", "optuna")
+
+_MORE = ("minutes", "n_most")  #: of ``finish``: a run that is resumed may finish more with others
+
+
+@dataclass(frozen=True)
+class SearchComponents:
+    """What a search is made of, before any weight is trained."""
+
+    config: SearchConfig
+    networks: Networks
+    data: ImageData
+
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+        return self.networks.space
+
+    @cached_property
+    def first(self) -> tuple[Genotype, ...]:
+        """The first trials: the different candidates of an earlier run, in its order.
+
+        Raises:
+            RunError: its trials cannot be read.
+            SpaceError: it has candidates that the space does not hold.
+        """
+        if self.config.start_from is None:
+            return ()
+        known = reading.candidates(Path(self.config.start_from), "start_from")
+        own = reading.of_space(known, self.space, "start_from")
+        return tuple({c.id: c.genotype for c in own}.values())
+
+    def digests(self) -> dict[str, str]:
+        """Return a digest of everything that decides the outcome, by name."""
+        c, members = self.config, self.space.members
+        by_space = {
+            m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
+        }
+        file = self.networks.backend.user_file()
+        places = {n: setup.checkpoint().path.parent.name for n, setup in self.setups.items()}
+        return {
+            "search_space": self.space.digest,
+            "data": self.data.digest,
+            "augmentation": digest(c.dataset.augmentation),
+            "target": digest([facts(c.target), file.read_text("utf-8") if file else ""]),
+            "cost": digest(c.cost),
+            "budget": digest(c.allowed.digested()),
+            "objectives": digest(c.objectives),
+            "sampler": digest(decisive(c.sampler)),
+            "train": digest(self._one_or_by_space(by_space)),
+            "accuracy": digest(decisive(c.trained) if c.accuracy == "trained" else c.accuracy),
+            "finish": digest({n: v for n, v in decisive(c.finish).items() if n not in _MORE}),
+            "start_from": digest([genotype.id for genotype in self.first]),
+            "scoring": digest(decisive(c.scoring)),
+            "seed": digest(c.seed),
+            "versions": digest(self.versions()),
+            **(
+                {f"supernet of {name}": place for name, place in places.items()}
+                if self.space.root
+                else {"supernet": self._one_or_by_space(places)}
+            ),
+        }
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that decide the outcome."""
+        names = [
+            *DECISIVE,
+            *backends.decisive(self.config.target.runtime, self.config.target.dtype),
+        ]
+        found = {name: backends.version(name) for name in names}
+        for member in self.space.members:
+            if origin := families.origin(member.family):
+                found[origin[0]] = origin[1]
+        if own := tasks.brought(self.data.task.name)[1:]:
+            found[own[0]] = own[1]
+        return found
+
+    @property
+    def setups(self) -> dict[str, TrainingSetup]:
+        """How the supernet of each space is trained, by the name of the space."""
+        c, n = self.config, self.networks
+        training = SupernetTraining(c.dataset, c.train, c.seed, Path(c.run.supernets))
+        return training.setups(n.space, n.families, self.data)
+
+    def setup_of(self, genotype: Genotype) -> TrainingSetup:
+        """Return how the supernet of a genotype is trained."""
+        return self.setups[genotype.space]
+
+    def checkpoint(self) -> str | dict[str, str] | None:
+        """Return where the supernet is kept; of several spaces by name; ``None``: there is none."""
+        if self.config.accuracy == "trained":
+            return None
+        found = {name: str(setup.checkpoint().path) for name, setup in self.setups.items()}
+        kept: str | dict[str, str] = self._one_or_by_space(found)
+        return kept
+
+    def _one_or_by_space(self, values: Mapping[str, Any]) -> Any:
+        return values if self.space.root else values[self.space.name]
+
+
+def parts(config: SearchConfig, progress: Progress) -> SearchComponents:
+    """Read the search spaces and the data, and settle what is left open until they are known."""
+    found, data = read_networks(config, progress)
+    return SearchComponents(settled(config, data, _have_exits(found)), found, data)
+
+
+def _have_exits(networks: Networks) -> bool:
+    return any(early_exits.names(member) for member in networks.space.members)
+
+
+def _check_exits(config: SearchConfig, data: ImageData) -> None:
+    if config.accuracy == "supernet":
+        raise ConfigError(
+            "accuracy=supernet: supernets have no exits, as this search space does: say "
+            "accuracy=trained."
+        )
+    if data.task.confidence is None:
+        raise ConfigError(
+            f"task {data.task.name}: networks with exits must say how sure they are, which its "
+            "answers do not; take a search space without exits."
+        )
+
+
+#: Pixels of an epoch up to which candidates are trained alone: about ten seconds of a small network
+#: on one core. On Fashion-MNIST a front found so is 1.60 to 5.16 times as fast at equal accuracy as
+#: hand-made networks (``experiments/worth_it``), that of a supernet 0.18 to 0.46 times; but the
+#: spaces were different, and equal time was not tried.
+_TRAINED_PIXELS = 100e6
+
+
+def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
+    """Return a configuration that says what finds accuracies, and how many processes do.
+
+    Raises:
+        ConfigError: networks have exits, and a supernet is asked for, or answers that say nothing
+            of how sure they are; or they have none, and what leaving early comes to is asked for.
+    """
+    accuracy, workers = config.accuracy, config.study.workers
+    if have_exits:
+        _check_exits(config, data)
+        accuracy = "trained"
+    elif asked := means([*config.objectives, *config.allowed.limits]):
+        raise ConfigError(
+            f"{asked[0]} is of networks that images leave early, and this search space has no "
+            f"exits: say {column(asked[0]).mean_of}, or take a space that has some."
+        )
+    if accuracy is None:
+        pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
+        accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
+    if accuracy == "trained" and config.train.init_from is not None:
+        raise ConfigError(
+            f"train.init_from={config.train.init_from} holds a supernet's weights, and "
+            "accuracy=trained trains each network from scratch: say accuracy=supernet."
+        )
+    if workers is None:
+        many = accuracy == "trained" and config.cost != "measured"
+        workers = machine.cores() if many else 1
+    return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
+
+
+def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponents:
+    """Return the same space and data for another target."""
+    networks = replace(parts.networks, target=config.target)
+    return SearchComponents(
+        settled(config, parts.data, _have_exits(networks)), networks, parts.data
+    )
+
+
+def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostModel:
+    """Return what says the costs of candidates, with what is derived from them."""
+    config, networks = parts.config, parts.networks
+    assert config.cost is not None
+    costed = CostContext(
+        target=config.target,
+        lower=networks.lower,
+        as_run=networks.as_run,
+        as_written=networks.as_written,
+        spaces=tuple(member.name for member in parts.space.members),
+        bench=device,
+        command=profile_command(config),
+    )
+    model = networks.backend.cost_models[config.cost](costed)
+    if any(annotations.precision_options(member) for member in parts.space.members):
+        turns = model.in_turns if isinstance(model, MeasuredCostModel) else None
+        model = FasterThanFloat(model, networks.in_float, turns)
+    return DerivedCostModel(model, config.derives)
+
+
+def artefacts(parts: SearchComponents, device: MeasuredTarget | None) -> Artefacts:
+    """Return what makes and judges the files of a front member."""
+    config, target = parts.config, parts.config.target
+    own = backends.get(target.runtime).dtypes[target.dtype]
+    found = ExitArtefacts(parts.networks.backend.artefacts(device, config.cost), own)
+    return DerivedArtefacts(found, config.derives)
+
+
+# What says accuracies of candidates, and has their weights.
+
+Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and has their weights
+
+
+def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
+    """Return what scores candidates; it trains what is not trained yet when that is needed."""
+    scoring = parts.config.scoring
+    if parts.config.accuracy == "trained":
+        return TrainedEvaluator(parts.setups, parts.config.trained)
+
+    def trained(setup: TrainingSetup) -> SupernetEvaluator:
+        supernet, _ = setup.trained(progress)
+        return setup.evaluator(supernet, scoring)
+
+    return TrainedOnDemand({n: partial(trained, setup) for n, setup in parts.setups.items()})
+
+
+def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Return after how many trainings in a row a search left the networks it trained, by id."""
+    found: dict[str, int] = {}
+    for candidate in candidates:
+        if n := config.trained.n_read(config.metric, candidate.details):
+            found[candidate.id] = max(n, found.get(candidate.id, 0))
+    return found
+
+
+def as_left(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
+    """Return weights as a search left them, where other searches may have gone on with some."""
+    return weights.as_left(networks) if isinstance(weights, TrainedEvaluator) else weights

@@ -1,0 +1,282 @@
+"""A network of a search for another budget, without a new search: bits, channels, then training."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hwnas.core.errors import BudgetError, ConfigError
+from hwnas.core.manifest import read_manifest
+from hwnas.core.quantity import Quantities
+from hwnas.core.run_folder import default_path
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base
+from hwnas.hardware.backends.base import TrainedNetwork
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.families.layers import weights_of
+from hwnas.models.graph import NATIVE_BITS, Graph
+from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults, swept, within
+from hwnas.tasks.metrics import means
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.training.evaluation.trained import exits_heard
+from hwnas.training.finetuning import compression
+from hwnas.training.finetuning.compression import (
+    CalibrationImages,
+    Compression,
+    CompressionMethods,
+    NetworkCompressor,
+)
+from hwnas.workflows import components
+from hwnas.workflows.config import CompressConfig
+from hwnas.workflows.export import ExportedModel, failures, picked, refuse, write_export
+from hwnas.workflows.proof_record import ExportRequest, PickedNetwork
+from hwnas.workflows.reporter import Reporter
+
+_N_SAMPLE = 1024  # training images that say what bits lose
+#: Shares of a limit that are kept for what trained weights take more than the stand-in weights that
+#: estimates are of; at least what they took more before. Where one does not suffice, the
+#: network is trained again for the next.
+_SPARES = (0.02, 0.05, 0.12)
+
+
+@dataclass(frozen=True)
+class CompressionOutcome:
+    """A network before and after."""
+
+    done: ExportedModel
+    before: Quantities  #: of its own weights, where the target packs them; else as it is estimated
+    compression: Compression
+
+
+def compress(
+    config: CompressConfig,
+    arguments: Sequence[str],
+    reporter: Reporter,
+    told: Callable[[CompressionOutcome], None],
+) -> None:
+    """Fit a network of a search into a budget, train it for that, and write it as an export.
+
+    Args:
+        config: Which network of which search, and what it must fit.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+        told: Is given what came of it, also where it does not hold.
+
+    Raises:
+        BudgetError: nothing that may be done makes it fit.
+        ConfigError: it fits already, or the target only measures.
+        ProofError: the export does not hold what it should; its folder is marked as failed.
+    """
+    if unreachable := compression.unsupported_limits(config.allowed):
+        raise ConfigError(f"budget.{unreachable[0]}: compress works towards upper limits alone.")
+    _check_trains(config)
+    root = Path(config.dir or default_path("compress"))
+    order = ExportRequest(config.export, arguments, root, "compress")
+    with picked(order, reporter, config.budget) as picks:
+        if len(picks) > 1:
+            raise ConfigError(
+                f"compress takes one network for one target at a time, of {', '.join(picks)}: say "
+                "id=GENOTYPE, and of a search for several targets only=TARGET."
+            )
+        ((name, pick),) = picks.items()
+        assert pick is not None  # what is there alone was refused
+        work = _CompressionJob(config, pick, reporter)
+        found = work.found()
+        done = write_export(work.made(found), name, order)
+    told(CompressionOutcome(done, work.before, found))
+    refuse(failures(done, order.root))
+
+
+@dataclass(frozen=True)
+class _CompressionJob:
+    """One network that is to fit."""
+
+    config: CompressConfig
+    pick: PickedNetwork
+    reporter: Reporter
+
+    @cached_property
+    def before(self) -> Quantities:
+        """What the network costs as it is, images leaving as soon as an exit is sure."""
+        if not self._packs:
+            return self._foreseen
+        return self._compiled(self.pick, lambda early: early.predicted.costs)
+
+    @cached_property
+    def _foreseen(self) -> Quantities:
+        """The same with stand-in weights."""
+        return self.estimate(self.lowered).figures
+
+    @cached_property
+    def _early(self) -> EarlyExits | None:
+        """What leaving early comes to before; of fewer bits it is nearly the same."""
+        if not self.lowered.exits:  # whose weights say nothing of its costs
+            return None
+        network = self.pick.finisher.network(self.pick.genotype)
+        return self._leaving(network, self._estimated(self.lowered))
+
+    def _leaving(self, network: nn.Module, cost: Cost) -> EarlyExits | None:
+        """Return the fastest thresholds that lose at most ``max_exit_drop`` points; or no exits."""
+        if not self.lowered.exits:
+            return None
+        genotype = self.pick.genotype
+        heard = exits_heard(network, self.pick.of.parts.setup_of(genotype), genotype)
+        each = [{"validation": answers} for answers in heard]
+        found = swept(ExitNetworkResults(genotype.id, cost.figures, cost.segments, each))
+        return within(found, self.config.max_exit_drop)
+
+    @cached_property
+    def lowered(self) -> Graph:
+        """Its operators."""
+        return self.pick.of.parts.networks.lower(self.pick.genotype)
+
+    def found(self) -> Compression:
+        """Return what makes its compiled files fit, or comes nearest.
+
+        Raises:
+            BudgetError: nothing does.
+            ConfigError: it fits already.
+        """
+        allowed, name = self.config.allowed, self.pick.genotype.id
+        if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
+            exits = f", and {name} has no exits" * bool(means(missing))
+            raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it{exits}.")
+        if not allowed.exceeded(self.before):
+            raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
+        best = None
+        for spare in _SPARES:
+            if (found := self._fitter.fitted(self._aim(spare))) is None:
+                break
+            best = found
+            if not self._packs:  # what it costs is not up to the weights
+                break
+            if not allowed.exceeded(self._compiled(self.made(found), self._at_proof)):
+                break
+        if best is None:
+            fewest = min(self._means.bits, default=NATIVE_BITS)
+            also = f"{max(self._means.prune):.0%} of the channels taken out"
+            if self._early is not None:
+                also = f"{self.config.max_exit_drop:g} points lost at exits (max_exit_drop)"
+            raise BudgetError(
+                f"{name} cannot be made to fit: it has {_told(self.before, allowed)}, and weights "
+                f"of {fewest} bits with {also} do not suffice. Begin with a smaller member of the "
+                "front."
+            )
+        return best
+
+    def _aim(self, spare: float) -> Budget:
+        """Return what estimates must fit, so that what does not fit as it is needs something."""
+        limits = {}
+        for name, limit in self.config.allowed.limits.items():
+            share = self._foreseen[name].upper / self.before[name].upper
+            limits[name] = min(1 - spare, share) * limit
+        return Budget(limits)
+
+    def made(self, found: Compression) -> PickedNetwork:
+        """Return the network as it is finished then."""
+        finisher = self.pick.finisher
+        other = replace(
+            finisher.config, bits={**found.bits}, prune=found.prune, later_epochs=self.config.epochs
+        )
+        return replace(self.pick, finisher=replace(finisher, other=other))
+
+    def estimate(self, lowered: Graph) -> Cost:
+        """Return what the target's compiler says of operators, and what is derived of it.
+
+        Raises:
+            ConfigError: the target is measured instead.
+        """
+        cost = self._estimated(lowered)
+        early = self._early and self._early.of(cost.segments)
+        average = {} if early is None else early.predicted.costs
+        return replace(cost, figures={**cost.figures, **average})
+
+    def _estimated(self, lowered: Graph) -> Cost:
+        config = self.pick.of.config
+        cost = base.backend_of(config.target).estimate(lowered)
+        if cost is None:
+            raise ConfigError(
+                f"Target '{config.target.name}' is measured, network by network; compress needs "
+                "one whose compiler estimates costs. export prune=FRACTION narrows networks."
+            )
+        return replace(cost, figures=config.derives(cost.figures))
+
+    @property
+    def _packs(self) -> bool:
+        return backends.get(self.pick.of.config.target.runtime).packs
+
+    @cached_property
+    def _means(self) -> CompressionMethods:
+        bits = self.config.weight_bits if self._packs else []
+        prune = [0.0] if self.lowered.exits else sorted({*self.config.prune}) or [0.0]
+        return CompressionMethods(bits, prune)  # networks with exits are not pruned
+
+    @cached_property
+    def _fitter(self) -> NetworkCompressor:
+        network = self.pick.finisher.network(self.pick.genotype)
+        return NetworkCompressor(
+            network, self.lowered, self._sample, self.estimate, self._means, self.reporter
+        )
+
+    @cached_property
+    def _sample(self) -> CalibrationImages:
+        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        data, resolution = setup.data, setup.resolution(self.pick.genotype)
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+        part = data.train.take(order[:_N_SAMPLE])
+        images = data.prepare(part.images, resolution)
+        return CalibrationImages(images, data.task.goals(part.targets), data.task)
+
+    def _at_proof(self, early: EarlyExits) -> Quantities:
+        """Return what images may cost on the average that the export is proved on."""
+        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        return early.at_proof(len(setup.data.test))
+
+    def _compiled(
+        self, pick: PickedNetwork, average: Callable[[EarlyExits], Quantities]
+    ) -> Quantities:
+        """Return what the compiler says of the network with the weights that it is trained to.
+
+        Args:
+            pick: The network.
+            average: Says what images cost on the average that leave early.
+        """
+        of = pick.of
+        ready = pick.finisher.in_int8(pick.genotype)
+        artefacts = components.artefacts(of.parts, of.device)
+        trained = TrainedNetwork(
+            ready.lowered, weights_of(ready.network, ready.lowered), ready.int8
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            files = {}
+            for suffix, content in artefacts.build(trained).items():
+                files[suffix] = Path(folder, f"model{suffix}")
+                files[suffix].write_bytes(content)
+            images = self._sample.images[:1].numpy()
+            cost = artefacts.recost(files, ready.lowered, images).cost
+        early = self._leaving(ready.simulated or ready.network, cost)
+        return of.config.derives({**cost.figures, **({} if early is None else average(early))})
+
+
+def _check_trains(config: CompressConfig) -> None:
+    """Refuse to train for no epochs, where the search finished its networks so.
+
+    Raises:
+        ConfigError: it did, and nothing else is asked for.
+    """
+    done = read_manifest(Path(config.run), "run").get("finishing")
+    if config.epochs is None and done is not None and done["epochs"] == 0:
+        raise ConfigError(
+            "epochs must be 1 or more: compress trains for what it changes. The search trained "
+            "none (finish.epochs=0); say epochs=NUMBER."
+        )
+
+
+def _told(figures: Quantities, allowed: Budget) -> str:
+    return ", ".join(
+        f"{name} {figures[name].upper:.4g} of {limit:g}" for name, limit in allowed.limits.items()
+    )

@@ -1,0 +1,71 @@
+"""What each verb accepts: the Hydra schemas. Most are the domain types themselves."""
+
+from hwnas.export.options import SplitConfig, VerifyConfig
+from hwnas.workflows.config.network_options import ProfileConfig, TrainConfig
+from hwnas.workflows.config.runs import (
+    AuditConfig,
+    CompareConfig,
+    CompressConfig,
+    ExportConfig,
+    PlanConfig,
+    ReplanConfig,
+    ServeCheckConfig,
+    SimulateConfig,
+    WhyConfig,
+)
+from hwnas.workflows.config.search import (
+    RunConfig,
+    SearchConfig,
+    TabularConfig,
+    agreed,
+    check_common,
+)
+
+__all__ = [
+    "SCHEMAS",
+    "AuditConfig",
+    "CompareConfig",
+    "CompressConfig",
+    "ExportConfig",
+    "PlanConfig",
+    "ProfileConfig",
+    "ReplanConfig",
+    "RunConfig",
+    "SearchConfig",
+    "ServeCheckConfig",
+    "SimulateConfig",
+    "SplitConfig",
+    "TabularConfig",
+    "TrainConfig",
+    "VerifyConfig",
+    "WhyConfig",
+    "agreed",
+    "check_common",
+    "register",
+]
+
+SCHEMAS: dict[str, type] = {
+    "search": SearchConfig,
+    "train": TrainConfig,
+    "profile": ProfileConfig,
+    "tabular": TabularConfig,  # search accuracy=table
+    "why": WhyConfig,
+    "audit": AuditConfig,
+    "compare": CompareConfig,
+    "export": ExportConfig,
+    "compress": CompressConfig,
+    "verify": VerifyConfig,
+    "split": SplitConfig,
+    "plan": PlanConfig,
+    "simulate": SimulateConfig,
+    "replan": ReplanConfig,
+    "serve-check": ServeCheckConfig,
+}
+
+
+def register(name: str) -> None:
+    """Make the schema of a configuration known to Hydra, for ``defaults: [NAME_schema]``."""
+    from hydra.core.config_store import ConfigStore  # not above: help does without Hydra
+
+    if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])

@@ -1,0 +1,219 @@
+"""What is written on the command line, as Hydra reads it."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from hwnas import tasks
+from hwnas.core.errors import ConfigError
+from hwnas.hardware import backends
+from hwnas.hardware.backends.description import BackendSettings
+from hwnas.workflows.config import grammar
+from hwnas.workflows.config.grammar import in_quotes
+
+#: Mappings with keys of the user's own.
+_OWN_KEYS = (
+    "table.costs=",
+    "table.reference=",
+    "objectives={",
+    "budget.",
+    "target.facts.",
+)
+#: Options of Hydra's own with a value behind them.
+_TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
+#: Of them, the one that names a folder of configurations of the user's own.
+CONFIG_DIR = ("--config-dir", "-cd")
+_TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
+
+
+def for_hydra(argument: str, *, swept: bool = False) -> str:
+    """Return an argument so that Hydra reads it as it was meant.
+
+    Args:
+        argument: As it was written.
+        swept: Whether commas separate runs.
+    """
+    # Hydra wants to be told that a key is new.
+    if argument.startswith((*_OWN_KEYS, *_of_sections())):
+        return f"++{argument}"
+    key, sign, value = argument.partition("=")
+    if sign and not key.strip("+~ "):
+        raise ConfigError(f"'{argument}' names no option: write OPTION=VALUE.")
+    return f"{key}{sign}{grammar.for_hydra(key.lstrip('+'), value, swept=swept) if sign else ''}"
+
+
+def _of_sections() -> Iterator[str]:
+    """Yield how mappings of the user's own begin in sections that every target has."""
+    for name, settings in backends.sections().items():
+        if issubclass(settings, BackendSettings) and is_dataclass(settings):
+            yield f"target.{name}="
+            mappings = (f.name for f in fields(settings) if f.default_factory is dict)
+            yield from (f"target.{name}.{mapping}" for mapping in mappings)
+
+
+def last_text(arguments: Sequence[str], option: str) -> str | None:
+    """Return the text that an option was given last, if it was."""
+    given = [value for key, _, value in (a.partition("=") for a in arguments) if _is(key, option)]
+    return grammar.text_of(given[-1]) if given else None
+
+
+def _is(key: str, option: str) -> bool:
+    return key.lstrip("+") == option
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """Return Hydra's own flags and their values, then the options: argparse takes no mixture."""
+    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    is_option = [
+        not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
+        for a, after in zip(arguments, behind, strict=False)
+    ]
+    split = list(zip(arguments, is_option, strict=True))
+    return [a for a, option in split if not option] + [a for a, option in split if option]
+
+
+def named(arguments: Sequence[str], option: str) -> list[str]:
+    """Return arguments of which the folder without a name is the value of an option.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    unnamed = [
+        not after and not a.startswith("-") and ("=" not in a or Path(a).is_dir())
+        for a, after in zip(arguments, behind, strict=False)
+    ]
+    if sum(unnamed) > 1:
+        folders = [a for a, is_one in zip(arguments, unnamed, strict=True) if is_one]
+        raise ConfigError(f"One folder at a time, got {', '.join(folders)}.")
+    return [f"{option}={a}" if is_one else a for a, is_one in zip(arguments, unnamed, strict=True)]
+
+
+def of_target(arguments: Sequence[str], position: int) -> list[str]:
+    """Return those arguments of a search that say what one of its targets is and where it runs.
+
+    Args:
+        arguments: Of the search.
+        position: Of the target among those of the search.
+    """
+    found = [
+        a
+        for a in for_targets(arguments)[position]
+        if _argument_key(a).startswith(("target", "rpc."))
+    ]
+    for i, argument in enumerate(arguments):
+        option, has_value, _ = argument.partition("=")
+        if option in CONFIG_DIR:
+            found += arguments[i : i + (1 if has_value else 2)]
+    return found
+
+
+def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
+    """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
+
+    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``.
+
+    Args:
+        arguments: As they were written.
+        searched: Whether they are of a search: where its objectives are not given, they are the
+            task's metric and the latency on each target.
+
+    Raises:
+        ConfigError: the list is empty or names a target twice.
+    """
+    named = [match[1] for a in arguments if (match := _TARGETS.match(a))]
+    if not named:
+        return [list(arguments)]
+    targets = [name.strip() for name in named[-1].split(",") if name.strip()]
+    if not targets or len(set(targets)) < len(targets):
+        raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
+    rest = [a for a in arguments if not _TARGETS.match(a)]
+    if searched and len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
+        rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
+    common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
+    found = []
+    for target in targets:
+        own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
+        keys = {_argument_key(a) for a in own}
+        found.append(
+            [f"+target={target}", *own, *(a for a in common if _argument_key(a) not in keys)]
+        )
+    return found
+
+
+def _metric(arguments: Sequence[str]) -> str:
+    """Return the metric of the task that arguments name."""
+    named = [a.partition("=")[2] for a in arguments if _argument_key(a) in ("task", "dataset.task")]
+    return tasks.get(named[-1] if named else "classification").metric
+
+
+def _is_for(argument: str, target: str) -> bool:
+    return argument.lstrip("+~").startswith(f"{target}.")
+
+
+def _argument_key(argument: str) -> str:
+    return argument.partition("=")[0].lstrip("+~")
+
+
+# Keywords of Python as arguments of the command line: runs from either read alike.
+
+#: Options that are mappings themselves; any other mapping holds options.
+_MAPPINGS = ("objectives", "table.costs", "table.reference")
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][\w./+@-]*", re.IGNORECASE)
+_IN_KEYS = re.compile(r"[\w/\-\\+.$%*@?|()\[\]{}:=, \t]+", re.ASCII)  # Hydra quotes no keys
+_ESCAPED = re.compile(r"[\\()\[\]{}:=, \t]")
+
+Value = object  #: text, a number, a truth value, ``None``, a path, or a list or mapping of these
+
+
+def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
+    """Return keywords as arguments.
+
+    ``train__epochs=3``, ``**{"train.epochs": 3}`` and ``train={"epochs": 3}`` are the same.
+
+    Raises:
+        ConfigError: a key of a mapping cannot be an argument.
+    """
+    return [*_arguments("", keywords)]
+
+
+def _arguments(prefix: str, keywords: Mapping[str, Value]) -> Iterator[str]:
+    for keyword, value in keywords.items():
+        name = prefix + str(keyword).replace("__", ".")
+        if isinstance(value, Mapping) and name not in _MAPPINGS:
+            yield from _arguments(f"{name}.", value)
+        else:
+            plus = "+" if name == "target" else ""
+            yield f"{plus}{name}={_text(value)}"
+
+
+def _text(value: Value) -> str:
+    """Return a value as Hydra reads it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(float(value))  # numpy's say their type, too
+    if isinstance(value, Mapping):
+        return (
+            "{"
+            + ", ".join(f"{_checked_key(str(key))}: {_text(v)}" for key, v in value.items())
+            + "}"
+        )
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    text = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
+    return text if _PLAIN.fullmatch(text) else in_quotes(text)
+
+
+def _checked_key(key: str) -> str:
+    """Return a key of a mapping as Hydra reads it."""
+    if not _IN_KEYS.fullmatch(key):
+        raise ConfigError(
+            f"{key!r} cannot name anything here: letters from a to z, digits, spaces and "
+            "_ - / \\ + . $ % * @ ? | ( ) [ ] { } : = , can be in it; rename it where it is."
+        )
+    return _ESCAPED.sub(r"\\\g<0>", key)

@@ -1,0 +1,213 @@
+"""From what a user wrote to checked configurations, by Hydra; errors become ours."""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.version import VersionBase
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hwnas.core import package
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.manifest import Manifest, read_manifest, weights_of
+from hwnas.core.options import declared, options
+from hwnas.core.typed_files import read_yaml
+from hwnas.hardware.suggested_commands import remember
+from hwnas.models.spaces.union import named
+from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.options import TrainingConfig
+from hwnas.workflows import config
+from hwnas.workflows.config import SCHEMAS, agreed, grammar
+from hwnas.workflows.config.arguments import CONFIG_DIR, for_hydra, for_targets, last_text
+from hwnas.workflows.config.grammar import quoted
+
+_FOLDER = str(package.ROOT / "conf")
+_ALONE = threading.RLock()  # what Hydra knows, it knows of the process
+
+
+def compose(name: str, arguments: Sequence[str]) -> Any:
+    """Return the checked configuration of that name; nothing is left behind in Hydra.
+
+    Programs that use Hydra themselves, and threads, may ask for it at any time.
+
+    Args:
+        name: Of the configuration: a verb, or ``tabular``.
+        arguments: As on the command line, for one target.
+
+    Raises:
+        ConfigError: an argument says what is not allowed.
+    """
+    check_folders(arguments)
+    overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
+    with (
+        worded(name, arguments),
+        _alone(),
+        _schema(name),
+        hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
+    ):
+        composed = hydra.compose(name, overrides)
+    return checked(name, composed, arguments)
+
+
+def _without_folders(arguments: Sequence[str]) -> list[str]:
+    """Return arguments whose ``--config-dir DIR`` is said in the way that overrides say it."""
+    found, folders = _parted(arguments)
+    paths = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
+    return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return arguments without ``--config-dir DIR``, and the folders that these name."""
+    found, folders, rest = [], [], iter(arguments)
+    for argument in rest:
+        option, _, value = argument.partition("=")
+        if option in CONFIG_DIR:
+            folders.append(Path(value or next(rest, "")))
+        else:
+            found.append(argument)
+    return found, folders
+
+
+def check_folders(arguments: Sequence[str]) -> None:
+    """Refuse files of ``--config-dir DIR`` that Hydra should not read: it knows no bounds.
+
+    Commands that are named as the next step name the folders, too.
+
+    Raises:
+        ConfigError: one has tags, a key twice, or says more than files of options say.
+    """
+    _, folders = _parted(arguments)
+    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
+        read_yaml(dict[str, Any], path, ConfigError)
+    remember(map(str, folders))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Have Hydra's state to oneself, and leave it as the program around has it."""
+    with _ALONE:
+        around, base = GlobalHydra.instance(), VersionBase.instance()
+        before = around.hydra, base.version_base
+        around.clear()
+        try:
+            yield
+        finally:
+            GlobalHydra.set_instance(around)  # Hydra puts a copy there
+            around.hydra, base.version_base = before
+
+
+@contextmanager
+def _schema(name: str) -> Iterator[None]:
+    """Have Hydra know the schema of a configuration meanwhile."""
+    store = ConfigStore.instance()
+    before, store.repo = store.repo, {**store.repo}
+    try:
+        config.register(name)
+        yield
+    finally:
+        store.repo = before
+
+
+def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
+    """Return a composed configuration as its schema."""
+    with worded(name, arguments):
+        _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
+        return OmegaConf.to_object(composed)
+
+
+@contextmanager
+def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Make errors of Hydra and OmegaConf ours."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(grammar.explain(error, name, arguments)) from None
+
+
+def _refuse_extra(content: Any, schema: type) -> None:
+    """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
+    known = [name for name, _ in options(schema)]
+
+    def check(part: dict[str, Any], prefix: str) -> None:
+        for key, value in part.items():
+            name = f"{prefix}{key}"
+            if name not in known and not any(n.startswith(f"{name}.") for n in known):
+                raise ConfigError(unknown("option", name, known))
+            if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
+                check(value, f"{name}.")
+
+    check(content, "")
+
+
+def with_resumed(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
+    if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
+        return list(arguments)
+
+    def key(argument: str) -> str:
+        return argument.partition("=")[0].lstrip("+~")
+
+    renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
+    recorded = _searched(read_manifest(Path(resume)))
+    return [old for old in recorded if key(old) not in renewed] + list(arguments)
+
+
+def _searched(manifest: Manifest) -> list[str]:
+    """Return a run's arguments, with what it took by a default that other versions may not have.
+
+    That is which search spaces suit a target, and how networks are trained, and for how long.
+    """
+    arguments = [str(argument) for argument in manifest["arguments"]]
+    config, found = manifest.get("config", {}), [*arguments]
+    spaces = config.get("search_space")
+    if spaces is not None and last_text(arguments, "search_space") is None:
+        found.append(f"search_space=[{','.join(map(quoted, named(spaces)))}]")
+    for group, schema, took in (
+        ("train", TrainingConfig, config.get("train", {})),
+        ("trained", TrainedConfig, config.get("trained", {})),
+    ):
+        known = [option.name for option in declared(schema)]
+        for name, value in took.items():
+            if name in known and last_text(arguments, f"{group}.{name}") is None:
+                said = value if isinstance(value, str) else json.dumps(value)
+                found.append(f"{group}.{name}={said}")
+    return found
+
+
+def searches(folder: str) -> list[Any]:
+    """Return the configurations of a search that trained networks, one for each target."""
+    manifest = read_manifest(Path(folder), "run")
+    arguments = [a for a in _searched(manifest) if not a.startswith("run.resume=")]
+    composed = [compose("search", own) for own in for_targets(arguments)]
+    accuracy = weights_of(manifest)
+    return agreed([replace(config, accuracy=accuracy) for config in composed])
+
+
+def with_networks(folder: str) -> list[Any]:
+    """Return the configurations of a search that trained networks, one for each target."""
+    manifest = read_manifest(Path(folder), "run")
+    weights = weights_of(manifest)
+    has_none = weights == "supernet" and "checkpoint" not in manifest
+    if manifest.get("verb") != "search" or weights == "table" or has_none:
+        raise ConfigError(f"run={folder} is no search that trained networks.")
+    return searches(folder)
+
+
+def with_supernet(folder: str) -> Any:
+    """Return the configuration of a search, of its first target if it has several."""
+    searches = with_networks(folder)
+    if searches[0].accuracy != "supernet":
+        raise ConfigError(
+            f"run={folder} trained each candidate alone (accuracy={searches[0].accuracy}): there "
+            "is no supernet to audit."
+        )
+    return searches[0]

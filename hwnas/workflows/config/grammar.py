@@ -1,0 +1,275 @@
+"""Values that are texts: on the command line they are taken as they are written.
+
+Hydra has a grammar for values, in which ``#``, ``{``, ``=``, ``~`` or a letter such as ``ü`` mean
+something or are refused. That grammar is for numbers, mappings and sweeps. Options that are
+declared as texts (paths, names, ids, URLs) and lists of texts are put into Hydra's quotes here,
+whatever is in them:
+
+- a value in Hydra's own quotes is the text in them; ``null`` is none;
+- ``[a,b]`` is a list where the option takes one; an element with a comma is put into quotes;
+- with ``-m``, commas separate runs, but for those in quotes and in lists.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from hwnas.core import options as bounds
+from hwnas.core import package
+from hwnas.core.database import public
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.options import Option, declared
+from hwnas.workflows.config import SCHEMAS
+
+_PART = re.compile(
+    r"""\s*('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[.*?\]|[^,]*?)\s*(?:,|$)""", re.DOTALL
+)
+_SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTALL)
+#: Options that name one of several configurations.
+_GROUPS = ("budget", "dataset", "sampler", "task", "target")
+_MISSING = "???"  # what OmegaConf reads as a value that is not there
+
+
+def in_quotes(text: str) -> str:
+    """Return a text in Hydra's quotes."""
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda m: 2 * m[1] + ("\\'" if m[2] else ""), text) + "'"
+
+
+def quoted(text: str) -> str:
+    """Return a text as Hydra reads it, and OmegaConf after it."""
+    text = f"./{text}" if text == _MISSING else text
+    return in_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
+
+
+def said(text: str) -> str:
+    """Return a text as it is to be written on the command line; that of most is the text."""
+    is_plain = (
+        text == text.strip() not in ("", "null") and text[0] not in "'\"[" and "," not in text
+    )
+    return text if is_plain else in_quotes(text)
+
+
+def text_of(value: str) -> str:
+    """Return the text that a value says: what is in Hydra's quotes, if it is in such."""
+    if value[:1] not in ("'", '"') or len(value) < 2:
+        return value
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(f"key={value}").value()
+    except HydraException:
+        return value
+    return parsed if isinstance(parsed, str) else value
+
+
+def says(arguments: Sequence[str], key: str, text: str) -> bool:
+    """Return whether one of the arguments gives an option a text, in quotes or not."""
+    parted = (argument.partition("=") for argument in arguments)
+    return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)
+
+
+def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
+    """Return the value of an option so that Hydra reads what was meant.
+
+    Args:
+        key: The option.
+        value: As it was written.
+        swept: Whether commas separate runs.
+
+    Raises:
+        ConfigError: it is empty, or cannot be a text.
+    """
+    kind = _kinds().get(key)
+    if kind is None or (swept and _SWEEP.fullmatch(value)):
+        return value
+    return ",".join(_read(key, part, kind) for part in (_parts(value) if swept else [value]))
+
+
+def _parts(value: str) -> list[str]:
+    """Return what commas separate, but for those in quotes and in lists."""
+    found, place = list[str](), 0
+    while (match := _PART.match(value, place)) is not None:
+        found.append(match[1])
+        place = match.end()
+        if not match[0].endswith(","):
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class _OptionType:
+    """What an option may be."""
+
+    one: bool
+    several: bool
+    empty: bool = False
+    is_group: bool = False
+
+
+def _read(key: str, value: str, kind: _OptionType) -> str:
+    if value == "null" and not kind.is_group:
+        return value
+    if kind.several and value[:1] == "[" and value[-1:] == "]":
+        return f"[{','.join(_checked(key, part) for part in _parts(value[1:-1]) if part)}]"
+    if not kind.one:
+        return value  # Hydra says that it is no list
+    if not text_of(value) and not kind.empty:
+        raise ConfigError(f"{key}= is empty: write {key}=VALUE, or leave it out.")
+    return _checked(key, value)
+
+
+def _checked(key: str, value: str) -> str:
+    text = text_of(value)
+    if "\0" in text or not _is_unicode(text):
+        raise ConfigError(f"{key} holds what is no text in UTF-8; rename the file, or link to it.")
+    return quoted(text)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+@functools.cache
+def _kinds() -> dict[str, _OptionType]:
+    """Return the options that are texts in any verb."""
+    found = {name: _OptionType(one=True, several=False, is_group=True) for name in _GROUPS}
+    for option in (option for schema in SCHEMAS.values() for option in declared(schema)):
+        one, several = option.hint in (str, str | None, Any), option.hint in (list[str], Any)
+        if one or several:
+            found[option.name] = _OptionType(one, several, option.default == "")
+    return found
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return texts as a list on the command line."""
+    return f"[{','.join(map(said, texts))}]"
+
+
+# Why arguments are refused, in one sentence that names the option; nothing of Hydra's grammar.
+
+_AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.*?)'", re.DOTALL)
+_KEY = re.compile(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'")
+
+
+def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
+    """Return one sentence for an error of Hydra or OmegaConf.
+
+    Args:
+        error: The error.
+        verb: Name of the schema.
+        arguments: In which the user may have written what is wrong.
+    """
+    text = str(error.__cause__ or error)  # the cause is the more precise of the two
+    options = {option.name: option for option in declared(SCHEMAS[verb])}
+    if (said := _of_grammar(error, text, options, arguments)) is not None:
+        return said
+    targets = ", ".join(package.entries(package.ROOT / "conf" / "target"))
+    if "missing mandatory value: target" in str(error):
+        return f"No target. Give one with +target=<name>: {targets}."
+    key = _key(error, text)
+    if key == "target" and not any(name.startswith("target.") for name in options):
+        return f"'{verb}' takes no target: leave it out."
+    if key == "target":
+        return f"The target has no default: write +target=<name>, one of {targets}."
+    if key in options and not _KEY.search(text):
+        return _not_so(options[key], _written(key, arguments))
+    return _other(key, text, options)
+
+
+def _of_grammar(
+    error: Exception, text: str, options: Mapping[str, Option], arguments: Sequence[str]
+) -> str | None:
+    """Return why arguments cannot be composed, whatever they mean; ``None`` where they can."""
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override, options)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = str(error.missing_cfg_file).partition("/")
+        return unknown(group, name, error.options)
+    if text.startswith("Additional config directory"):
+        return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
+    if isinstance(error, AssertionError):  # OmegaConf asserts that what holds an option is there
+        return _in_nothing(arguments)
+    if (match := _AMBIGUOUS.match(text)) is not None:
+        return f"{match[1]}: these are values of several runs, which -m starts; a list is [A,B]."
+    return None
+
+
+def _in_nothing(arguments: Sequence[str]) -> str:
+    """Return that a part of the target which it does not have cannot be changed."""
+    keys = [argument.partition("=")[0].strip("+~") for argument in arguments]
+    within = [key for key in keys if key.startswith("target.") and key.count(".") > 1]
+    parts = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in within))
+    return (
+        f"{', '.join(within)}: the target has no {parts}; state all of it in a target file of your "
+        "own (--config-dir DIR +target=NAME)."
+    )
+
+
+def _unreadable(override: str, options: Mapping[str, Option]) -> str:
+    """Return why an argument cannot be read as one."""
+    name, sign, value = override.partition("=")
+    key = name.strip("+~ ")
+    if not sign or not key:
+        return f"{public(override)!r} is no option: write OPTION=VALUE."
+    if key in options:
+        return _not_so(options[key], value)
+    if key.rpartition(".")[0] in options:  # of a mapping of numbers
+        return f"{key} must be a number, got {public(value)}."
+    return f"{key}={public(value)} cannot be read: write {key}='TEXT' for one with special signs."
+
+
+def _not_so(option: Option, value: str | None) -> str:
+    """Return that an option must be something else."""
+    got = "" if value is None else f", got {public(value)}"
+    if bounds.interval_of(option.field) is not None:
+        if value is None:  # of a file
+            return f"{option.name} must be {bounds.words(option.field)}."
+        return bounds.refusal(option.name, _number(value), option.field)
+    return f"{option.name} must be {_words(option.hint)}{got}."
+
+
+def _words(hint: Any) -> str:
+    if hint in (bool, bool | None):
+        return "true or false"
+    kind = str(hint).partition("[")[0]
+    return {"dict": "a mapping as {NAME: VALUE}", "list": "a list as [A,B]"}.get(kind, "one text")
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value) if "." in value or "e" in value else int(value)
+    except ValueError:
+        return value
+
+
+def _written(key: str, arguments: Sequence[str]) -> str | None:
+    """Return what was last written of an option."""
+    given = [a.partition("=")[2] for a in arguments if a.partition("=")[0].strip("+~") == key]
+    return given[-1] if given else None
+
+
+def _key(error: Exception, text: str) -> str:
+    """Return the dotted name of the option that an error is of; empty if it is of none."""
+    full = re.search(r"full_key: ([\w.]+)", text)
+    if full is not None:
+        return full[1]
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        return str(error.full_key).partition("[")[0]
+    match = _KEY.search(text)
+    return (match[1] or match[2]) if match is not None else ""
+
+
+def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
+    """Return what is left to say: there is no such option, or it has options of its own."""
+    if inner := [name for name in options if name.startswith(f"{key}.")]:
+        return f"{key} has options of its own: write {inner[0]}=VALUE."
+    if key or not text.strip():
+        groups = {name.partition(".")[0] for name in options} & {"dataset", "sampler"}
+        return unknown("option", key, [*options, *groups])
+    return " ".join(text.partition("See https")[0].split())

@@ -1,0 +1,119 @@
+"""What verbs accept that make networks or measure them: ``profile`` and ``train``."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.options import SEED, check_bounds, within
+from hwnas.hardware import backends
+from hwnas.hardware.latency_tables.latency_table import TableConfig
+from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
+from hwnas.hardware.target import Remote, Target, check_name
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models.spaces.union import named
+from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
+from hwnas.training.options import DatasetConfig, TrainingConfig
+from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_of
+
+
+@dataclass
+class ProfileConfig:
+    """What ``python -m hwnas profile`` accepts."""
+
+    target: Target = MISSING
+    dataset: DatasetConfig = MISSING
+    train: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
+    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: the same
+    table: TableConfig = field(default_factory=TableConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    networks: NetworksConfig = field(default_factory=NetworksConfig)
+    rpc: Remote = field(default_factory=Remote)
+    search_space: Any = None  #: one or a list; default: those that suit the target
+    genotype: str | None = None  #: show where the time of one network goes, instead
+    transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
+    n_samples: int = within("[10, 10_000]", 30)  #: networks that are measured to transfer a table
+    kit: str | None = None  #: write a folder of networks to measure on a device out of reach
+    n: int = within("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
+    near: str | None = None  #: a search that says which networks a kit is worth most with
+    measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
+    #: by which passes of a network, and readings of a sentinel, may differ
+    drift: float = within("(0, 1)", 0.03)
+    seed: int = within(SEED, 0)
+    share: float = within("(0, 1)", 0.95)  #: of networks that ``within`` asks for
+    #: stop as soon as so many networks, to which nothing was fitted, are foretold within this share
+    #: of their latency; begins with another CPU's table where there is one
+    within: float | None = within("(0, 1)", None)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        self._check_elsewhere()
+        here = self.genotype is not None or self.kit is not None or self.measured is not None
+        if not here and not backends.get(self.target.runtime).measured:
+            raise ConfigError(
+                f"Target '{self.target.name}' needs no latency table: "
+                f"target.runtime={self.target.runtime} estimates every network whole."
+            )
+        if self.transfer_from is not None and self.within is not None:
+            raise ConfigError("transfer_from and within are two ways: give one of them.")
+        if self.transfer_from is not None:
+            check_name(self.transfer_from, "transfer_from")
+        for name in ("genotype", "transfer_from", "within"):
+            if getattr(self, name) is not None and len(self.spaces) > 1:
+                raise ConfigError(
+                    f"profile {name}=... takes one search space{not_several(self.spaces)}"
+                )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the device is out of reach."""
+        return self.kit is not None or self.measured is not None
+
+    def _check_elsewhere(self) -> None:
+        name, kits = self.target.name, backends.get(self.target.runtime).kits
+        if self.elsewhere and not kits:
+            raise ConfigError(
+                f"kit and measured are for devices out of reach: target '{name}' has "
+                f"target.runtime={self.target.runtime}."
+            )
+        if kits and not self.elsewhere and self.genotype is None:
+            raise ConfigError(
+                f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
+                "there, and say measured=results.csv."
+            )
+        if self.kit is not None and self.measured is not None:
+            raise ConfigError("kit and measured are two steps: give one of them.")
+        if self.near is not None and self.kit is None:
+            raise ConfigError("near says what a kit is worth most with: give kit=DIR, too.")
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names and paths of the search spaces whose networks are profiled."""
+        return spaces_of(self.search_space, self.target)
+
+
+@dataclass
+class TrainConfig:
+    """What ``python -m hwnas train`` accepts."""
+
+    dataset: DatasetConfig = MISSING
+    train: TrainingConfig = field(default_factory=TrainingConfig)
+    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: set by data sets, not read
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    search_space: Any = SPACE
+    #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
+    genotype: str | None = None
+    seed: int = within(SEED, 0)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.train.from_supernet and self.genotype is None:
+            raise ConfigError(
+                "train.from_supernet=true is for one network: name it with genotype=..., for "
+                "example genotype=largest."
+            )
+        if len(spaces := named(self.search_space)) > 1:
+            raise ConfigError(f"train takes one search space at a time{not_several(spaces)}")

@@ -1,0 +1,308 @@
+"""What ``search`` accepts, in a space or in a benchmark table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from omegaconf import MISSING
+
+from hwnas import tasks
+from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.options import SEED, check_bounds, within
+from hwnas.hardware import backends
+from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, deriving
+from hwnas.hardware.latency_tables.latency_table import TableConfig
+from hwnas.hardware.profiling.options import TuningConfig
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TimingConfig
+from hwnas.models.spaces.union import named
+from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.options import SamplerConfig, StudyConfig
+from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
+from hwnas.training.finetuning.finetuning_options import FinishConfig
+from hwnas.training.options import DatasetConfig, TrainingConfig
+
+# What configurations of several verbs share.
+
+
+@dataclass
+class RunConfig:
+    """Where a run keeps its files."""
+
+    dir: str | None = None  #: default: runs/<verb>/<time>
+    resume: str | None = None  #: a run folder to continue
+    supernets: str = "runs/supernets"  #: trained supernets, shared by runs
+
+
+SPACE = "mbconv_small"  # where neither the user nor the target names one
+
+
+def spaces_of(search_space: object, target: Target) -> list[str]:
+    """Return what is searched: what was given, else what suits the target."""
+    return named(target.spaces or SPACE if search_space is None else search_space)
+
+
+def not_several(spaces: Sequence[str]) -> str:
+    """Return the end of a message that takes one search space."""
+    return f", not {len(spaces)}: say search_space={spaces[0]}."
+
+
+EVALUATORS = ("trained", "supernet")
+
+_WHY = "at a tenth of a second a trial, so many take more than a day"
+MOST = 3  #: objectives of ``sampler=pareto``
+
+
+def too_many(n: int, metric: str, n_targets: int = 1) -> str:
+    """Return why ``sampler=pareto`` refuses so many objectives."""
+    fewer = f"name fewer with objectives=[{metric},latency_ms], or " * (1 + n_targets <= MOST)
+    each = " (costs count on each target)" * (n_targets > 1)
+    return (
+        f"sampler=pareto takes at most {MOST} objectives, got {n}{each}: {fewer}take sampler=nsga2."
+    )
+
+
+@dataclass
+class LinkConfig:
+    """The way from other targets to one, where cascades go on."""
+
+    to: str | None = None  #: the target of this search that it leads to
+    latency_ms: float = within("[0, 1e9]", 0.0)  #: there and back, of an image and its answer
+    usd_per_m: float = within("[0, 1e9]", 0.0)  #: price of a million images on the way
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "link.")
+        if self.to is None and (self.latency_ms or self.usd_per_m):
+            raise ConfigError("link.latency_ms and link.usd_per_m need link.to=TARGET.")
+
+
+@dataclass
+class SearchConfig:
+    """What ``python -m hwnas search`` accepts."""
+
+    target: Target = MISSING
+    budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
+    dataset: DatasetConfig = MISSING
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
+    train: TrainingConfig = field(default_factory=TrainingConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    table: TableConfig = field(default_factory=TableConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    rpc: Remote = field(default_factory=Remote)
+    trained: TrainedConfig = field(default_factory=TrainedConfig)
+    finish: FinishConfig = field(default_factory=FinishConfig)
+    link: LinkConfig = field(default_factory=LinkConfig)
+    #: what says it: trained (each candidate alone), supernet, or table (a benchmark's); default:
+    #: trained where an epoch has at most 100 million pixels, else supernet
+    accuracy: str | None = None
+    cost: str | None = None  #: what says the costs; default: what suits the target's runtime
+    search_space: Any = None  #: one or a list; default: those that suit the target
+    #: the task's metric and costs; default: the metric, latency and energy
+    objectives: list[str] = field(default_factory=list)
+    n_trials: int = within("[1, 1_000_000]", 100, _WHY)
+    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = within(SEED, 0)
+    #: a run whose candidates come first: what it trained alone costs nothing again
+    start_from: str | None = None
+    baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.accuracy not in (None, *EVALUATORS):
+            raise ConfigError(unknown("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
+        self.cost = checked_cost(self.cost, self.target)
+        if self.cost == "measured" and (self.study.workers or 1) > 1:
+            raise ConfigError(
+                f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
+                "would disturb each other's measurements; start one on each machine instead."
+            )
+        metric = tasks.get(self.dataset.task).metric
+        self.objectives = self.objectives or [metric, "latency_ms", "energy_mj"]
+        allowed = (metric, *metrics.costs())
+        for name in self.objectives:
+            if name not in allowed:
+                raise ConfigError(unknown("objective", name, allowed))
+        check_facts(self.target, self.objectives, "objectives")
+        check_facts(self.target, self.allowed.limits, "budget")
+        if metric not in self.objectives or len(self.objectives) < 2:
+            raise ConfigError(f"objectives must name '{metric}' and at least one cost.")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ConfigError(f"objectives must be different, got {self.objectives}.")
+        if self.sampler.name == "pareto" and len(self.objectives) > MOST:
+            raise ConfigError(too_many(len(self.objectives), metric))
+
+    @property
+    def allowed(self) -> Budget:
+        """The budget.
+
+        Raises:
+            ConfigError: a limit is of no metric, is not a number or not positive.
+        """
+        return Budget.of(self.budget)
+
+    @property
+    def derives(self) -> DerivedMetrics:
+        """What is derived from costs, beside what cost models say."""
+        return deriving(self.target, [*self.objectives, *self.allowed.limits])
+
+    @property
+    def metric(self) -> str:
+        """The objective that says how well networks answer."""
+        return metrics.quality(self.objectives)
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names and paths of the search spaces: one, or several that are searched at once."""
+        return spaces_of(self.search_space, self.target)
+
+    @property
+    def searched(self) -> str:
+        """What is searched, in words."""
+        return " + ".join(self.spaces)
+
+
+def checked_cost(cost: str | None, target: Target) -> str:
+    """Return the name of the cost model; refuse one that does not suit the target."""
+    allowed = backends.get(target.runtime).costs
+    if cost is not None and cost not in allowed:
+        raise ConfigError(
+            f"{unknown('cost', cost, allowed)} (target '{target.name}' has "
+            f"target.runtime={target.runtime})"
+        )
+    if cost == "roofline" and target.roofline is None:
+        raise ConfigError(f"cost=roofline: target '{target.name}' has no target.roofline.")
+    found = cost or allowed[0]
+    if found == "roofline" and target.thread_counts:
+        raise ConfigError(
+            "cost=roofline: a roofline is of one number of threads; leave "
+            f"target.thread_counts={target.thread_counts} out."
+        )
+    if found == "roofline":
+        _check_threads(target)
+    return found
+
+
+def _check_threads(target: Target) -> None:
+    """Refuse threads that take power, and of which the roofline knows nothing."""
+    roofline, power = target.roofline, target.power
+    of_cores = target.energy is None and power is not None and not power.per_device
+    if of_cores and roofline is not None and roofline.threads != target.threads:
+        raise ConfigError(
+            f"cost=roofline: rates of target.roofline are of threads={roofline.threads}, not of "
+            f"target.threads={target.threads}: state those, and "
+            f"target.roofline.threads={target.threads}."
+        )
+
+
+@dataclass
+class TabularConfig:
+    """What ``python -m hwnas search accuracy=table`` accepts."""
+
+    table: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    accuracy: str = "table"
+    cost: str = "table"
+    n_trials: int = within("[1, 1_000_000]", 200, _WHY)
+    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = within(SEED, 0)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.cost != "table":
+            raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
+        if self.sampler.features:
+            raise ConfigError(
+                f"sampler.features={self.sampler.features}: with accuracy=table there are no "
+                "networks to read them from."
+            )
+        self.table.check()
+        for name in self.allowed.limits:
+            if name not in self.table.costs:
+                raise ConfigError(f"budget.{name}: table.costs has no such cost.")
+
+    @property
+    def allowed(self) -> Budget:
+        """The budget.
+
+        Raises:
+            ConfigError: a limit is of no metric, is not a number or not positive.
+        """
+        return Budget.of(self.budget)
+
+
+# One search for several targets: what must be the same for all.
+
+#: What may differ between the targets of one search.
+_OWN = (
+    "target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc", "baseline",
+)  # fmt: skip
+
+
+def check_common(configs: Sequence[object]) -> None:
+    """Refuse several targets where one search cannot serve them.
+
+    Raises:
+        ConfigError: it says why.
+    """
+    checked = [config for config in configs if isinstance(config, SearchConfig)]
+    if len(checked) < len(configs):
+        raise ConfigError(
+            "Only 'search' and 'split' take several targets; give others one at a time."
+        )
+    first, *others = checked
+    for f in fields(SearchConfig):
+        if f.name not in _OWN and any(getattr(c, f.name) != getattr(first, f.name) for c in others):
+            raise ConfigError(
+                f"{f.name} is the same for all targets of a search: write {f.name} without a "
+                f"target's name before it. Of their own, targets have: {', '.join(_OWN)}."
+            )
+    if len({config.target.name for config in checked}) < len(checked):
+        raise ConfigError("Targets of one search must have different names (target.name).")
+    n = 1 + sum(len(config.objectives) - 1 for config in checked)
+    if first.sampler.name == "pareto" and n > MOST:
+        raise ConfigError(too_many(n, first.metric, len(checked)))
+
+
+def check_link(configs: Sequence[SearchConfig]) -> None:
+    """Refuse a link that leads nowhere.
+
+    Raises:
+        ConfigError: it names the targets that there are.
+    """
+    to, names = configs[0].link.to, [config.target.name for config in configs]
+    if to is not None and (to not in names or len(names) < 2):
+        raise ConfigError(
+            f"link.to={to}: a link leads from one target of a search to another; this one's: "
+            f"{', '.join(names)}. Search for both: +target=[A,B]."
+        )
+
+
+def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
+    """Return the configurations of a search's targets with one ``search_space``, spelt out.
+
+    It is what was given, else all spaces that suit one of the targets, each once; where runtimes
+    differ, such that suit others, too: one may take what another refuses.
+
+    Raises:
+        SpaceError: two spaces have the same name.
+    """
+    if len({config.target.runtime for config in configs}) > 1:
+        configs = [_sharing(config) for config in configs]
+    names = named(list(dict.fromkeys(name for config in configs for name in config.spaces)))
+    only = names[0] if len(names) == 1 else names
+    return [replace(config, search_space=only) for config in configs]
+
+
+def _sharing(config: SearchConfig) -> SearchConfig:
+    shared = config.target.shared_spaces
+    if not shared or config.search_space is not None:
+        return config
+    return replace(config, search_space=shared)

@@ -1,0 +1,286 @@
+"""Models of a finished search as files that prove themselves."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hwnas.core import files
+from hwnas.core.errors import ConfigError, ProofError, RunError, unknown
+from hwnas.core.manifest import Manifest, read_manifest, without_front
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder, default_path
+from hwnas.core.typed_files import as_json
+from hwnas.export import folder as folders
+from hwnas.export import folder as signing
+from hwnas.export import picking
+from hwnas.export.artefacts import build as build_files
+from hwnas.export.artefacts import own_artefact
+from hwnas.export.card import card
+from hwnas.export.proof_file import read_proof
+from hwnas.export.prove import ProofEvidence, Prover, kept_images, prove
+from hwnas.export.prove_exits import ExitNetworkFiles
+from hwnas.export.prove_exits import prove as prove_exits
+from hwnas.export.reference_images import IMAGES
+from hwnas.export.runtimes import kinds
+from hwnas.hardware.derived_metrics import check_stated
+from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.spaces import Genotype
+from hwnas.models.spaces.union import stem
+from hwnas.nas import explanation, verified_files
+from hwnas.nas.candidates import Candidate, read_candidates
+from hwnas.nas.verified_files import read_front
+from hwnas.workflows import components
+from hwnas.workflows.config import ExportConfig, SearchConfig
+from hwnas.workflows.config.compose import with_networks
+from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, reported, title
+from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.search import context, finish_runs
+
+_ID = re.compile(r"[0-9a-f]{1,12}")
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """One model as files in a folder of its own."""
+
+    path: Path
+    proof: Row  #: what ``proof.json`` says
+    evidence: ProofEvidence
+
+
+def export(
+    config: ExportConfig,
+    arguments: Sequence[str],
+    reporter: Reporter,
+    told: Callable[[ExportedModel], None],
+) -> list[Path]:
+    """Export models of a search; return the folder of each, also of those that were there already.
+
+    Args:
+        config: Which, and of which search.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+        told: Is given each model that is exported now, as soon as it is there.
+
+    Raises:
+        ProofError: an export does not hold what it should; its folder is marked as failed.
+    """
+    failed: list[str] = []
+    order = ExportRequest(config, arguments, Path(config.dir or default_path("export")))
+    with picked(order, reporter) as picks, reporter.phase("Export", len(picks)) as advance:
+        for name, pick in picks.items():
+            if pick is not None:
+                done = write_export(pick, name, order)
+                told(done)
+                failed += failures(done, order.root)
+            advance(1)
+    refuse(failed)
+    return [order.root / name for name in picks]
+
+
+def failures(done: ExportedModel, root: Path) -> list[str]:
+    """Return what does not hold of a model, with the name of its folder."""
+    return [f"{done.path.relative_to(root)}: {check}" for check in done.evidence.failed]
+
+
+def refuse(failed: Sequence[str]) -> None:
+    """Say what does not hold.
+
+    Raises:
+        ProofError: something does not.
+    """
+    if failed:
+        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+
+
+@contextlib.contextmanager
+def picked(
+    order: ExportRequest, reporter: Reporter, budget: Row | None = None
+) -> Iterator[Mapping[str, PickedNetwork | None]]:
+    """Give the networks of an order by the names of their folders; ``None`` for what is there.
+
+    Args:
+        order: What is exported, of which search.
+        reporter: Hears of the work.
+        budget: That they are held against instead of the search's.
+
+    Raises:
+        ConfigError: nothing is as it was asked for.
+        RunError: the search has no front, its networks are gone, or all is there.
+    """
+    config = order.config
+    if config.sign is not None:
+        signing.private_key(config.sign)  # refused now, not after the work
+    source, searches = RunFolder(Path(config.run)), with_networks(config.run)
+    manifest = read_manifest(source.path, "run")
+    searches = _for(config, searches, manifest)
+    if budget is not None:
+        searches = [_within(search, budget) for search in searches]
+    candidates = _candidates(source, searches[0])
+    genotypes = _picked(config, source, candidates)
+    names = {
+        (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
+        for search in searches
+        for g in genotypes
+    }
+    with contextlib.ExitStack() as stack:
+        output = RunFolder(order.root)
+        output.create("dir")
+        stack.callback(output.close)
+        folders.sweep(order.root, beside=config.dir is None)
+        left = _left(order, names, reporter)
+        with reporter.timed("Load data"):
+            contexts = stack.enter_context(context.open_contexts(searches, reporter))
+        reporter.say(contexts[0].parts.data.notes)
+        finishers = {
+            s.target: finish_runs.finisher(s, manifest, candidates, config, reporter)
+            for s in contexts
+        }
+        finish_runs.check_kept(finishers[contexts[0].target], genotypes, manifest)
+        known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
+        yield {
+            name: PickedNetwork(targets[target].of(known[i]), known[i], finishers[target], manifest)
+            if name in left
+            else None
+            for (target, i), name in names.items()
+        }
+
+
+def _within(search: SearchConfig, budget: Row) -> SearchConfig:
+    """Return the configuration of a search that is over with another budget.
+
+    Raises:
+        ConfigError: the target states too little for it.
+    """
+    check_stated(search.target, budget, "budget")
+    return replace(search, budget=budget)
+
+
+def _left(
+    order: ExportRequest, names: Mapping[tuple[str, str], str], reporter: Reporter
+) -> list[str]:
+    """Return the names of what the same command, which was cut off, has not exported yet.
+
+    Raises:
+        RunError: a folder is there that another command made, or all are there.
+    """
+    left = []
+    for name in names.values():
+        place = order.root / name
+        made = None
+        with contextlib.suppress(RunError):
+            made = read_proof(place)["made"]["command"]
+        if made != order.command:
+            folders.check_free(order.root, name)
+            left.append(name)
+    for name in names.values():
+        if name not in left:
+            if not left:
+                folders.check_free(order.root, name)
+            reporter.say([f"{order.root / name} is there already."])
+    return left
+
+
+def _for(
+    config: ExportConfig, searches: Sequence[SearchConfig], manifest: Manifest
+) -> list[SearchConfig]:
+    """Return the configurations of the targets that are exported for, as they were.
+
+    Raises:
+        ConfigError: the search has no such target.
+        RunError: the run is not finished, or is part of another.
+    """
+    if "part_of" in manifest:
+        whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
+        raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
+    if manifest.get("status") == "running":  # it does not say yet who teaches
+        raise RunError(
+            f"run={config.run} is not finished: go on with python -m hwnas search "
+            f"run.resume={config.run}"
+        )
+    names = [search.target.name for search in searches]
+    if config.only is not None and config.only not in names:
+        raise ConfigError(unknown("target", config.only, names))
+    return [
+        finish_runs.as_recorded(search, manifest)
+        for search in searches
+        if config.only in (None, search.target.name)
+    ]
+
+
+def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
+    """Return the candidates of a search, with the metric after each fidelity."""
+    names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
+    return read_candidates(source.path, [stem(name) for name in search.spaces], names) or []
+
+
+def _picked(
+    config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate]
+) -> list[Genotype]:
+    """Return what is exported.
+
+    Raises:
+        ConfigError: nothing is as it was asked for.
+        RunError: the search has no front.
+    """
+    known = {candidate.id: candidate.genotype for candidate in candidates}
+    own = config.only is not None and (source.path / config.only).is_dir()
+    where = source.path / str(config.only) if own else source.path
+    if read_front(where) is None or not known:
+        raise without_front(where)
+    wanted = config.wanted
+    if wanted not in picking.NAMES and _ID.fullmatch(wanted):
+        ids = [explanation.find(candidates, wanted)]
+    else:
+        front = verified_files.read_verified_front(where, read_manifest(where, "run"), candidates)
+        ids = picking.pick(front, wanted)
+    return [known[genotype_id] for genotype_id in ids]
+
+
+def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> ExportedModel:
+    """Finish a network, write it into a folder of its own, and prove what it does."""
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    ready = finisher.in_int8(genotype)
+    with folders.building(order.root, name) as folder, of.running() as device:
+        target, artefacts = of.config.target, components.artefacts(of.parts, device)
+        content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
+        for file, parts in content.items():
+            files.write_file(folder / file, parts)
+        kept = kept_images(ready, of.parts.data)
+        files.write_file(folder / IMAGES, kept.packed())
+        names = [kind for kind in kinds() if kind in content]
+        bench = Prover(
+            of.parts.data,
+            artefacts,
+            device.worker if device else None,
+            of.config.allowed.limits,
+            finisher.config.max_int8_drop,
+            kept,
+            in_worker=target.engine != target.runtime,
+        )
+        own, whole = own_artefact(target), ready.whole
+        evidence, leaving = prove(folder, names, own, whole, bench), None
+        if ready.lowered.exits:
+            subject = ExitNetworkFiles(
+                genotype.id, folder, ready, target, order.config.max_exit_drop
+            )
+            leaving, checks = prove_exits(subject, bench)
+            evidence = replace(evidence, checks=[*evidence.checks, *checks])
+        opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
+        final = name + ".failed" * bool(evidence.failed)
+        said = {} if leaving is None else leaving["found"]["costs"]
+        means = {name: Quantity(*figure) for name, figure in said.items()}
+        row = record(pick, whole, evidence, order, order.root / final, means)
+        row |= {"opset": min(opsets), "n_images": len(kept.targets)}
+        row |= {} if leaving is None else {"exits": leaving}
+        row["files"] = folders.digests(folder)
+        row["source"]["reported"] = reported(order, pick, row["files"])
+        files.write_file(folder / folders.CARD, card(row).encode())
+        row["files"] = folders.digests(folder)
+        files.write_file(folder / folders.PROOF, as_json(row))
+        if order.config.sign is not None:
+            signing.sign(folder, signing.private_key(order.config.sign))
+        place = folders.keep(folder, order.root, final)
+    return ExportedModel(place, row, evidence)

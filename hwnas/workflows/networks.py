@@ -1,0 +1,172 @@
+"""The networks of search spaces as a target sees them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import Progress
+from hwnas.hardware import backends as descriptions
+from hwnas.hardware.backends import base
+from hwnas.hardware.backends import base as backends
+from hwnas.hardware.backends.base import Backend
+from hwnas.hardware.costs.measured_cost import as_run, dtype_of
+from hwnas.hardware.target import Target
+from hwnas.models.families import annotations, early_exits, weight_compression
+from hwnas.models.families import annotations as precision
+from hwnas.models.families import annotations as running
+from hwnas.models.families.base import Family
+from hwnas.models.graph import Graph, Signature
+from hwnas.models.spaces import Genotype, SearchSpace, Space
+from hwnas.training import supernet
+from hwnas.training.data import ImageData
+from hwnas.workflows.config import ProfileConfig, SearchConfig
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a space, or of several, on a target, for one task.
+
+    Raises:
+        CompileError: none of a space can be written for the target.
+        ConfigError: a space chooses what weights are packed by, and the target does not pack them;
+            or in what networks compute, or exits, and the target does not run them so, or not one
+            by one.
+    """
+
+    target: Target
+    space: Space
+    families: Mapping[str, Family]  #: by the name of the space
+    signature: Signature
+
+    def __post_init__(self) -> None:
+        for member in self.space.members:
+            self._check_packing(member)
+            self._check_precision(member)
+            self._check_running(member)
+            self._check_exits(member)
+            base.check_space(member, self.lower, self.target, self.backend)
+
+    def _check_packing(self, space: SearchSpace) -> None:
+        names, target = weight_compression.names(space), self.target
+        if names and not descriptions.get(target.runtime).packs:
+            able = [each.name for each in descriptions.known() if each.packs]
+            raise ConfigError(
+                f"Space '{space.name}' chooses '{names[0]}', which gains nothing on target "
+                f"'{target.name}' ({target.runtime}): leave it out, or take a target of "
+                f"{' or '.join(able)}."
+            )
+
+        zeros = weight_compression.names(space, weight_compression.SPARSITY)
+        if zeros and not target.weight_sparsity:
+            raise ConfigError(
+                f"Space '{space.name}' says '{zeros[0]}', and the file of target '{target.name}' "
+                "does not say that zeros gain: leave it out, or say target.weight_sparsity=true."
+            )
+
+    def _check_precision(self, space: SearchSpace) -> None:
+        chosen, target = precision.precision_options(space), self.target
+        able = descriptions.get(target.runtime).precisions
+        if chosen and not {*chosen, target.dtype} <= {*able}:
+            others = [
+                f"target.runtime={d.name}"
+                for d in descriptions.known()
+                if d.measured and {*chosen} <= {*d.precisions}
+            ]
+            cure = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
+            raise ConfigError(
+                f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
+                f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {cure}, or "
+                f"say {' or '.join(others)} of a target that has it."
+            )
+
+    def _check_running(self, space: SearchSpace) -> None:
+        for key in running.KEYS:
+            able = [each.name for each in descriptions.known() if key in each.runs]
+            if running.run_options(space, key) and self.target.runtime not in able:
+                raise ConfigError(
+                    f"Space '{space.name}' chooses '{key}', and target '{self.target.name}' "
+                    f"({self.target.runtime}) has one for all: leave it out "
+                    f"(target.{running.OF_TARGETS[key]}=[]), or take a target of "
+                    f"{' or '.join(able)}."
+                )
+
+    def _check_exits(self, space: SearchSpace) -> None:
+        target = self.target
+        runs = descriptions.get(target.runtime).exits and target.engine == target.runtime
+        if early_exits.names(space) and not runs:
+            able = [each.name for each in descriptions.known() if each.exits]
+            raise ConfigError(
+                f"Space '{space.name}' has exits, which target '{target.name}' "
+                f"({target.engine}) does not run: leave them out, or take a target of "
+                f"{' or '.join(able)}."
+            )
+
+        largest = max([target.batch, *running.run_options(space, running.BATCH)])
+        if early_exits.names(space) and largest > 1:
+            raise ConfigError(
+                f"Space '{space.name}' has exits, by which images leave one by one: say "
+                f"target.batch=1, not {largest}."
+            )
+
+    @cached_property
+    def backend(self) -> Backend:
+        """How they get onto the target."""
+        return backends.backend_of(self.target)
+
+    def lower(self, genotype: Genotype) -> Graph:
+        """Return the operators of a genotype."""
+        family, member = self._family(genotype), self.space.member(genotype)
+        return annotations.lower(family, member, genotype, self.signature)
+
+    def dtype(self, genotype: Genotype) -> str:
+        """Return in which dtype a genotype's network computes."""
+        return dtype_of(self.lower(genotype), self.target)
+
+    def target_of(self, genotype: Genotype) -> Target:
+        """Return the target as it runs one network."""
+        lowered, target = self.lower(genotype), self.target
+        return replace(
+            target,
+            dtype=dtype_of(lowered, target),
+            batch=lowered.batch or target.batch,
+            batches=[],
+            threads=lowered.threads or target.threads,
+            thread_counts=[],
+        )
+
+    def in_float(self, genotype: Genotype) -> Genotype | None:
+        """Return the same network in float32, where one is in int8 by choice."""
+        return precision.in_float(self.space.member(genotype), genotype)
+
+    def resolution(self, genotype: Genotype) -> int:
+        """Return the height and width of the images that a genotype reads."""
+        return self._family(genotype).resolution(self.space.member(genotype), genotype)
+
+    def _family(self, genotype: Genotype) -> Family:
+        return self.families[genotype.space]
+
+    def as_run(self, genotype: Genotype) -> Graph:
+        """Return the operators of a genotype as the target runs them."""
+        return as_run(self.lower(genotype), self.target)
+
+    def as_written(self, genotype: Genotype) -> Graph:
+        """Return the operators as the target runs them; refuse what cannot be written for it."""
+        lowered = self.lower(genotype)
+        self.backend.check(lowered)
+        return as_run(lowered, self.target)
+
+
+def read_networks(
+    config: SearchConfig | ProfileConfig, progress: Progress
+) -> tuple[Networks, ImageData]:
+    """Read the search spaces, and the data, which decide the first and the last operator.
+
+    Raises:
+        ConfigError: a package that the target's backend needs is not installed.
+    """
+    backends.backend_of(config.target)  # before the data are read
+    found, by_name, data = supernet.read_space_and_data(
+        config.spaces, config.dataset, progress, config.target.running
+    )
+    return Networks(config.target, found, by_name, data.signature), data

@@ -1,0 +1,266 @@
+"""Plans and their simulations: from files to a folder of results."""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+from hwnas.core import files
+from hwnas.core.errors import ConfigError, RunError, unknown
+from hwnas.core.files import whole
+from hwnas.core.manifest import FORMAT
+from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.core.schema import OPEN
+from hwnas.core.typed_files import read_json
+from hwnas.workflows.config import PlanConfig, SimulateConfig
+from hwnas.workflows.reporter import Reporter
+
+if TYPE_CHECKING:
+    from hwnas.fleet.plan import DeploymentPlan
+    from hwnas.fleet.simulation import HourStatistics, Kill, Throttle
+
+_NEEDED = ("highspy", "numba")
+_RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
+
+
+class _PlanMessages(TypedDict, total=False):
+    service: str
+    fleet: str
+
+
+class _Manifest(TypedDict):
+    config: Annotated[_PlanMessages, OPEN]
+
+
+_MANIFEST: Any = Annotated[_Manifest, OPEN]
+
+
+@dataclass(frozen=True)
+class PlanOutcome:
+    """A plan in its folder, with what simulations saw."""
+
+    path: Path
+    plan: "DeploymentPlan"
+    tables: Mapping[str, Sequence[Row]]  #: rows by the name of their CSV file
+    sentences: Sequence[str]
+    files: Sequence[str]
+
+
+def check_ready(verb: str, folder: str | None) -> None:
+    """Refuse a verb whose packages are not there, or whose folder is.
+
+    Args:
+        verb: That is to run.
+        folder: Where it shall write, if the user says so.
+
+    Raises:
+        ConfigError: it says the command that installs them, or what is in the way.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{verb} needs {' and '.join(missing)}: pip install 'hwnas[plan]'")
+    if folder:
+        files.check_new(Path(folder), "run.dir")
+
+
+def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+    """Plan a deployment, and write it into a folder of its own.
+
+    Args:
+        config: What is planned.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: a file is wrong, or no model fits a class.
+        BudgetError: a limit leaves demand unserved.
+    """
+    check_ready("plan", config.run.dir)
+    from hwnas.fleet import alternatives, calendar, planner, summary
+    from hwnas.fleet.problem import check_told, read_problem
+    from hwnas.fleet.task import Objective
+
+    begin_s = None if config.begin is None else calendar.moment(config.begin, "begin")
+    problem = read_problem(Path(config.service), Path(config.fleet), begin_s)
+    objective: Objective = config.objective  # type: ignore[assignment]
+    check_told(problem, objective, Path(config.fleet))
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    found = planner.planned(alternatives.real(problem), objective, config.limit_s, seeds, reporter)
+    bought = alternatives.bought(problem, found, config.limit_s, reporter)
+    tables = summary.tables(found.plan, found.seen, found.killed, found.spiked)
+    beside = None
+    if config.front:
+        beside = alternatives.swept(found, config.front, config.front_s, config.seed, reporter)
+    tables |= {"sketches": bought, "plans": beside.rows if beside else []}
+    sentences = summary.sentences(found) + alternatives.sentences(bought, found.plan)
+    sentences += beside.sentences if beside else []
+    told = PlanOutcome(Path(), found.plan, tables, sentences, ())
+    content = files_of(told, [*found.seen, *found.spiked])
+    return write_plan_folder("plan", config, arguments, told, content)
+
+
+def files_of(found: PlanOutcome, seen: "Sequence[HourStatistics]") -> dict[str, bytes]:
+    """Return the files of a plan, but for its tables.
+
+    Args:
+        found: The plan, with its tables.
+        seen: What simulations of it saw, of spikes too: replicas may work as much as in them.
+    """
+    from hwnas.fleet import page as report
+    from hwnas.fleet import summary
+    from hwnas.fleet.deployment import files as deployment
+    from hwnas.fleet.deployment.pools import planned_busy
+
+    pictures = report.pictures(found.plan, found.tables)
+    page = report.page(found.plan, found.tables, found.sentences, pictures)
+    return {
+        "summary.txt": lines(found.sentences),
+        "plan.yaml": summary.as_bytes(found.plan),
+        "report.html": page.encode(),
+        **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
+        **deployment.files(found.plan, planned_busy([one.busy for one in seen])),
+    }
+
+
+def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+    """Simulate a plan, and write what was seen into a folder of its own; as ``plan``."""
+    check_ready("simulate", config.run.dir)
+    from hwnas.fleet import simulation, summary
+    from hwnas.fleet.demand import Arrivals, read_gaps
+    from hwnas.fleet.plan import read_plan
+
+    found = read_plan(Path(config.plan))
+    traces = {c.trace for c in found.classes.values() if c.trace and config.trace is None}
+    gaps = {name: read_gaps(_beside(name, Path(config.plan))) for name in sorted(traces)}
+    named = None if config.trace is None else read_gaps(Path(config.trace))
+    scene = simulation.SimulationSetup(
+        {n: Arrivals(gaps.get(c.trace) if named is None else named)
+         for n, c in found.classes.items()},
+        _kills(config, found), _throttles(config, found), config.detect_s, config.load,
+        config.spike,
+    )  # fmt: skip
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    hours = _spiked(config, found) if config.spike else _hours(config, found)
+    seen = simulation.simulate(found, scene, seeds, reporter, hours)
+    tables = summary.tables(found, seen, {})
+    sentences = summary.seen_sentences(found, seen)
+    sentences += summary.failed_sentences(seen, config.kills)
+    told = PlanOutcome(Path(), found, tables, sentences, ())
+    return write_plan_folder("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
+
+
+def write_plan_folder(
+    verb: str,
+    config: Any,
+    arguments: Sequence[str],
+    found: PlanOutcome,
+    content: Mapping[str, bytes],
+    place: Path | None = None,
+) -> PlanOutcome:
+    """Write a plan or a simulation into a folder of its own; return it with its files.
+
+    Args:
+        verb: What made it.
+        config: Of the verb.
+        arguments: Likewise.
+        found: What was found.
+        content: Files by name, but for tables.
+        place: The folder; default: as the configuration says, else one of the time.
+    """
+    path = place or Path(config.run.dir or default_path(verb))
+    there = {name: rows for name, rows in found.tables.items() if rows}
+    with whole(path, beside=not (place or config.run.dir)) as building:
+        folder = RunFolder(building)
+        for name, data in content.items():
+            folder.write_bytes(name, data)
+        for name, rows in there.items():
+            folder.write_csv(f"{name}.csv", rows)
+        versions = {name: importlib.metadata.version(name) for name in _RECORDED}
+        manifest = begun(verb, arguments, {}, config) | {"status": "finished"}
+        folder.write_json("manifest.json", manifest | {"versions": versions})
+    named = dict.fromkeys(name.partition("/")[0] for name in content)
+    names = [*named, *(f"{name}.csv" for name in there)]
+    return replace(found, path=path, tables=there, files=names)
+
+
+def lines(sentences: Sequence[str]) -> bytes:
+    """Return sentences as the bytes of a file."""
+    return ("\n".join(sentences) + "\n").encode()
+
+
+def recorded(folder: Path) -> Mapping[str, str]:
+    """Return where the service and the fleet of a plan are, as far as its folder says so.
+
+    Raises:
+        RunError: its manifest is damaged.
+    """
+    try:
+        found = read_json(_MANIFEST, folder / "manifest.json", RunError, newest=FORMAT)
+        said: Mapping[str, str] = found["config"]
+    except FileNotFoundError:
+        return {}
+    return said
+
+
+def _beside(name: str, folder: Path) -> Path:
+    """Return a trace that a plan names: from here, or beside the plan or its service."""
+    service = Path(recorded(folder).get("service", folder / "plan.yaml")).parent
+    for path in (Path(name), folder / name, service / name):
+        if path.exists():
+            return path
+    raise ConfigError(
+        f"The trace {name} of the plan is not here: start where the plan was made, or name one "
+        "with trace=FILE."
+    )
+
+
+def _kills(config: SimulateConfig, found: "DeploymentPlan") -> "list[Kill]":
+    from hwnas.fleet.simulation import Kill
+
+    for name in config.kills:
+        if name not in (known := [*found.devices, "spot"]):
+            raise ConfigError(f"kill: {unknown('device', name, known)}")
+    return [Kill(name) for name in config.kills]
+
+
+def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttle]":
+    from hwnas.fleet.simulation import Throttle
+
+    if config.throttle is None:
+        return []
+    name, _, said = config.throttle.partition(":")
+    if name not in found.devices:
+        raise ConfigError(f"throttle: {unknown('device', name, found.devices)}")
+    try:
+        speed = float(said)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= 1:
+        raise ConfigError(f"throttle={config.throttle}: write DEVICE:SPEED, a speed in (0, 1].")
+    return [Throttle(name, speed)]
+
+
+def _spiked(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
+    """Return the hours that are asked for, of those that have a spike."""
+    own = _hours(config, found) or [each.hours[0] for each in found.hours]
+    spiked = [hour for hour in own if found.spikes(hour)]
+    if not spiked:
+        raise ConfigError(
+            "spike=true: the plan has no spike in these hours: give a class's demand one in the "
+            "service, and plan again; load=2 simulates twice the demand."
+        )
+    return spiked
+
+
+def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
+    if config.hours is None:
+        return None
+    said = config.hours if isinstance(config.hours, list) else [config.hours]
+    known = {str(hour): hour for each in found.hours for hour in each.hours}
+    for hour in said:
+        if str(hour) not in known:
+            last = max(known.values())
+            raise ConfigError(f"hours: {hour} is none of the plan, which has 0 to {last}.")
+    return [known[str(hour)] for hour in said]

@@ -1,0 +1,395 @@
+"""Measures a latency table, and how wrong it is."""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.analysis.figures import prediction_png
+from hwnas.core.errors import CompileError, ConfigError, HwnasError, TableError
+from hwnas.core.progress import Progress
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base
+from hwnas.hardware.costs.table_cost import Calibration
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, find, load_table, setting
+from hwnas.hardware.latency_tables.provenance import facts, here, own_table
+from hwnas.hardware.profiling import operator_measurement, table_transfer, throughput
+from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
+from hwnas.hardware.profiling.passes import ProfiledSpace
+from hwnas.hardware.runtimes.pool import DevicePool
+from hwnas.hardware.runtimes.worker import Worker
+from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import single_runs
+from hwnas.models.graph import Graph, OpSpec, distinct
+from hwnas.models.spaces import Genotype
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.device import SHIPPED, effort, fill, source
+from hwnas.workflows.networks import Networks, read_networks
+from hwnas.workflows.profile_kit import OfflineProfile
+from hwnas.workflows.profile_kit import profile as profile_elsewhere
+from hwnas.workflows.profile_layers import LatencyBreakdown, layered
+from hwnas.workflows.reporter import Reporter
+
+# Fills a latency table from that of another target, by few networks measured here.
+
+
+def transfer_table(
+    config: ProfileConfig,
+    table: LatencyTable,
+    subject: ProfiledSpace,
+    pool: DevicePool,
+    phases: Progress,
+) -> dict[str, float]:
+    """Measure a few networks and fill the table from another device's."""
+    source, chosen = _covering(references(config), config, subject)
+    ops = {node.op for net in chosen.values() for node in net}
+    refused = operator_measurement.measure_operators(
+        table, sorted(ops, key=str), pool, effort(config, None), phases
+    )
+    if refused:
+        raise CompileError(next(iter(refused.values())))
+    measured = operator_measurement.time_whole(table, chosen, pool, phases)
+    latencies = [known.timing.median_ms for known in measured]
+    report = table_transfer.transferred(
+        table, source, list(chosen.values()), latencies, [subject.space.name]
+    )
+    table.provenance["transferred_from"] = source.provenance
+    table.save()
+    return report
+
+
+def references(config: ProfileConfig) -> list[LatencyTable]:
+    """Return the tables of the target of ``transfer_from``: first the one measured here.
+
+    Raises:
+        TableError: there is none of the target's setting.
+    """
+    assert config.transfer_from is not None
+    other = dataclasses.replace(config.target, name=config.transfer_from)
+    roots, found = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
+    if config.transfer_from != config.target.name:
+        # The user's own lies beside one that ships, which has the usual place.
+        if (own := here(other, Remote(), roots)) is not None:
+            found.append(own)
+        if (path := find(other, roots)) is not None and path not in [t.path for t in found]:
+            found.append(load_table(path))
+    if not found:
+        raise TableError(
+            f"transfer_from={config.transfer_from}: no latency table of another target of that "
+            f"name for {setting(other)} in {', '.join(map(str, roots))}."
+        )
+    return found
+
+
+def _covering(
+    sources: Sequence[LatencyTable], config: ProfileConfig, subject: ProfiledSpace
+) -> tuple[LatencyTable, dict[Genotype, Graph]]:
+    """Return the first table that knows enough networks whole, and these.
+
+    Raises:
+        TableError: none does.
+    """
+    n, drawn = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
+    lowered, most = subject.lowered(drawn), 0
+    for table in sources:
+        known = table.plans()
+        covered = {g: net for g, net in lowered.items() if all(node.op in known for node in net)}
+        if len(covered) >= n:
+            return table, dict(itertools.islice(covered.items(), n))
+        most = max(most, len(covered))
+    raise TableError(
+        f"The table {' or '.join(str(table.path) for table in sources)} covers only {most} of "
+        f"{len(drawn)} networks of search space '{subject.space.name}', too few for n_samples={n}."
+    )
+
+
+_COMPARED = 8  #: networks on which runtimes are compared
+_ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
+
+
+@dataclass(frozen=True)
+class ProfileOutcome:
+    """What profiling a target came to."""
+
+    table: LatencyTable | None = None
+    spaces: Sequence[str] = ()  #: whose networks were measured
+    extras: Sequence[str] = ()  #: what else is worth knowing, a line each
+    transfer: Mapping[str, float] | None = None  #: of a table that another's stands in for
+    layers: LatencyBreakdown | None = None  #: of one network, where that was asked for
+    elsewhere: OfflineProfile | None = None  #: of a device out of reach
+
+
+def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileOutcome:
+    """Measure what a target's table lacks, and calibrate it.
+
+    Args:
+        config: What is measured.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+    """
+    with reporter.timed("Load data"):
+        parts, data = read_networks(config, reporter)
+    reporter.say(data.notes)
+    if config.elsewhere:
+        return ProfileOutcome(elsewhere=profile_elsewhere(config, parts, reporter))
+    if config.genotype is not None:
+        return ProfileOutcome(layers=layered(parts, config))
+    table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
+    _describe(table, config, arguments)
+    subjects = [ProfiledSpace(member, parts.as_run) for member in parts.space.members]
+    with table.locked(), _open_pool(config) as pool:
+        if config.transfer_from is not None:
+            (only,) = subjects
+            return ProfileOutcome(
+                table, transfer=transfer_table(config, table, only, pool, reporter)
+            )
+        measured = {s.space.name: _measured(config, table, s, pool, reporter) for s in subjects}
+    held_out = next(iter(measured.values()))
+    extras = _extras(config, parts, held_out, reporter) if not config.rpc.tracker else []
+    return ProfileOutcome(table, [*measured], extras)
+
+
+def _measured(
+    config: ProfileConfig,
+    table: LatencyTable,
+    subject: ProfiledSpace,
+    pool: DevicePool,
+    phases: Reporter,
+) -> list[MeasuredNetwork]:
+    """Measure and calibrate for one space; plot the error and return what shows it."""
+    space, counts = subject.space.name, config.networks
+    held_out = _soon(config, table, subject, pool, phases)
+    if held_out is None:
+        wholes = _measure(config, table, subject, pool, phases)
+        operator_measurement.report_error(table, wholes, counts, space)
+        held_out = wholes[counts.fit + counts.interval :]
+    title = f"{config.target.name}, {table.path.name}, {space}"
+    png = prediction_png(table.networks, space, title)
+    several = f"_{space}" if len(config.spaces) > 1 else ""
+    (table.path / f"error{several}.png").write_bytes(png)
+    return held_out
+
+
+def _soon(
+    config: ProfileConfig,
+    table: LatencyTable,
+    subject: ProfiledSpace,
+    pool: DevicePool,
+    phases: Reporter,
+) -> list[MeasuredNetwork] | None:
+    """Return what shows that few measurements are good enough; ``None`` if they are not."""
+    if config.within is None:
+        return None
+    space, other = subject.space.name, source(config)
+    known = table.calibration.get(space)
+    if config.table.networks and (known is None or "foretold" in known):
+        goal = {
+            "within": config.within, "share": config.share, "long_s": math.inf, "rounds": _ROUNDS,
+        }  # fmt: skip
+        begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
+        if begun is not None and begun.share >= config.share:
+            return begun.wholes
+        if begun is not None:
+            told = (
+                f"{begun.share:.1%} of {len(begun.wholes)} networks are foretold within "
+                f"{config.within:.0%} by the others, not {config.share:.0%}: every operator is "
+                "measured now."
+            )
+            phases.say([told])
+            return None
+    if other is None or space not in table.calibration:
+        return None
+    return _held_out(config, table, other.plans, subject, pool, phases)
+
+
+def _held_out(
+    config: ProfileConfig,
+    table: LatencyTable,
+    taken: Mapping[OpSpec, str],
+    subject: ProfiledSpace,
+    pool: DevicePool,
+    phases: Reporter,
+) -> list[MeasuredNetwork] | None:
+    """Return networks that show that another CPU's table is good enough; ``None`` if it is not."""
+    assert config.within is not None
+    space, counts = subject.space.name, config.networks
+    lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])
+    if any(op not in table.entries for op in distinct(lowered.values())):
+        return None  # the other table lacks them: it knows but some networks of the space
+    plans = table_transfer.plans(
+        table, taken, lowered.values(), pool, config.tuning.n_plans, phases
+    )
+    held_out = operator_measurement.measure_networks(table, lowered, pool, phases, plans)
+    calibration = Calibration(**table.calibration[space]["coefficients"])
+    if operator_measurement.share(calibration, held_out, config.within) < config.share:
+        return None
+    predicted = [calibration.predict(each.features) for each in held_out]
+    table.calibration[space]["error"] = operator_measurement.error(calibration, held_out, predicted)
+    operator_measurement.record(table, held_out, ["held_out"] * len(held_out), predicted, space)
+    return held_out
+
+
+def _open_pool(config: ProfileConfig) -> DevicePool:
+    return DevicePool(config.target, config.timing, config.rpc, config.tuning.limit_s)
+
+
+def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
+    """Bring the table's provenance up to date."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    table.provenance = {
+        **table.provenance,
+        **facts(config.target, config.rpc),
+        "created": table.provenance.get("created", now),
+        "updated": now,
+        "arguments": list(arguments),
+        "timing": dataclasses.asdict(config.timing),
+        "tuning": dataclasses.asdict(config.tuning),
+    }
+
+
+def _measure(
+    config: ProfileConfig,
+    table: LatencyTable,
+    subject: ProfiledSpace,
+    pool: DevicePool,
+    phases: Reporter,
+) -> list[MeasuredNetwork]:
+    counts = config.networks
+    with phases.timed("Find operators"):
+        ops = subject.operators(config.seed)
+        genotypes = _sampled(config, subject)
+    needed = counts.fit + counts.interval + 10
+    if len(genotypes) < needed:
+        raise TableError(
+            f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
+            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
+            "networks.fit and networks.interval."
+        )
+    plenty = effort(config, source(config) if config.within is not None else None)
+    table.forget_transfer()
+    if table.taken_over().keys() & {*ops} and not plenty.plans:
+        # Networks of spaces that were borrowed are of plans that may now become others.
+        table.networks = [row for row in table.networks if row["search_space"] in table.calibration]
+    refused = operator_measurement.measure_operators(table, ops, pool, plenty, phases)
+    if refused:
+        op, reason = next(iter(refused.items()))
+        raise CompileError(
+            f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
+            f"{op}: {reason} The others are in {table.path}."
+        )
+    return operator_measurement.measure_networks(table, subject.lowered(genotypes), pool, phases)
+
+
+def _sampled(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
+    """Return the networks that are fitted, then those that set the interval, then the others."""
+    counts = config.networks
+    return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
+
+
+def _extras(
+    config: ProfileConfig, parts: Networks, held_out: Sequence[MeasuredNetwork], phases: Progress
+) -> list[str]:
+    """Return what else is worth knowing of this target, a line each."""
+    extras = _ThroughputResults(config, parts, held_out, phases)
+    lines = []
+    for name, extra in (
+        ("Percentiles", extras.percentiles),
+        ("Batch sizes", extras.batches),
+        ("Runtimes", extras.runtimes),
+    ):
+        try:
+            lines.append(extra())
+        except HwnasError as error:  # the table is whole all the same
+            lines.append(f"{name}: {error}")
+    return lines
+
+
+@dataclass(frozen=True)
+class _ThroughputResults:
+    """What the networks that were measured last say beside the table."""
+
+    config: ProfileConfig
+    parts: Networks
+    held_out: Sequence[MeasuredNetwork]
+    phases: Progress
+
+    @property
+    def middle(self) -> MeasuredNetwork:
+        """The median network."""
+        by_latency = sorted(self.held_out, key=lambda whole: whole.timing.median_ms)
+        return by_latency[len(by_latency) // 2]
+
+    def percentiles(self) -> str:
+        """Say how much slower the slowest inferences are than most."""
+        genotype, n = self.middle.genotype, single_runs(self.middle.timing.median_ms / 1e3)
+        net, target = self.parts.as_run(genotype), self.parts.target_of(genotype)
+        phase = self.phases.phase("Single inferences", 1)
+        with phase as advance, self._worker(target) as worker:
+            n_plans = self.config.tuning.n_plans
+            plans = {op: worker.tune(op, n_plans) for op in {node.op for node in net}}
+            p = worker.percentiles(net, plans, n)
+            advance(1)
+        return (
+            f"Network {genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 {p['p90_ms']:.4f}, "
+            f"p99 {p['p99_ms']:.4f} ms over {n} single inferences, which budgets of p99 are told "
+            f"by target.facts.p99_over_p50={p['p99_ms'] / p['p50_ms']:.3g}."
+        )
+
+    def batches(self) -> str:
+        """Say how fast the median network is at several batch sizes, on the threads it chose."""
+        genotype = self.middle.genotype
+        lowered = dataclasses.replace(self.parts.lower(genotype), batch=0, threads=0)
+        target = self.parts.target_of(genotype)
+        found = throughput.batches(lowered, target, self._worker, self.phases)
+        best = throughput.sweet_spot(found)
+        sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
+        return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
+
+    def runtimes(self) -> str:
+        """Compare the runtimes that this CPU has."""
+        n = min(_COMPARED, len(self.held_out))
+        chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
+        # In the dtype, batch size and threads of each target, whatever a network chose.
+        nets = [
+            dataclasses.replace(self.parts.lower(whole.genotype), dtype="", batch=0, threads=0)
+            for whole in chosen
+        ]
+        target = self.config.target
+        found = throughput.compare_runtimes(nets, _comparable(target), self._worker, self.phases)
+        name = f"{target.runtime} {target.dtype}"
+        if name not in found:
+            return f"{name} refuses a network of this search space; runtimes were not compared."
+        own = found[name]
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(values, own, strict=True))
+            for name, values in found.items()
+        }
+        fastest = min(ratios, key=lambda name: ratios[name])
+        compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+        return (
+            f"Latency of {len(nets)} networks over this target's, median: {compared}. "
+            f"Fastest here: {fastest}."
+        )
+
+    def _worker(self, target: Target) -> Worker:
+        return Worker(target, self.config.timing, Remote(), self.config.tuning.limit_s)
+
+
+def _comparable(target: Target) -> list[Target]:
+    """Return the same device by every backend that measures here, in every dtype."""
+    found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
+    for backend in backends.known():
+        if not backend.measured or backends.lacking(backend.needs):
+            continue
+        for dtype in backend.dtypes:
+            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
+                other = dataclasses.replace(plain, runtime=backend.name, dtype=dtype)
+                base.backend_of(other)
+                found.append(other)
+    return found

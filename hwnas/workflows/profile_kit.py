@@ -1,0 +1,244 @@
+"""Profiles devices out of reach: writes kits, and reads what was measured with them."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from hwnas.core.errors import CompileError, TableError
+from hwnas.hardware import backends
+from hwnas.hardware.backends.offline import COST, backend
+from hwnas.hardware.device_models import device_file, measurements
+from hwnas.hardware.device_models.device_file import MeasuredDevice
+from hwnas.hardware.device_models.features import FeatureEncoder
+from hwnas.hardware.device_models.fitted_roofline import Floats, work
+from hwnas.hardware.device_models.predictor import FEWEST, DevicePrior
+from hwnas.hardware.kits import kit as folder
+from hwnas.hardware.kits.kit import KitNetwork
+from hwnas.models.graph import Graph
+from hwnas.models.spaces import Genotype
+from hwnas.nas import reading
+from hwnas.nas.candidates import Candidate
+from hwnas.tasks.metrics import column, quality
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.device import next_command, profile_command
+from hwnas.workflows.networks import Networks
+from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.search.front import TargetFront
+
+_ASKED = 5  #: networks that a search names
+_POOL = 400  #: networks that a kit is chosen from
+_REFERENCE = 300  #: networks that stand for what is searched
+
+
+@dataclass(frozen=True)
+class OfflineProfile:
+    """What profiling a device out of reach came to."""
+
+    kit: Path | None = None
+    n_networks: int = 0
+    file: Path | None = None
+    left_out: dict[str, float] = field(default_factory=dict)  #: see ``MeasuredDevice.left_out``
+    reach: float = 0.0  #: median half width of intervals over what is searched, relative
+    notes: Sequence[str] = ()
+
+    def sentences(self, config: ProfileConfig) -> list[str]:
+        """Return what it came to, in words, with the command that comes next."""
+        left_out = [f"Left out: {note}" for note in self.notes] if self.file else list(self.notes)
+        if self.kit is not None:
+            return [
+                f"{self.n_networks} networks in {self.kit}. Take the folder to the device and see "
+                "there: python measure.py --help; then say here: "
+                f"{profile_command(config, f'measured={self.kit}/results.csv')}",
+                *left_out,
+            ]
+        e = self.left_out
+        return [
+            *left_out,
+            f"{self.n_networks} networks in {self.file}. Each left out in turn and foretold by the "
+            f"others: MAPE {e['mape']:.2%}, within 5 %: {e['within_5']:.1%}, within 10 %: "
+            f"{e['within_10']:.1%}, Spearman {e['spearman']:.4f}; the interval holds "
+            f"{e['coverage']:.1%} of them (95 % wanted).",
+            f"Half width of the interval: {self.reach:.1%} (median). Search with: "
+            f"{next_command('search', config, f'cost={COST}')}",
+        ]
+
+
+def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> OfflineProfile:
+    """Write a kit, or read what was measured."""
+    if config.measured is not None:
+        with reporter.timed("Fit"):
+            return _read(config, parts)
+    assert config.kit is not None
+    with reporter.timed("Write kit"):
+        return _write(config.kit, config, parts)
+
+
+def _write(kit: str, config: ProfileConfig, parts: Networks) -> OfflineProfile:
+    chosen = _next(config, parts) if config.near is not None else _first(config, parts)
+    networks = [KitNetwork(genotype, parts.as_written(genotype)) for genotype in chosen]
+    path = Path(kit)
+    notes = folder.write_kit(path, networks, config.target, profile_command(config))
+    return OfflineProfile(kit=path, n_networks=len(networks), notes=notes)
+
+
+def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
+    """Return different networks that can be written for the target."""
+    rng, found = random.Random(seed), dict[str, Genotype]()
+    ends = [end for m in parts.space.members for end in (m.smallest(), m.largest())]
+    for step in range(20 * n):
+        genotype = ends[step] if step < len(ends) else parts.space.sample(rng)
+        if genotype.id in found or not _writable(parts, genotype):
+            continue
+        found[genotype.id] = genotype
+        if len(found) == n:
+            break
+    return list(found.values())
+
+
+def _writable(parts: Networks, genotype: Genotype) -> bool:
+    try:
+        parts.backend.check(parts.lower(genotype))
+    except CompileError:
+        return False
+    return True
+
+
+def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+    pool = _sample(parts, _POOL, config.seed)
+    known = work([parts.lower(genotype) for genotype in pool])
+    features = FeatureEncoder(known, config.target.batch)(known)
+    return [pool[i] for i in device_file.most_telling(features, config.n, DevicePrior())]
+
+
+def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+    known = reading.candidates(Path(str(config.near)), "near", config.target.name)
+    found = reading.of_space(known, parts.space, "near")
+    return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
+
+
+def asked(front: TargetFront) -> str:
+    """Return which networks of a search to measure next, and how; empty if none need be."""
+    config, parts = front.context.config, front.context.parts
+    if not backends.get(config.target.runtime).kits or config.cost != COST:
+        return ""
+    device = backend.load_device(config.target)
+    wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
+    run = front.folder.path
+    kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"near={run}")
+    return (
+        f"Measuring these next would tell most of the front: {' '.join(g.id for g in wanted)}\n"
+        f"  {kit}\n"
+        "Then measured='[OLD.csv,DIR/results.csv]', and search again with "
+        f"start_from={run}, which trains nothing twice."
+    )
+
+
+def next_to_measure(
+    device: MeasuredDevice,
+    candidates: Iterable[Candidate],
+    lower: Callable[[Genotype], Graph],
+    n: int,
+) -> list[Genotype]:
+    """Return the networks of a search whose measurement would tell most of its front.
+
+    Raises:
+        TableError: none has both an accuracy and a latency.
+    """
+    scored = {c.id: c for c in candidates if c.state == "complete" and "latency_ms" in c.figures}
+    pool = list(scored.values())
+    if not pool:
+        raise TableError("No candidate of that search has both an accuracy and a latency.")
+    features = device.encoded([lower(candidate.genotype) for candidate in pool])
+    ms, std = device.predictor.predict(features)
+    order = device_file.next_telling(features, n, device.predictor, _on_front(pool, ms, std))
+    return [pool[i].genotype for i in order]
+
+
+def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
+    """Return how probable each is on the front, its latency as uncertain as it is."""
+    name = quality(pool[0].figures)
+    good = np.array([c.figures[name].value for c in pool]) * (1 if column(name).maximise else -1)
+    incumbent = np.array([min(ms[good > mine], default=np.inf) for mine in good])
+    found: Floats = stats.norm.cdf((incumbent - ms) / std)
+    return found
+
+
+def _read(config: ProfileConfig, parts: Networks) -> OfflineProfile:
+    target = config.target
+    facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
+    found = measurements.read_measurements(
+        _files(config.measured), parts.space, facts, config.drift
+    )
+    notes = [*found.left_out]
+    if len(found.ms) < FEWEST:
+        raise TableError(
+            f"measured={config.measured}: {len(found.ms)} networks can be used, {FEWEST} are "
+            "needed. " + " ".join(notes[:3])
+        )
+    device = _fitted(config, parts, found.ms, notes)
+    path = backend.path(target)
+    notes += _lost(path, device)
+    left_out, reach = device.left_out(), device.reach
+    device.save(path)
+    return OfflineProfile(
+        n_networks=len(device.ms), file=path, left_out=left_out, reach=reach, notes=notes
+    )
+
+
+def _files(measured: object) -> list[Path]:
+    """Return the files that are named, one or a list of them, each once."""
+    words = measured if isinstance(measured, list | tuple) else [measured]
+    return [Path(word) for word in dict.fromkeys(map(str, words))]
+
+
+def _fitted(
+    config: ProfileConfig, parts: Networks, ms: Mapping[Genotype, float], notes: list[str]
+) -> MeasuredDevice:
+    """Return what measurements say; note those that all others contradict, and leave them out."""
+    target, networks = config.target, list(ms)
+    reference = work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
+    device = MeasuredDevice(
+        reference, work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
+        target.batch, backend.setting(target), (),
+    )  # fmt: skip
+    most = len(networks) // 5
+    for _ in range(most):
+        if (index := device.stray()) is None:
+            break
+        value, _half = device.without(index)
+        notes.append(
+            f"network {networks[index].id}: {device.ms[index]:.4g} ms, all others say {value:.4g}"
+        )
+        keep = np.delete(np.arange(len(networks)), index)
+        del networks[index]
+        device = replace(device, measured=device.measured[keep], ms=device.ms[keep])
+    used = {genotype.space for genotype in networks}
+    return replace(device, spaces=tuple(m.name for m in parts.space.members if m.name in used))
+
+
+def _lost(path: Path, device: MeasuredDevice) -> list[str]:
+    """Return in words which networks a file knows so far that a device in its place does not.
+
+    Raises:
+        TableError: it is of other spaces, or of another setting.
+    """
+    try:
+        before = device_file.load_device_file(path)
+    except TableError:  # it is not there, or nothing can read it
+        return []
+    other = [space for space in before.spaces if space not in device.spaces]
+    if other or before.setting != device.setting:
+        known = f"of {', '.join(other)}" if other else f"by {before.setting}"
+        raise TableError(
+            f"{path} has networks measured {known}, which would be lost: name the files of all, "
+            "measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or another file by "
+            "target.elsewhere.file=OTHER.json, or remove it."
+        )
+    kept = {str(row) for row in device.measured.rows()}
+    n = sum(str(row) not in kept for row in before.measured.rows())
+    words = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"
+    return [words] if n else []

@@ -1,0 +1,184 @@
+"""Where one network's time goes, operator by operator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hwnas.analysis.figures import layers_png
+from hwnas.core import safe_read
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.run_folder import RunFolder, default_path
+from hwnas.core.typed_files import parsed, read_json
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base
+from hwnas.hardware.costs.cost_model import Cost, LayerCost
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.roofline_cost import OperatorTime, network_cost, operator_bound
+from hwnas.hardware.latency_tables.provenance import own_table
+from hwnas.hardware.target import Roofline
+from hwnas.models.graph import Graph, OpSpec
+from hwnas.models.onnx import importer
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.verified_files import FORMAT, VerifiedModelFile
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.device import SHIPPED, MeasuredTarget
+from hwnas.workflows.networks import Networks
+
+_RUNS = Path("runs", "search")
+_MOST_MODEL = 2 << 30  # bytes of an ONNX file
+
+
+@dataclass(frozen=True)
+class LayerLatency:
+    """One operator's part of a network's latency."""
+
+    name: str
+    operator: str
+    latency_ms: float
+    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where no roofline has its dtype
+
+
+@dataclass(frozen=True)
+class LatencyBreakdown:
+    """Where the latency of a network goes."""
+
+    path: Path  #: of the folder with table and picture
+    title: str
+    layers: Sequence[LayerLatency]
+    source: str
+
+
+def layered(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
+    """Return, plot and write the latency of each operator of one network."""
+    assert config.genotype is not None
+    name, lowered = _find(networks, config.genotype)
+    _check_batch(lowered, config)
+    layers, source = _layers(lowered, config)
+    folder = RunFolder(default_path("profile"))
+    folder.create()
+    try:
+        rows = [vars(layer) for layer in layers]
+        folder.write_csv("layers.csv", rows)
+        title = f"{name} on {config.target.name} ({source})"
+        shown = [(layer.name, layer.latency_ms, layer.bound) for layer in layers]
+        folder.write_bytes("layers.png", layers_png(shown, title))
+    finally:
+        folder.close()
+    return LatencyBreakdown(folder.path, title, layers, source)
+
+
+def find_genotype(space: SearchSpace, text: str) -> Genotype:
+    """Return the genotype that is meant.
+
+    Args:
+        space: The search space.
+        text: ``smallest``, ``largest``, options as JSON, a file ``models/ID.json`` of a run, or an
+            id that is in the front of a run under ``runs/search``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if text in ("smallest", "largest"):
+        return space.smallest() if text == "smallest" else space.largest()
+    if text.startswith("{"):
+        said = parsed(dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}")
+        return space.genotype(said)
+    path = Path(text)
+    if not path.is_file():
+        found = sorted(_RUNS.glob(f"*/models/{text}.json"))
+        if not found:
+            raise ConfigError(
+                f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
+                "id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id of a "
+                "member, or, for profile, MODEL.onnx."
+            )
+        path = found[-1]
+    try:
+        called = f"genotype={text}: {path}"
+        made = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
+    except FileNotFoundError:
+        raise ConfigError(f"genotype={text}: {path} is not there.") from None
+    return space.genotype(made["genotype"])
+
+
+def _find(networks: Networks, text: str) -> tuple[str, Graph]:
+    """Return the name and the operators of the network that is meant, a genotype or a model."""
+    if not text.endswith(".onnx"):
+        (space,) = networks.space.members
+        genotype = find_genotype(space, text)
+        return genotype.id, networks.lower(genotype)
+    try:
+        lowered, _ = importer.import_onnx(safe_read.content(Path(text), _MOST_MODEL))
+        n = lowered[0].op.batch  # 1: one image, or any number
+        return Path(text).name, replace(lowered, batch=n if n > 1 else 0)
+    except FileNotFoundError:
+        raise ConfigError(f"genotype={text}: no model there.") from None
+    except safe_read.CorruptFileError as problem:
+        raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
+    except CompileError as error:
+        raise ConfigError(f"genotype={text}: {error}") from None
+
+
+def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
+    """Refuse a model of more images than its target runs at once.
+
+    Raises:
+        ConfigError: it says what cures it.
+    """
+    target = config.target
+    if lowered.batch > 1 and not backends.get(target.runtime).batched:
+        raise ConfigError(
+            f"genotype={config.genotype} reads {lowered.batch} images at once, and target "
+            f"'{target.name}' one (target.runtime={target.runtime}): export it for one image."
+        )
+
+
+def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], str]:
+    target = config.target
+    if (cost := base.backend_of(target).estimate(lowered)) is not None:
+        source: str = cost.figures["latency_ms"].source
+        if not cost.layers:
+            cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
+        return [_estimated(layer) for layer in cost.layers], source
+    lowered = as_run(lowered, target)
+    table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
+    device = MeasuredTarget(config, table)
+    try:
+        times = [device.time(node.op).median_ms for node in lowered]
+    finally:
+        device.close()
+    return _bounded(lowered, times, config), "measured, each operator alone"
+
+
+def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
+    """Return what a data sheet says of operators: whole networks that were measured say nothing.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    target = config.target
+    if target.roofline is None:
+        raise ConfigError(
+            f"genotype={config.genotype}: only whole networks were measured on target "
+            f"'{target.name}', which say nothing of operators; and it has no target.roofline."
+        )
+    return network_cost(as_run(lowered, target), target, target.roofline)
+
+
+def _estimated(layer: LayerCost) -> LayerLatency:
+    assert layer.latency_ms is not None
+    return LayerLatency(layer.name, layer.operator, layer.latency_ms, layer.bound)
+
+
+def _bounded(lowered: Graph, times: list[float], config: ProfileConfig) -> list[LayerLatency]:
+    layers = []
+    for node, latency in zip(lowered, times, strict=True):
+        bound = _bound(node.op, config.target.roofline)
+        layers.append(LayerLatency(node.name, str(node.op), latency, bound.limit if bound else ""))
+    return layers
+
+
+def _bound(op: OpSpec, roofline: Roofline | None) -> OperatorTime | None:
+    if roofline is None or op.dtype not in roofline.peak_gmacs:
+        return None
+    return operator_bound(op, roofline, not roofline.weights_stay)

@@ -1,0 +1,197 @@
+"""What an export records of itself: ``proof.json``."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hwnas.core.database import public_arguments
+from hwnas.core.manifest import Manifest, weights_of
+from hwnas.core.quantity import Quantities
+from hwnas.core.run_folder import Row
+from hwnas.export import proof_file
+from hwnas.export.artefacts import own_artefact
+from hwnas.export.checks import TOLERANCES
+from hwnas.export.prove import ProofEvidence
+from hwnas.export.runtimes import kinds
+from hwnas.hardware import backends
+from hwnas.hardware.latency_tables.provenance import device_of
+from hwnas.hardware.target import Target, facts
+from hwnas.models.families import annotations
+from hwnas.models.graph import n_macs, n_params
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.spaces import Genotype
+from hwnas.nas.verified_files import read_made
+from hwnas.tasks.metrics import column
+from hwnas.training import jobs
+from hwnas.workflows.config import ExportConfig
+from hwnas.workflows.config.arguments import of_target
+from hwnas.workflows.search import finish_runs
+from hwnas.workflows.search.context import TargetContext
+from hwnas.workflows.search.finisher import Finetuner
+from hwnas.workflows.search.front import energy_words
+
+_RECORDED = ("hwnas", "torch", "numpy", "onnx")
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is exported, of which search."""
+
+    config: ExportConfig
+    arguments: Sequence[str]
+    root: Path  #: where the folders go
+    verb: str = "export"
+
+    @property
+    def command(self) -> str:
+        """What is run, for people to run it again."""
+        return f"python -m hwnas {self.verb} {shlex.join(public_arguments(self.arguments))}"
+
+
+@dataclass(frozen=True)
+class PickedNetwork:
+    """One network for one target."""
+
+    of: TargetContext
+    genotype: Genotype
+    finisher: Finetuner
+    manifest: Manifest  #: of the search
+
+
+def title(of: TargetContext, genotype: Genotype) -> str:
+    """Return what a network is, in one sentence."""
+    space, data = genotype.space, of.parts.data.name
+    return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
+
+
+def record(
+    pick: PickedNetwork,
+    ready: DeployableNetwork,
+    evidence: ProofEvidence,
+    order: ExportRequest,
+    place: Path,
+    means: Quantities,
+) -> Row:
+    """Return all that a proof says but its files, and what the search said of them.
+
+    ``means`` are costs of images that leave early, of a network with exits.
+    """
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    parts, config, lowered = of.parts, of.config, ready.lowered
+    space = parts.space.member(genotype)
+    data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
+    position = list(pick.manifest.get("targets", [of.target])).index(of.target)
+    words = of_target(pick.manifest["arguments"], position)
+    if lowered.dtype:  # as the space says it of the network, whatever the target's
+        words = [*words, f"target.dtype={lowered.dtype}"]
+    for key, n in ((annotations.BATCH, lowered.batch), (annotations.THREADS, lowered.threads)):
+        if n:  # likewise
+            choice = f"target.{annotations.OF_TARGETS[key]}="
+            words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
+    costs = shlex.join(words)
+    figures = evidence.cost.figures
+    held = {**figures, **means}
+    return {
+        "format": proof_file.FORMAT,
+        "made": {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": order.command,
+            "versions": _versions(config.target, evidence),
+            "machine": _machine(config.target),
+        },
+        "model": {
+            "id": genotype.id,
+            "name": f"{space.name}-{data.name}-{of.target}-{genotype.id}",
+            "genotype": genotype.to_dict(),
+            "search_space": space.name,
+            "family": space.family,
+            "input": list(lowered[0].op.in_shape),
+            "n_outputs": data.task.n_outputs,
+            "macs_m": n_macs(lowered) / 1e6,
+            "params_m": n_params(lowered) / 1e6,
+            "operators": proof_file.operators_to_json(lowered),
+        },
+        "task": data.task.to_json(),
+        "license": order.config.license,
+        "source": {
+            "run": str(order.config.run),
+            "pick": order.config.wanted,
+            "command": pick.manifest["command"],
+            **_weights(pick, pick.manifest),
+            "search_space_digest": space.digest,
+        },
+        "seed": config.seed,
+        "training": asdict(config.train),
+        "finishing": {**ready.record, **finish_runs.facts(finisher, genotype)},
+        "dataset": {
+            **asdict(config.dataset),
+            "digest": data.digest,
+            "max_resolution": parts.networks.resolution(space.largest()),
+            "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
+            "normalisation": {"mean": list(data.mean), "std": list(data.std)},
+        },
+        "target": facts(config.target),
+        "energy_source": energy_words(config.target),
+        "reference": {evidence.metric: evidence.reference.to_json()},
+        "artefacts": evidence.artefacts(),
+        "own_artefact": own_artefact(config.target),
+        "figures": proof_file.figures_to_json(figures),
+        "details": dict(evidence.cost.details),
+        "budget": {
+            name: {"limit": limit, "margin": -column(name).violation(held[name], limit)}
+            for name, limit in config.allowed.limits.items()
+            if name in held
+        },
+        "max_int8_drop": finisher.config.max_int8_drop,
+        "tolerances": TOLERANCES,
+        "checks": [check.to_json() for check in evidence.checks],
+        "commands": {
+            "Errors, answers, files": verify,
+            "Costs": f"{verify} {costs}",
+            "All, from the search": order.command,
+        },
+    }
+
+
+def _versions(target: Target, evidence: ProofEvidence) -> dict[str, str]:
+    """Return the versions of what made and ran the artefacts."""
+    made = backends.decisive(target.runtime, target.dtype)
+    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
+    return {n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
+
+
+def _machine(target: Target) -> Row:
+    """Return what this machine is, without the long list of its features."""
+    described = device_of(target)
+    names = ("cpu", "cores", "governor", "system", "gpu", "driver")
+    return {name: described[name] for name in names if name in described}
+
+
+def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
+    """Return which weights the search scored the network by."""
+    parts, genotype = pick.of.parts, pick.genotype
+    if weights_of(manifest) == "supernet":
+        kept = jobs.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
+        return {"supernet": kept.parent.name}
+    n = pick.finisher.left.get(genotype.id, 1)
+    return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}
+
+
+def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]) -> Row | None:
+    """Return what the search's report says of a member: figures, and digests of its files."""
+    run = Path(order.config.run)
+    where = run / pick.of.target if (run / pick.of.target).is_dir() else run
+    if (known := read_made(where, pick.genotype.id)) is None:
+        return None
+    weights, finishing = "these weights", pick.manifest.get("finishing")
+    in_int8 = any(name.endswith("_int8") for name in known["figures"])
+    if finishing is None:
+        weights = "the weights in the supernet"
+    elif in_int8 and pick.genotype.id in finishing.get("hurried", ()):  # it is trained here
+        weights = "the weights as calibrated in haste"
+    elif pick.finisher.other is not None:
+        weights = "the weights as the search finished them"
+    same = sorted(name for name, digest in files.items() if digest in known["files"].values())
+    return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}

@@ -1,0 +1,341 @@
+"""Plans held against servers of this machine: from a plan to a folder of results."""
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwnas.core import machine
+from hwnas.core.errors import ConfigError, RunError, unknown
+from hwnas.core.files import whole
+from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.workflows.config import ReplanConfig, ServeCheckConfig
+from hwnas.workflows.plan import PlanOutcome, check_ready, files_of, recorded, write_plan_folder
+from hwnas.workflows.reporter import Reporter
+
+if TYPE_CHECKING:
+    from hwnas.fleet.deployment.pools import DeployedPool
+    from hwnas.fleet.deployment.validation import ServiceTimeProfile
+if TYPE_CHECKING:
+    from hwnas.fleet.plan import DeploymentPlan
+    from hwnas.fleet.telemetry import TelemetrySample
+
+_FORMAT = 1  #: of serve_check.json
+_MOST_LATE = 0.1  # of what is measured: how late requests may leave
+_SLOWER = 0.01  # that is told
+
+
+@dataclass(frozen=True)
+class ServeCheckOutcome:
+    """What a server did, against its simulation, by its folder."""
+
+    path: Path
+    rows: Sequence[Row]  #: by pool and load
+    sentences: Sequence[str]
+    files: Sequence[str]
+
+
+def serve_check(
+    config: ServeCheckConfig, arguments: Sequence[str], reporter: Reporter
+) -> ServeCheckOutcome:
+    """Serve pools of a plan on this machine, and hold their latencies against simulations.
+
+    Args:
+        config: What is checked.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: a pool is named that there is not, or that has no file.
+        RunError: there is no such plan, or no server is installed.
+        DeviceError: the server fails, or the machine's speed drifts.
+    """
+    check_ready("serve-check", config.run.dir)
+    from hwnas.fleet.deployment import servers, validation
+
+    pools = _pools(config)
+    python = config.python or sys.executable
+    found = servers.probed(python)
+    name = servers.choose_server(config.server, python, found)
+    checker = validation.ServeChecker(
+        validation.ServeCheckOptions(
+            config.loads, config.seconds, config.repeats, config.drift, config.retries, config.seed
+        ),
+        reporter,
+    )
+    rows: list[Row] = []
+    profiles: list[Row] = []
+    ready = []
+    for pool in pools:
+        with servers.running(name, python, found, validation.served([pool])) as server:
+            profile, loads = checker.checked(pool, server)
+            profiles += _profile_rows(pool, profile)
+            rows += loads
+            ready.append(server.ready_s)
+    version = servers.SERVERS[name].version(found)
+    sentences = [
+        f"{name} {version} of {python} was ready after {max(ready):.1f} s; latencies count from "
+        "when requests were due.",
+        _worst(rows),
+        *_slower(rows),
+        *_waits(name, pools),
+        *_held_up(rows),
+    ]
+    facts = {
+        "server": name, "version": version, "python": python, "ready_s": ready,
+        "machine": machine.describe(), "sentinel_ms": checker.readings_ms, "drift": config.drift,
+        "profile": profiles, "loads": rows,
+    }  # fmt: skip
+    tables = {"loads": rows, "profile": profiles}
+    return _write(config, arguments, tables, facts, sentences)
+
+
+def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
+    """Return the pools that are checked: those named, or one of each that are served alike."""
+    from hwnas.fleet.deployment.pools import deployed
+    from hwnas.fleet.plan import read_plan
+
+    every, _ = deployed(read_plan(Path(config.plan)), {})
+    able = {p.name: p for p in every if p.model is not None and not p.source.is_on_gpu}
+    for name in config.pools:
+        if name not in able:
+            raise ConfigError(f"pool: {unknown('pool', name, able)}")
+    if not able:
+        raise ConfigError(
+            f"plan={config.plan}: no pool of it has an ONNX file that runs on this machine's CPU: "
+            "plan with fronts that are exports or runs for a CPU."
+        )
+    alike = {(p.kind.model, p.kind.batch, p.kind.wait_ms): p for p in reversed(able.values())}
+    return [able[n] for n in config.pools] or [p for p in able.values() if p in alike.values()]
+
+
+def _profile_rows(pool: "DeployedPool", profile: "ServiceTimeProfile") -> list[Row]:
+    rows = [
+        {"pool": pool.name, "batch": n, **figure.columns("batch_ms")}
+        for n, figure in profile.batch_ms.items()
+    ]
+    single = profile.overhead_ms.columns("overhead_ms") | profile.waking_ms.columns("waking_ms")
+    rows[0] |= single | {"jitter": profile.jitter}
+    return rows
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    """Return in words how far simulations are off, and how many requests were not answered."""
+    worst = max(rows, key=lambda row: abs(row["error_p99"]))
+    failed = sum(row["failed"] for row in rows)
+    lost = f"{failed} requests were not answered" if failed else "every request was answered"
+    return (
+        f"Simulated p99 is off by {worst['error_p99']:+.1%} at most (pool {worst['pool']}, load "
+        f"{worst['load']:.0%}); {lost}."
+    )
+
+
+def _slower(rows: Sequence[Row]) -> list[str]:
+    """Return in words, where it is so, how much slower a server is under load than in its profile.
+
+    The server's own count says it, or else how long batches must take for p99 to be as measured.
+    That has to be more than repeats differ by: near its capacity a few per cent are much of p99.
+    """
+    name = "batch_slowdown" if "batch_slowdown" in rows[0] else "slowdown"
+    surely = [row for row in rows if (row.get(f"{name}_low") or 0.0) > 1.0 + _SLOWER]
+    if not surely:
+        return []
+    worst = max(surely, key=lambda row: row[name])
+    low, more, high = (worst[f"{name}{end}"] - 1 for end in ("_low", "", "_high"))
+    where = f"{worst['pool']} at {worst['load']:.0%}"
+    longer = f"{more:.0%} longer (95 % {low:.0%} to {high:.0%})"
+    found = f"p99 of {where} is that of batches that take {longer}"
+    if name == "batch_slowdown":
+        found = (
+            f"by its own count batches of {where} take {longer}, and simulated with that p99 is "
+            f"off by {worst['error_explained_p99']:+.1%}"
+        )
+    return [
+        f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
+        f"is as this machine, derate: {1 / (1 + more):.2f} in fleet.yaml counts with that."
+    ]
+
+
+def _waits(server: str, pools: "Sequence[DeployedPool]") -> list[str]:
+    """Return in words, where it is so, that batches wait otherwise than they are simulated."""
+    own = [pool.name for pool in pools if pool.kind.wait_ms > 0]
+    if server != "ray" or not own:
+        return []
+    return [
+        f"Batches of {', '.join(own)} wait, which is simulated as Triton does it; Ray Serve begins "
+        "to wait when a replica is free, and loses that time: leave wait_ms at 0 for it."
+    ]
+
+
+def _held_up(rows: Sequence[Row]) -> list[str]:
+    """Return in words, where it is so, that requests left so late that it is part of what is seen.
+
+    The generator shares the cores with the server: of a very fast network it is what is measured.
+    """
+    late = [r for r in rows if r["sent_late_p99_ms"] > _MOST_LATE * r["measured_p99_ms"]]
+    if not late:
+        return []
+    worst = max(late, key=lambda row: row["sent_late_p99_ms"] / row["measured_p99_ms"])
+    return [
+        f"At {len(late)} of {len(rows)} loads the generator, not the server, is part of what was "
+        f"measured: requests left {worst['sent_late_p99_ms']:.2f} ms late (p99) of "
+        f"{worst['measured_p99_ms']:.2f} ms (pool {worst['pool']}, load {worst['load']:.0%}). "
+        "Check a larger network, lower loads, or leave it more cores."
+    ]
+
+
+def _write(
+    config: ServeCheckConfig,
+    arguments: Sequence[str],
+    tables: dict[str, list[Row]],
+    facts: Row,
+    sentences: Sequence[str],
+) -> ServeCheckOutcome:
+    path = Path(config.run.dir or default_path("serve-check"))
+    with whole(path, beside=config.run.dir is None) as building:
+        folder = RunFolder(building)
+        for name, rows in tables.items():
+            folder.write_csv(f"{name}.csv", rows)
+        folder.write_json("serve_check.json", {"format": _FORMAT} | facts)
+        folder.write_bytes("summary.txt", ("\n".join(sentences) + "\n").encode())
+        manifest = begun("serve-check", arguments, {}, config) | {"status": "finished"}
+        folder.write_json("manifest.json", manifest)
+    names = [*(f"{name}.csv" for name in tables), "serve_check.json", "summary.txt"]
+    return ServeCheckOutcome(path, tables["loads"], sentences, names)
+
+
+# Plans that go on: from a plan's folder and telemetry to another folder of a plan.
+
+_SOURCES = ("service", "fleet")
+
+
+@dataclass(frozen=True)
+class _ReadTelemetry:
+    """Telemetry as it was read."""
+
+    samples: "Sequence[TelemetrySample]"
+    by_hour: bool  #: whether times are hours of the plan
+
+
+def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+    """Change a plan by telemetry, and write it into a folder of its own.
+
+    Args:
+        config: What is changed.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: a file is wrong, or is not of the plan.
+        RunError: there is no plan, or telemetry cannot be had.
+        BudgetError: a limit leaves demand unserved.
+    """
+    check_ready("replan", config.run.dir)
+    from hwnas.fleet import alternatives, calendar, decisions, replanner, summary
+    from hwnas.fleet.plan import read_plan
+    from hwnas.fleet.problem import check_told, read_problem
+    from hwnas.fleet.replanner import ReplanPolicy
+    from hwnas.fleet.telemetry import as_rows, telemetry
+
+    _take_back(Path(config.plan))
+    old = read_plan(Path(config.plan))
+    sources = _sources(config)
+    config = replace(config, service=sources["service"], fleet=sources["fleet"])
+    n_hours = sum(len(of.hours) for of in old.hours)
+    seen = _seen(config, old)
+    if seen.by_hour and config.begin is not None:
+        raise ConfigError(
+            f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
+            "out."
+        )
+    begin_s = calendar.began(old.begin_min, n_hours)
+    if config.begin is not None:
+        begin_s = calendar.moment(config.begin, "begin")
+    begun = 0.0 if seen.by_hour else calendar.known(begin_s, n_hours)
+    service, fleet = (Path(sources[name]) for name in _SOURCES)
+    problem = alternatives.real(read_problem(service, fleet, begin_s))
+    check_told(problem, old.objective, fleet)
+    manner = ReplanPolicy(
+        config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
+    )
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    told = telemetry(seen.samples, n_hours, begun)
+    found = replanner.replanned(problem, old, told, manner, seeds, reporter)
+    new = found.found.plan
+    rows, now = decisions.rows(old, found), found.found
+    every = summary.tables(new, now.seen, now.killed, now.spiked)
+    tables = {"decisions": rows, **every}
+    tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
+    said = [*decisions.sentences(old, found, rows, told.down), *summary.sentences(found.found)]
+    planned = PlanOutcome(Path(), new, tables, said, ())
+    content = files_of(planned, [*now.seen, *now.spiked])
+    if config.in_place:
+        return _in_place(config, arguments, planned, content)
+    return write_plan_folder("replan", config, arguments, planned, content)
+
+
+def _in_place(
+    config: ReplanConfig, arguments: Sequence[str], told: PlanOutcome, content: dict[str, bytes]
+) -> PlanOutcome:
+    """Write a plan, and have it take the place of the one that it came from."""
+    given, own = Path(config.plan), Path(config.plan).resolve()
+    beside, former = own.with_name(f".{own.name}.new"), _former(own)
+    for left in (beside, former):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    found = write_plan_folder("replan", config, arguments, told, content, beside)
+    own.rename(former)
+    beside.rename(own)
+    shutil.rmtree(former)
+    return replace(found, path=own if given.name in ("", "..") else given)
+
+
+def _former(own: Path) -> Path:
+    return own.with_name(f".{own.name}.former")
+
+
+def _take_back(given: Path) -> None:
+    """Give a plan its name that a process took away and was killed before another had it."""
+    own = given.resolve()
+    if not own.exists() and _former(own).is_dir():
+        _former(own).rename(own)
+
+
+def _sources(config: ReplanConfig) -> dict[str, str]:
+    """Return where the service and the fleet of a plan are.
+
+    Raises:
+        RunError: the plan does not say.
+        ConfigError: they are not where it says.
+    """
+    given = {name: said for name in _SOURCES if (said := getattr(config, name)) is not None}
+    if len(given) < len(_SOURCES):
+        path, known = Path(config.plan, "manifest.json"), recorded(Path(config.plan))
+        for name in {*_SOURCES} - {*given}:
+            if not (place := known.get(name, "")):
+                raise RunError(f"{path} does not say where the {name} is: name it, {name}=FILE.")
+            if not Path(place).exists():
+                raise ConfigError(
+                    f"The {name} of the plan, {place}, is not here: start where the plan was made, "
+                    f"or name it, {name}=FILE."
+                )
+            given[name] = place
+    return given
+
+
+def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
+    """Return the telemetry of a file, or of a server."""
+    from hwnas.fleet import telemetry
+    from hwnas.fleet import telemetry as prometheus
+
+    if not telemetry.is_url(config.telemetry):
+        return _ReadTelemetry(*telemetry.read_samples(Path(config.telemetry), plan))
+    asked = config.query
+    queries = {name: said for name in ("rate", "late", "p99_ms", "down")
+               if (said := getattr(asked, name))}  # fmt: skip
+    now = time.time()
+    over = prometheus.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
+    found = prometheus.samples(config.telemetry, queries, over, asked.timeout_s, plan)
+    return _ReadTelemetry(found, by_hour=False)

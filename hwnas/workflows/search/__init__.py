@@ -1,0 +1,1 @@
+"""The folder ``search``: say here what it is for."""

@@ -1,0 +1,229 @@
+"""Targets with all that it takes to search and to verify for them."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.models.spaces import Genotype
+from hwnas.nas import engine, loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import SearchView, pareto_front
+from hwnas.nas.targets import Targets
+from hwnas.nas.verification import Verification, verify
+from hwnas.tasks.metrics import column, means, paid
+from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.evaluation.zero_cost import OfSpaces, ZeroCost
+from hwnas.workflows import components
+from hwnas.workflows.components import Accuracies, accuracies
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.device import MeasuredTarget, open_device, table_digest
+from hwnas.workflows.search.custom import CheckedCostModel, CheckedEvaluator, CustomComponents
+from hwnas.workflows.search.finisher import Finetuner, verifier
+
+
+@dataclass(frozen=True)
+class TargetContext:
+    """One target. Several share search spaces, the data and supernets."""
+
+    parts: components.SearchComponents
+    device: MeasuredTarget | None
+    evaluator: Accuracies
+    own: CustomComponents = field(
+        default_factory=CustomComponents
+    )  #: objects that stand in for parts of the search
+
+    @property
+    def config(self) -> SearchConfig:
+        """What was asked for."""
+        return self.parts.config
+
+    @property
+    def target(self) -> str:
+        """The name of the target."""
+        return self.config.target.name
+
+    def of(self, genotype: Genotype) -> "TargetContext":
+        """Return the target as it runs one network: in the dtype that its space says."""
+        target = self.parts.networks.target_of(genotype)
+        if target == self.config.target:
+            return self
+        return replace(
+            self, parts=components.retargeted(self.parts, replace(self.config, target=target))
+        )
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[MeasuredTarget | None]:
+        """Give the device, if there is one, as the networks of this target run on it."""
+        if self.device is None:
+            yield None
+            return
+        with self.device.running(self.config.target) as device:
+            yield device
+
+    def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
+        """Return the searched front.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        found = pareto_front(candidates, self.config.objectives)
+        if not found:
+            raise loop.nothing_fits(candidates, self.config.allowed, str(where.path))
+        return found
+
+    def verified(
+        self,
+        members: Sequence[Candidate],
+        finisher: Finetuner,
+        folder: RunFolder,
+        progress: Progress,
+        phase: str = "Verify front",
+    ) -> Verification:
+        """Verify candidates with the weights that are delivered, keeping their files."""
+        config = self.config
+        finisher = replace(finisher, parts=self.parts, progress=NullProgress())
+        bench = replace(verifier(self.parts, finisher, self.device), phase=phase)
+        return verify(members, bench, config.allowed, config.objectives, folder, progress)
+
+
+@contextlib.contextmanager
+def open_contexts(
+    configs: Sequence[SearchConfig], progress: Progress, own: CustomComponents | None = None
+) -> Iterator[list[TargetContext]]:
+    """Give a context for each configuration; the data are read, nothing is trained yet."""
+    own = own or CustomComponents()
+    own.check_alone(len(configs), configs[0].study.workers)
+    _check_means(configs, own)
+    if own.named:  # which other processes do not have
+        configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
+    first = components.parts(configs[0], progress)
+    evaluator = accuracies(first, progress)
+    with contextlib.ExitStack() as stack:
+        contexts = []
+        for config in configs:
+            parts = components.retargeted(first, config)
+            device = open_device(config, parts.networks, progress)
+            if device is not None:
+                stack.callback(device.close)
+            contexts.append(TargetContext(parts, device, evaluator, own))
+        yield contexts
+
+
+def targets(contexts: Sequence[TargetContext]) -> Targets:
+    """Return the budgets of all targets."""
+    return Targets({s.target: s.config.allowed for s in contexts})
+
+
+def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
+    """Return what is searched for."""
+    context, all_of_them = contexts[0], targets(contexts)
+    parts, names = context.parts, context.config.sampler.features
+    known = _known(parts, names) if names else None
+    evaluator = _evaluator(context)
+    cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
+    first, lower = parts.first, parts.networks.lower
+    heard = None
+    if _means(context.config):
+        assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
+        heard = evaluator.heard
+    return loop.SearchProblem(parts.space, all_of_them, cost, evaluator, known, first, lower, heard)
+
+
+def _means(config: SearchConfig) -> list[str]:
+    """Return the means over images that leave early that are asked for."""
+    return means([*config.objectives, *config.allowed.limits])
+
+
+def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None:
+    """Refuse means over images that leave early of several targets, and of an own evaluator.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    for name in (asked[0] for config in configs if (asked := _means(config))):
+        if len(configs) > 1:
+            raise ConfigError(f"{name}: of one target at a time; search for each by itself.")
+        if own.evaluator is not None:
+            raise ConfigError(f"{name} is known of networks trained alone: leave evaluator= out.")
+
+
+def _evaluator(context: TargetContext) -> Evaluator:
+    if context.own.evaluator is not None:
+        return CheckedEvaluator(context.own.evaluator, context.config.metric)
+    return context.evaluator
+
+
+def _cost_model(context: TargetContext) -> CostModel:
+    if context.own.cost_model is not None:
+        config = context.config
+        asked = [*paid(config.objectives), *config.allowed.limits, "latency_ms"]
+        # A mean over images that leave early follows from what an image costs.
+        names = tuple(dict.fromkeys(column(n).mean_of or n for n in asked))
+        return CheckedCostModel(context.own.cost_model, config.derives, names)
+    return components.cost_model(context.parts, context.device)
+
+
+def _known(parts: components.SearchComponents, names: Sequence[str]) -> loop.Knowledge:
+    """Return what is known of the networks of each space before any training."""
+    families, data = parts.networks.families, parts.data
+    return OfSpaces(
+        {m.name: ZeroCost(names, families[m.name], m, data) for m in parts.space.members}
+    )
+
+
+def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
+    """Return what the study optimises; with several targets, costs are named after them."""
+    first, all_of_them = contexts[0].config, targets(contexts)
+    if not all_of_them.are_several:
+        return tuple(first.objectives)
+    each = (
+        all_of_them.prefixed(s.target, dict.fromkeys(paid(s.config.objectives))) for s in contexts
+    )
+    return (first.metric, *(name for names in each for name in names))
+
+
+def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
+    """Return how each target sees the search."""
+    return {s.target: targets(contexts).view(s.target, s.config.objectives) for s in contexts}
+
+
+def followed(contexts: Sequence[TargetContext]) -> list[SearchView]:
+    """Return how the search is looked at: by each target and, if there are several, by all."""
+    all_of_them, own = targets(contexts), [*views(contexts).values()]
+    several = all_of_them.are_several
+    return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
+
+
+def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
+    """Return digests of what decides the outcome, by name."""
+    all_of_them = targets(contexts)
+    found: dict[str, str] = {}
+    for s in contexts:
+        own = s.parts.digests() | table_digest(s.device) | s.own.digests
+        found |= all_of_them.prefixed(s.target, own)
+    return found
+
+
+def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
+    """Return the versions of the packages that decide the outcome."""
+    return {name: version for s in contexts for name, version in s.parts.versions().items()}
+
+
+def search_task(
+    contexts: Sequence[TargetContext], decisive: Mapping[str, str]
+) -> engine.SearchTask:
+    """Return what is searched for, with how other processes come to know."""
+    again = functools.partial(_again, tuple(s.config for s in contexts))
+    return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
+
+
+@contextlib.contextmanager
+def _again(configs: Sequence[SearchConfig]) -> Iterator[loop.SearchProblem]:
+    with open_contexts(configs, NullProgress()) as contexts:
+        yield problem(contexts)

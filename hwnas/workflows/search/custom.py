@@ -1,0 +1,229 @@
+"""Objects of the user's own as a search asks them: what they say is held to what files can say."""
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.quantity import SOURCES, Quantity
+from hwnas.core.run_folder import Row
+from hwnas.hardware.costs.cost_model import Cost, CostModel
+from hwnas.hardware.derived_metrics import DerivedMetrics
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics import better, column
+from hwnas.training.evaluation.base import Evaluator
+
+
+@final
+class CheckedEvaluator:
+    """An evaluator of the user's own, held to say a score that can be kept."""
+
+    def __init__(self, evaluator: Evaluator, metric: str):
+        self._evaluator, self._metric = evaluator, metric
+
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
+        """Return the score of one genotype, its numbers plain ones.
+
+        Raises:
+            ConfigError: it is no score, or none that the metric can have.
+        """
+        where = f"evaluator= says of network {genotype.id}"
+        found: object = self._evaluator.score(genotype, incumbent)
+        if not isinstance(found, Score):
+            raise ConfigError(
+                f"{where} {_shown(found)}; it must return "
+                'hwnas.Score(hwnas.Quantity(0.9, "modelled")) or the like.'
+            )
+        figure = _figure(found.figure, f"{where} that {self._metric}")
+        _check_bounds(figure.value, self._metric, where)
+        return replace(
+            found,
+            figure=figure,
+            n_images=None if found.n_images is None else int(found.n_images),
+            stopped=bool(found.stopped),
+            details=_numbers(found.details, where),
+        )
+
+
+@final
+class CheckedCostModel:
+    """A cost model of the user's own, held to say all that is asked of it, and that soundly."""
+
+    def __init__(self, model: CostModel, derives: DerivedMetrics, asked: Sequence[str]):
+        if not hasattr(model, "n_affordable"):
+            raise ConfigError(
+                "cost_model= has no n_affordable: how many networks a sampler may ask about for "
+                "each that it proposes; None is any number."
+            )
+        self._model, self._derives, self._asked = model, derives, asked
+        self.n_affordable = model.n_affordable
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype, with what is derived from it.
+
+        Raises:
+            CompileError: it refuses the network.
+            ConfigError: it is no cost, or does not say what objectives and budget are about.
+        """
+        found = self._said(genotype)
+        missing = [name for name in self._asked if name not in found.figures]
+        if missing and not found.reason:
+            raise ConfigError(
+                f"cost_model= says no {', '.join(missing)}: objectives, the limits of the budget "
+                "and latency_ms are asked for; say them, or ask for less, as with objectives="
+                '["accuracy","latency_ms"], budget="none".'
+            )
+        return found
+
+    def _said(self, genotype: Genotype) -> Cost:
+        where = f"cost_model= says of network {genotype.id}"
+        found: object = self._model.cost(genotype)
+        if not isinstance(found, Cost):
+            raise ConfigError(
+                f"{where} {_shown(found)}; it must return "
+                'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}) or the like.'
+            )
+        return replace(
+            found,
+            figures=self._derives(_figures(found.figures, where)),
+            details=_numbers(found.details, where),
+            segments=tuple(_figures(segment, where) for segment in found.segments),
+        )
+
+
+def _check_bounds(value: float, metric: str, where: str) -> None:
+    """Refuse a value better than the perfect one, or worse than the worst: one of another unit."""
+    perfect, worst = column(metric).perfect, column(metric).worst
+    if perfect is not None and better(metric, value, perfect):
+        raise ConfigError(
+            f"{where} that {metric} is {value:g}, which is better than a perfect {perfect:g}"
+            f"{'; say a fraction, not per cent' if perfect == 1 else ''}."
+        )
+    if worst is not None and better(metric, worst, value):
+        raise ConfigError(f"{where} that {metric} is {value:g}; the worst there is is {worst:g}.")
+
+
+def _figures(figures: Mapping[str, Quantity], where: str) -> dict[str, Quantity]:
+    return {name: _figure(figure, f"{where} that {name}") for name, figure in figures.items()}
+
+
+def _numbers(details: Mapping[str, float], where: str) -> dict[str, float]:
+    return {name: _number(value, f"{where} that {name}") for name, value in details.items()}
+
+
+def _figure(figure: object, what: str) -> Quantity:
+    """Return a figure whose numbers are plain ones.
+
+    Raises:
+        ConfigError: it is no figure, or one that a run could not be read with.
+    """
+    if not isinstance(figure, Quantity):
+        raise ConfigError(f"{what} is {_shown(figure)}; say hwnas.Quantity(VALUE, SOURCE).")
+    if figure.source not in SOURCES:
+        raise ConfigError(
+            f"{what} has the source {figure.source!r}; allowed: {', '.join(SOURCES)}."
+        )
+    value = _number(figure.value, what)
+    ends = [e if e is None else _number(e, f"{what} at an end") for e in (figure.low, figure.high)]
+    low, high = ends
+    if (low is not None and low > value) or (high is not None and high < value):
+        raise ConfigError(f"{what} is {value:g}, outside its interval from {low} to {high}.")
+    return Quantity(value, figure.source, low, high)
+
+
+def _number(value: object, what: str) -> float:
+    """Return a number of any library as a plain one.
+
+    Raises:
+        ConfigError: it is none, or not finite.
+    """
+    try:
+        number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several
+        raise ConfigError(f"{what} is {_shown(value)}; it must be a number.") from None
+    if not math.isfinite(number):
+        raise ConfigError(f"{what} is {number}; it must be a finite number.")
+    return number
+
+
+def _shown(value: object) -> str:
+    """Return a value in a few words of one line."""
+    return f"{type(value).__name__} {' '.join(reprlib.repr(value).split())}"
+
+
+# Objects of the user's own that stand in for parts of a search, and what a run records of them.
+
+_DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
+
+
+@dataclass(frozen=True)
+class CustomComponents:
+    """What a search from Python brings along; a run remembers of each object only its class.
+
+    Raises:
+        ConfigError: an object has not the method that it is asked by.
+    """
+
+    evaluator: Evaluator | None = None  #: scores networks; weights are trained as ``accuracy`` says
+    cost_model: CostModel | None = None  #: says costs; verification keeps to the target's files
+
+    def __post_init__(self) -> None:
+        for keyword, given, has in (
+            ("evaluator", self.evaluator, "score"),
+            ("cost_model", self.cost_model, "cost"),
+        ):
+            if given is not None and not callable(getattr(given, has, None)):
+                raise ConfigError(f"{keyword}= has no method {has}; see help(hwnas.search).")
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The classes of the objects, by the keyword that takes them."""
+        given = {"evaluator": self.evaluator, "cost_model": self.cost_model}
+        return {
+            keyword: f"{type(o).__module__}.{type(o).__qualname__}"
+            for keyword, o in given.items()
+            if o is not None
+        }
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What decides the outcome, by the names that messages use."""
+        return {_DIGESTS[keyword]: name for keyword, name in self.named.items()}
+
+    def check_resumed(self, earlier: Row, folder: str) -> None:
+        """Refuse to go on with a run without its objects, or with others.
+
+        Raises:
+            RunError: it says which.
+        """
+        if not earlier:
+            return
+        recorded: Mapping[str, str] = earlier.get("own", {})
+        for keyword in {**recorded, **self.named}:
+            if recorded.get(keyword) == self.named.get(keyword):
+                continue
+            if keyword not in recorded:
+                raise RunError(
+                    f"run.resume={folder}: the run had no {keyword} of its own; start a new one."
+                )
+            raise RunError(
+                f"run.resume={folder}: the run asked an object of class {recorded[keyword]}; go on "
+                f'from Python: hwnas.search(resume="{folder}", {keyword}=...).'
+            )
+
+    def check_alone(self, n_targets: int, workers: int | None) -> None:
+        """Refuse what other processes, or other targets, would have to know of the objects.
+
+        Raises:
+            ConfigError: it says what.
+        """
+        if self.named and (workers or 1) > 1:
+            raise ConfigError(
+                f"study.workers={workers}: {' and '.join(self.named)} of your own are asked by one "
+                "process; leave study.workers out."
+            )
+        if self.cost_model is not None and n_targets > 1:
+            raise ConfigError("cost_model= says the costs of one target; search for one at a time.")

@@ -1,0 +1,203 @@
+"""Networks of a search, finished for its target and made ready to be verified."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+from torch import nn
+
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.backends import base as backends
+from hwnas.models.families import annotations
+from hwnas.models.families import annotations as precision
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.spaces import Genotype
+from hwnas.nas.verification import OF_ONE, Verifier
+from hwnas.tasks.metrics import means
+from hwnas.training.batches import steps_per_epoch
+from hwnas.training.checkpoints import Checkpoint
+from hwnas.training.data import DataSplit, ImageBatch
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning import pipeline, stages
+from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.pipeline import Load
+from hwnas.training.finetuning.stages import (
+    FinetunedTeacher,
+    NetworkSource,
+    TeacherProvider,
+    TrainingStage,
+)
+from hwnas.workflows import components
+from hwnas.workflows.components import Accuracies, SearchComponents
+from hwnas.workflows.device import MeasuredTarget
+
+
+@dataclass(frozen=True)
+class Finetuner:
+    """Finishes networks of a search; all use the same answers of one teacher."""
+
+    parts: SearchComponents
+    weights: Accuracies
+    teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
+    progress: Progress = field(default_factory=NullProgress)
+    other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
+    tutor: TeacherProvider | None = None  #: who teaches where none of the search does
+    #: ids of networks that there was no time to train for int8, which some would need
+    hurried: Collection[str] = ()
+
+    @property
+    def config(self) -> FinishingConfig:
+        """How networks are finished."""
+        return self.other or self.searched
+
+    @property
+    def searched(self) -> FinishingConfig:
+        """How the search finishes networks, the teacher among them."""
+        config = self.parts.config
+        if config.accuracy == "trained":
+            return config.finish.of_one(config.train.epochs, 1.0)
+        return config.finish.of_one(FinishingConfig().epochs, FinishingConfig().rate)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """After how many trainings in a row the search left the networks it trained, by id."""
+        return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
+
+    def tuned(self, genotype: Genotype) -> Quantity:
+        """Train a network, or go on; return its metric on the validation split."""
+        return pipeline.tuned(self._origin(genotype), self.config, self.progress).figure
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the same with its batch norm."""
+        return pipeline.tuned(self._origin(genotype), self.config, self.progress).network
+
+    def finished(self, genotype: Genotype) -> DeployableNetwork:
+        """Return a network that is ready for the target; train what is not trained yet."""
+        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
+
+    def in_int8(self, genotype: Genotype) -> DeployableNetwork:
+        """Return the same in int8, too, where it can be written so, whatever the target runs."""
+        left_s = 0.0 if genotype.id in self.hurried else math.inf
+        return self._in_int8(genotype, lambda: left_s)
+
+    def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
+        """Train a network for int8 if it needs that; return whether it needs it and has no time.
+
+        What goes wrong with this one network is left to its verification, which will say it.
+
+        Args:
+            genotype: Of the network, which is fine-tuned.
+            left_s: Seconds that are left.
+        """
+        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        if not is_int8 or not self.config.later:
+            return False
+        try:
+            return self._in_int8(genotype, left_s).in_haste
+        except OF_ONE:
+            return False
+
+    def _in_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> DeployableNetwork:
+        load = backends.backend_of(self.parts.config.target).int8_session
+        return self._finished(genotype, load, left_s)
+
+    def _finished(
+        self, genotype: Genotype, load: Load | None, left_s: Callable[[], float] = lambda: math.inf
+    ) -> DeployableNetwork:
+        return pipeline.finish(self._origin(genotype), self.config, load, self.progress, left_s)
+
+    def is_kept(self, genotype: Genotype) -> bool:
+        """Return whether a network that the search finished so is still there."""
+        if not self.is_inherited(genotype):
+            return False
+        return self.n_steps == 0 or self.checkpoint(genotype).n_steps() >= self.n_steps
+
+    @property
+    def n_steps(self) -> int:
+        """The steps of finishing a network."""
+        n_images = len(self.parts.data.train)
+        return self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
+
+    def fits(self, genotype: Genotype, left_s: float) -> bool:
+        """Return whether fine-tuning a network will end within some seconds, by a few steps of it.
+
+        What is finished takes no time.
+        """
+        if self.is_kept(genotype) or math.isinf(left_s):
+            return True
+        return self._first(genotype).fits(left_s)
+
+    def teaching_s(self, genotype: Genotype) -> float:
+        """Return the seconds until a network has been finished here, and has answered for others.
+
+        A few steps tell.
+        """
+        training = self._first(genotype)
+        return training.takes_s(training.n_shown)
+
+    def _first(self, genotype: Genotype) -> TrainingStage:
+        """Return the training that ``tuned`` starts, with what has to come before it."""
+        weights, training = self.weights, stages.first(self._origin(genotype), self.config)
+        n = weights.n_missing(genotype) if isinstance(weights, TrainedEvaluator) else 0
+        return replace(training, n_before=n)
+
+    def is_inherited(self, genotype: Genotype) -> bool:
+        """Return whether the weights that the search scored a network by are still there."""
+        return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
+
+    def checkpoint(self, genotype: Genotype) -> Checkpoint:
+        """Return where a network that ``tuned`` trains is kept."""
+        return stages.checkpoint(self._origin(genotype), self.config)
+
+    def weights_of(self, genotype: Genotype) -> str:
+        """Return what tells the weights that a network is delivered with from others of it."""
+        in_haste = ", in int8 in haste" * (genotype.id in self.hurried)
+        return f"{self.checkpoint(genotype).path.parent.name}{in_haste}"
+
+    def prepare(self, genotype: Genotype) -> None:
+        """Have the teacher's answers at hand, for this network and all others."""
+        stages.prepare(self._origin(genotype), self.config)
+
+    def is_teacher(self, genotype: Genotype) -> bool:
+        """Return whether a network has the weights of the one that teaches the others."""
+        return self.teacher is not None and annotations.bare(genotype) == annotations.bare(
+            self.teacher
+        )
+
+    def _origin(self, genotype: Genotype) -> NetworkSource:
+        tutor = self.tutor
+        if self.teacher is not None and self.config.epochs and self.config.alpha:
+            tutor = None if self.is_teacher(genotype) else self._taught_by
+        return NetworkSource(self.parts.setup_of(genotype), self.weights, genotype, tutor)
+
+    @cached_property
+    def _taught_by(self) -> FinetunedTeacher:
+        assert self.teacher is not None
+        setup = self.parts.setup_of(self.teacher)
+        origin = NetworkSource(setup, self.weights, self.teacher)
+        network = pipeline.tuned(origin, self.searched, self.progress)
+        return FinetunedTeacher(network.network, self.teacher, setup, network.past, self.progress)
+
+
+def verifier(
+    parts: SearchComponents, finisher: Finetuner, device: MeasuredTarget | None
+) -> Verifier:
+    """Return what verification needs; the only place that hands out the test split."""
+    data, config = parts.data, parts.config
+
+    def batches(split: DataSplit, genotype: Genotype) -> Iterator[ImageBatch]:
+        return data.batches(split, parts.networks.resolution(genotype), rounded=True)
+
+    return Verifier(
+        finished=finisher.finished,
+        test=partial(batches, data.test),
+        validation=partial(batches, data.validation),
+        artefacts=components.artefacts(parts, device),
+        task=data.task,
+        dtype=config.target.dtype,
+        weights=finisher.weights_of,
+        leaves=bool(means([*config.objectives, *config.allowed.limits])),
+    )

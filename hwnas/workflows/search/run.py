@@ -1,0 +1,130 @@
+"""A search: build, search, verify, write."""
+
+import contextlib
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from hwnas.core import files
+from hwnas.core.errors import RunError
+from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder, plain
+from hwnas.hardware import backends
+from hwnas.nas import engine
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.config.search import check_link
+from hwnas.workflows.device import notes, table_facts
+from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.search import baseline, context
+from hwnas.workflows.search.context import TargetContext
+from hwnas.workflows.search.custom import CustomComponents
+from hwnas.workflows.search.ending import end
+from hwnas.workflows.search.finish_runs import check_kept_so_far
+from hwnas.workflows.search.front import SearchOutcome
+
+_RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
+
+
+def search_for_front(
+    configs: Sequence[SearchConfig],
+    arguments: Sequence[str],
+    reporter: Reporter,
+    own: CustomComponents | None = None,
+) -> SearchOutcome:
+    """Search, verify the front and write everything into the run folder.
+
+    Args:
+        configs: One for each target.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+        own: Objects that stand in for parts of the search.
+    """
+    config = configs[0]
+    check_link(configs)
+    shared = config.study.storage is not None
+    files.check_place(Path(config.run.supernets), "run.supernets")
+    with contextlib.ExitStack() as stack:
+        run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
+        folder, earlier = stack.enter_context(run_folder)
+        (own or CustomComponents()).check_resumed(earlier, str(folder.path))
+        with reporter.timed("Load data"):
+            contexts = stack.enter_context(context.open_contexts(configs, reporter, own))
+        reporter.say(contexts[0].parts.data.notes)
+        for each in contexts:
+            reporter.say(notes(each.device, [m.name for m in each.parts.space.members]))
+        for setup in contexts[0].parts.setups.values():
+            setup.check()
+        baselines = baseline.read_baselines(contexts)
+        manifest = _manifest(contexts, arguments, folder, earlier)
+        search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
+        with engine.study(search, config, folder) as study:
+            folder.write_json("manifest.json", manifest)
+            reporter.say([f"Run folder: {folder.path}"])
+            reporter.follow(study, context.followed(contexts))
+            engine.prepare(study, config, contexts[0].evaluator.train)  # once, on all cores
+            outcome = engine.run_engine(search, config, folder, study, reporter)
+        reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
+        if outcome.leader:
+            manifest |= {"status": "finished by another"}
+            folder.write_json("manifest.json", manifest)
+            leader = (
+                f"{outcome.leader} finished the last trial: it verifies the front and writes the "
+                "report."
+            )
+            return SearchOutcome(folder, manifest, leader=leader)
+        try:
+            check_kept_so_far(contexts[0], earlier, outcome.candidates, folder.path, reporter)
+        except RunError:  # what the run came to before is there as it was
+            folder.write_json("manifest.json", earlier)
+            raise
+        ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
+        return replace(ended, seconds=dict(reporter.seconds))
+
+
+def _manifest(
+    contexts: Sequence[TargetContext], arguments: Sequence[str], folder: RunFolder, earlier: Row
+) -> Row:
+    """Return the manifest of a new or a resumed run.
+
+    Raises:
+        RunError: what decides the outcome differs from the run to be resumed.
+    """
+    parts, digests = contexts[0].parts, context.digests(contexts)
+    supernet = parts.checkpoint()
+    decisive = context.versions(contexts)
+    check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
+    versions = {name: backends.version(name) for name in _RECORDED} | decisive
+    return {
+        **begun("search", arguments, earlier, parts.config),
+        **{name: earlier[name] for name in ("finishing_s", "finishing") if name in earlier},
+        "seed": parts.config.seed,
+        "digests": digests,
+        **({} if supernet is None else {"checkpoint": supernet}),
+        "versions": versions,
+        "python": platform.python_version(),
+        "machine": {
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+        "n_genotypes": parts.space.n_genotypes(),
+        "task": parts.data.task.to_json(),
+        "normalisation": {"mean": parts.data.mean, "std": parts.data.std},
+        "images": {
+            name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
+        },
+        **_targets(contexts),
+        **({"own": own} if (own := contexts[0].own.named) else {}),
+    }
+
+
+def _targets(contexts: Sequence[TargetContext]) -> Row:
+    """Return what a manifest says of targets."""
+    tables = {s.target: {"latency_table": table_facts(s.device)} for s in contexts}
+    if len(contexts) == 1:
+        return tables[contexts[0].target]
+    own = {s.target: tables[s.target] | {"config": plain(asdict(s.config))} for s in contexts}
+    return {"objectives": list(context.objectives(contexts)), "targets": own}

@@ -1,0 +1,117 @@
+"""A search in a benchmark table, to judge a sampler: ``search accuracy=table``."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder
+from hwnas.hardware import backends
+from hwnas.nas import benchmark_table, engine, loop
+from hwnas.nas.benchmark_table import Benchmark
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import SearchView, pareto_front
+from hwnas.workflows.config import TabularConfig
+from hwnas.workflows.reporter import Reporter
+
+_DECISIVE = ("hwnas", "optuna")
+_RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")
+
+
+@dataclass(frozen=True)
+class TabularOutcome:
+    """What a search in a benchmark table came to."""
+
+    folder: RunFolder
+    benchmark: Benchmark
+    members: Sequence[Candidate]
+    #: of the hypervolume of the exact front within the budget; NaN where that is not known
+    share: float
+
+
+def search_table(
+    config: TabularConfig, arguments: Sequence[str], reporter: Reporter
+) -> TabularOutcome:
+    """Search, and write candidates and front into the run folder.
+
+    Raises:
+        BudgetError: nothing fits.
+    """
+    benchmark = benchmark_table.load_benchmark(config.table)
+    shared = config.study.storage is not None
+    run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
+    with run_folder as (folder, earlier):
+        manifest = _manifest(config, arguments, folder, earlier)
+        searched = _problem(config, benchmark)
+        search = engine.SearchTask(
+            searched, partial(_again, config), benchmark.names, manifest["digests"]
+        )
+        with engine.study(search, config, folder) as study:
+            folder.write_json("manifest.json", manifest)
+            reporter.say([f"Run folder: {folder.path}"])
+            reporter.follow(study, [SearchView("", benchmark.names, config.allowed.limits)])
+            outcome = engine.run_engine(search, config, folder, study, reporter)
+        candidates = outcome.candidates
+        members = pareto_front(candidates, benchmark.names)
+        if not members:
+            folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
+            raise loop.nothing_fits(candidates, config.allowed, str(folder.path))
+        folder.write_csv(
+            "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
+        )
+        share = benchmark.share([c.genotype for c in members], config.table, config.allowed.limits)
+        finished = {
+            "status": "finished",
+            "n_candidates": len(candidates),
+            "n_front": len(members),
+            "hypervolume_share": None if math.isnan(share) else share,
+            "seconds": {name: round(seconds, 2) for name, seconds in reporter.seconds.items()},
+        }
+        folder.write_json("manifest.json", manifest | finished)
+        reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
+        return TabularOutcome(folder, benchmark, members, share)
+
+
+@contextlib.contextmanager
+def _again(config: TabularConfig) -> Iterator[loop.SearchProblem]:
+    yield _problem(config, benchmark_table.load_benchmark(config.table))
+
+
+def _problem(config: TabularConfig, benchmark: Benchmark) -> loop.SearchProblem:
+    return loop.SearchProblem(benchmark.space, config.allowed, benchmark, benchmark)
+
+
+def _manifest(
+    config: TabularConfig, arguments: Sequence[str], folder: RunFolder, earlier: Row
+) -> Row:
+    """Return the manifest of a new or a resumed run.
+
+    Raises:
+        RunError: what decides the outcome differs from the run to be resumed.
+    """
+    table = config.table
+    decisive = {
+        "table": [
+            sha256(Path(table.path).read_bytes()).hexdigest(),
+            [table.genotype, table.accuracy, table.costs, table.partial],
+        ],
+        "budget": config.allowed.digested(),
+        "sampler": asdict(config.sampler),
+        "seed": config.seed,
+        "versions": [backends.version(name) for name in _RECORDED],
+    }
+    digests = {
+        name: sha256(json.dumps(value).encode()).hexdigest()[:16]
+        for name, value in decisive.items()
+    }
+    own = {name: backends.version(name) for name in _DECISIVE}
+    check_resumed(earlier, folder, digests, config.n_trials, own)
+    return {
+        **begun("search", arguments, earlier, config),
+        "digests": digests,
+        "versions": {name: backends.version(name) for name in _RECORDED},
+    }

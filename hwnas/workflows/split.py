@@ -1,0 +1,215 @@
+"""Networks of exports cut in two: parts as files, and what each costs on each target by batch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.core import files, machine
+from hwnas.core.errors import ConfigError
+from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.export import folder as folders
+from hwnas.export import proof_file as proofs
+from hwnas.export.checks import Floats
+from hwnas.export.options import SplitConfig
+from hwnas.export.proof_file import Proof
+from hwnas.export.reference_images import prepared, read_kept
+from hwnas.fleet import network_splits, split_timing
+from hwnas.fleet.network_splits import (
+    FILE,
+    FORMAT,
+    PROFILE,
+    ExportedNetwork,
+    ExportSplit,
+    SplitOutputs,
+    SplitPoint,
+)
+from hwnas.fleet.split_timing import PartTiming
+from hwnas.hardware import backends
+from hwnas.hardware.memory import replica_mib
+from hwnas.hardware.target import Target
+from hwnas.hardware.target import facts as target_facts
+from hwnas.workflows.reporter import Reporter
+
+_N_IMAGES = 64  # that parts are held against the whole network on
+
+
+@dataclass(frozen=True)
+class SplitOutcome:
+    """The parts of a network in a folder, and what they cost."""
+
+    path: Path
+    name: str  #: of the network, as plans call it
+    cuts: Sequence[Row]
+    profile: Sequence[Row]  #: a row for each part, and the whole network, by target and batch
+    sentences: Sequence[str]
+    files: Sequence[str]
+
+
+def split(
+    configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Reporter
+) -> SplitOutcome:
+    """Cut the network of an export in two, prove the parts, and time them.
+
+    Args:
+        configs: The same of each target.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: it cannot be cut, or a target does not run it.
+        ProofError: the export is not what it was, or parts answer otherwise than the whole.
+        RunError: the folder is no export.
+    """
+    config = configs[0]
+    if config.dir:
+        files.check_new(Path(config.dir), "dir")
+    folder = Path(config.export)
+    recorded = proofs.read_proof(folder)
+    folders.check_unchanged(folder, recorded["files"])
+    whole = network_splits.whole_of(folder, recorded)
+    targets = [_target(each, recorded, whole) for each in configs]
+    found = network_splits.splits(whole, config.cuts)
+    images = _images(folder, recorded)
+    seen = list[SplitOutputs]()
+    with reporter.phase("Check parts", len(found)) as advance:
+        for each in found:
+            seen.append(network_splits.seen(each, whole, images))
+            advance(1)
+    every = [*split_timing.parts_of(whole, found, seen, images)]
+    timed = [t for each, target in zip(configs, targets, strict=True)
+             for t in _timed(every, each, target, reporter)]  # fmt: skip
+    profile = [_profiled(each, whole) for each in timed]
+    cuts = [_cut(each, of, whole) for each, of in zip(found, seen, strict=True)]
+    tables = _SplitTables(cuts, [_row(cut, profile) for cut in cuts], profile)
+    content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _own(timed)
+    path = _written(configs, arguments, targets, tables, content)
+    names = [each.name for each in found] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
+    sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
+    return SplitOutcome(path, whole.name, tables.rows, profile, sentences, names)
+
+
+def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Target:
+    """Return a target on which parts may run.
+
+    Raises:
+        ConfigError: it computes otherwise than the export, or a package is missing.
+    """
+    target = config.target or proofs.target_of(recorded)
+    if target.dtype != whole.precision:
+        raise ConfigError(
+            f"Target '{target.name}' computes in {target.dtype}, the export in {whole.precision}: "
+            f"say target.dtype={whole.precision} (of several targets {target.name}.target.dtype=)."
+        )
+    if why := backends.lacking(backends.get(target.runtime).needs):
+        raise ConfigError(f"Costs on target '{target.name}': {why}.")
+    split_timing.check_runs_parts(target)
+    return target
+
+
+def _images(folder: Path, recorded: Proof) -> Floats:
+    said = recorded["dataset"]["normalisation"]
+    return prepared(read_kept(folder, recorded).pixels[:_N_IMAGES], said["mean"], said["std"])
+
+
+def _timed(
+    every: Sequence[split_timing.TimedPart], config: SplitConfig, target: Target, reporter: Reporter
+) -> Iterator[PartTiming]:
+    n = len(split_timing.batches(config, target)) * len(every)
+    with reporter.phase(f"Time on {target.name}", n) as advance:
+        yield from split_timing.timed(every, config, target, advance)
+
+
+def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
+    """Return files that are a target's alone by their paths; of several batches the least."""
+    found = dict[str, bytes]()
+    for each in timed:
+        for name, content in each.files.items() if each.part.place else ():
+            found.setdefault(f"{each.part.place}/{each.target.name}/{name}", content)
+    return found
+
+
+def _profiled(timed: PartTiming, whole: ExportedNetwork) -> Row:
+    """Return a row as profiles of plans have them, and by what it was timed."""
+    figures, target = timed.cost.figures, timed.target
+    row: Row = {"id": timed.part.id, "precision": whole.precision, "target": target.name}
+    row |= {"engine": target.engine, "threads": target.threads, "batch": target.batch}
+    row |= figures["latency_ms"].columns("latency_ms")
+    row["source"] = row.pop("latency_ms_source")
+    row |= {"memory_mib": replica_mib(figures), "place": timed.part.place}
+    return row | {"drifted": bool(timed.cost.details.get("drifted", 0.0))}
+
+
+def _cut(split: ExportSplit, seen: SplitOutputs, whole: ExportedNetwork) -> SplitPoint:
+    head, tail = (
+        f"{split.part_id(side, whole)}-{whole.precision}" for side in network_splits.SIDES
+    )
+    return {
+        "name": split.name, "model": whole.name, "head": head, "tail": tail,
+        "activation_kib": seen.sent_kib, "after": split.cut.after, "shape": [*split.cut.shape],
+        "dtype": seen.sent.dtype.name, "head_macs": split.share,
+    }  # fmt: skip
+
+
+def _row(cut: SplitPoint, profile: Sequence[Row]) -> Row:
+    """Return a cut, with the milliseconds of its parts for one image, or as few as were timed."""
+    row: Row = {name: cut[name] for name in ("name", "after", "activation_kib", "head_macs")}
+    for each in profile:
+        part, _, side = str(each["place"]).partition("/")
+        if part == cut["name"]:
+            row.setdefault(f"{side}_ms.{each['target']}", each["latency_ms"])
+    return row
+
+
+@dataclass(frozen=True)
+class _SplitTables:
+    cuts: Sequence[SplitPoint]
+    rows: Sequence[Row]
+    profile: Sequence[Row]
+
+
+def _written(
+    configs: Sequence[SplitConfig],
+    arguments: Sequence[str],
+    targets: Sequence[Target],
+    tables: _SplitTables,
+    content: Mapping[str, bytes],
+) -> Path:
+    config = configs[0]
+    path = Path(config.dir or default_path("split"))
+    decisive = [name for t in targets for name in backends.decisive(t.runtime, t.dtype)]
+    facts: Row = {"status": "finished", "targets": [target_facts(target) for target in targets]}
+    facts["versions"] = {
+        name: backends.version(name) for name in dict.fromkeys(["hwnas", *decisive])
+    }
+    with files.whole(path, beside=not config.dir) as building:
+        folder = RunFolder(building)
+        for name, data in content.items():
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            folder.write_bytes(name, data)
+        folder.write_csv("cuts.csv", tables.rows)
+        folder.write_csv(PROFILE, tables.profile)
+        split = {"format": FORMAT, "export": config.export, "cuts": tables.cuts}
+        folder.write_json(FILE, split)
+        begins = begun("split", arguments, {}, config)
+        folder.write_json("manifest.json", begins | facts | {"machine": machine.describe()})
+    return path
+
+
+def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -> Iterator[str]:
+    """Yield what to know of the parts: what they are held against, and what they are good for."""
+    c, h, w = whole.network.lowered[0].op.in_shape
+    image, least = c * h * w / 1024, min(cut["activation_kib"] for cut in cuts)
+    exact = "bit by bit" if whole.precision == "int8" else "but for the order of summation"
+    yield f"Each head and its tail answer as the whole network does, {exact}."
+    fewer = "no cut sends less" if least >= image else f"the least that a cut sends is {least:.3g}"
+    yield f"KiB are sent and work is done before a cut. An image is {image:.3g}: {fewer}."
+    yield f"Plan with it: splits: [{path}] in service.yaml."
+
+
+def _drifts(profile: Sequence[Row]) -> Iterator[str]:
+    """Yield how much was measured while the machine's speed drifted, if anything was."""
+    if n := sum(row["drifted"] for row in profile):
+        yield (
+            f"{n} of {len(profile)} latencies were measured while the machine's speed drifted "
+            "(drifted in profile.csv): end other programs, and split again."
+        )

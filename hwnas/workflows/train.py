@@ -1,0 +1,369 @@
+"""Trains a supernet, or one network alone, and says how good it is."""
+
+import contextlib
+import copy
+import csv
+import importlib.util
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from torch import nn
+
+from hwnas.core import files
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.options import decisive, digest
+from hwnas.core.progress import NullProgress, Progress
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder
+from hwnas.models.families import annotations
+from hwnas.models.int8.simulation import as_run
+from hwnas.models.onnx.writer import check_int8
+from hwnas.models.spaces import Genotype
+from hwnas.models.spaces.union import named
+from hwnas.tasks.metrics import qualities, shown
+from hwnas.training import inference, parallel
+from hwnas.training import supernet as supernets
+from hwnas.training.data import DataSplit
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.inference import per_sample
+from hwnas.training.jobs import TrainingJob
+from hwnas.training.loop import LogRow, TrainingLog, TrainingSummary
+from hwnas.training.supernet import TrainingSetup
+from hwnas.workflows.config import TrainConfig
+from hwnas.workflows.profile_layers import find_genotype
+from hwnas.workflows.reporter import Reporter
+
+# Logs for TensorBoard.
+
+
+def check_tensorboard() -> None:
+    """Refuse to begin where the package is missing.
+
+    Raises:
+        ConfigError: it says how to install it.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            "train.tensorboard=true needs the package 'tensorboard': pip install tensorboard"
+        )
+
+
+@final
+class TensorBoard:
+    """Writes every number of a training's log, by step, for ``tensorboard --logdir``."""
+
+    def __init__(self, folder: Path):
+        from torch.utils.tensorboard import SummaryWriter  # needs the package tensorboard
+
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, row: LogRow) -> None:
+        """Write one row; ``loss_largest`` is shown as ``loss/largest``, beside the other losses."""
+        for name, value in row.items():
+            if name != "step":
+                tag = name.replace("_", "/", 1) if name != "gradient_norm" else name
+                self._writer.add_scalar(tag, value, int(row["step"]))
+
+    def keep(self) -> None:
+        """Write what has not been written yet."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+_FORMAT = 1  #: of summaries
+_N_RANDOM = 10  # subnets of the closing table
+_EVERY = 50  # rows of the log between two writes of its file
+_IN_FLOAT, _IN_INT8 = ", in float32", ", in int8 as calibrated"
+_SUFFIX = {_IN_INT8: "_int8"}  #: of figures in the summary
+
+Line = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What a training came to."""
+
+    path: Path  #: of the run folder
+    title: str  #: what the figures are of
+    metric: str
+    figures: Sequence[Line]  #: what, value, interval; in words
+    summary: Row
+
+
+def train(
+    config: TrainConfig, arguments: Sequence[str], reporter: Reporter
+) -> TrainingOutcome | None:
+    """Train what is asked for and write everything into the run folder.
+
+    Args:
+        config: What is asked for.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Returns:
+        What it came to; nothing in a process that follows others (``torchrun``).
+    """
+    files.check_place(Path(config.run.supernets), "run.supernets")
+    if config.train.tensorboard:
+        check_tensorboard()
+    with parallel.joined() as processes:
+        if not processes.leads:  # the first writes and tells for all
+            _follow(_setup(config, NullProgress()), config)
+            return None
+        with open_run_folder("train", config.run.dir, config.run.resume) as (folder, earlier):
+            with reporter.timed("Load data"):
+                setup = _setup(config, reporter)
+            reporter.say(setup.data.notes)
+            if config.genotype is not None:
+                _genotype(config, setup)  # refuse one that is none before anything is written
+                if config.train.init_from is not None and not config.train.from_supernet:
+                    raise ConfigError(
+                        f"train.init_from={config.train.init_from} holds a supernet's weights, and "
+                        "genotype trains one network from scratch: say train.from_supernet=true."
+                    )
+            if config.genotype is None or config.train.from_supernet:
+                setup.check()
+            manifest = _manifest(config, setup, arguments, folder, earlier)
+            folder.write_json("manifest.json", manifest)
+            reporter.say([f"Run folder: {folder.path}"])
+            train_it = _train_supernet if config.genotype is None else _train_alone
+            with _logged(folder, config) as log:
+                title, rows, summary = train_it(config, setup, reporter, log)
+            reporter.say(summary["notes"], alarming=True)
+            folder.write_json("summary.json", {"format": _FORMAT} | summary)
+            folder.write_json("manifest.json", manifest | {"status": "finished"})
+        return TrainingOutcome(folder.path, title, setup.data.task.metric, rows, summary)
+
+
+def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
+    read = supernets.read_space_and_data(named(config.search_space), config.dataset, progress)
+    folder = Path(config.run.supernets)
+    training = supernets.SupernetTraining(config.dataset, config.train, config.seed, folder)
+    (only,) = training.setups(*read).values()
+    return only
+
+
+def _follow(setup: TrainingSetup, config: TrainConfig) -> None:
+    """Train as one of several processes."""
+    if config.genotype is None:
+        setup.trained(NullProgress())
+    else:
+        _job(config, setup, NullProgress()).trained(NullProgress())
+
+
+def _manifest(
+    config: TrainConfig,
+    setup: TrainingSetup,
+    arguments: Sequence[str],
+    folder: RunFolder,
+    earlier: Row,
+) -> Row:
+    digests = {name: str(value) for name, value in setup.of.items()}
+    digests |= {"genotype": str(config.genotype), **_beside(config)}
+    check_resumed(earlier, folder, digests, 0)
+    return {
+        **begun("train", arguments, earlier, config),
+        "seed": config.seed,
+        "digests": digests,
+        "processes": parallel.current().n,
+        "images": {
+            name: len(getattr(setup.data, name)) for name in ("train", "validation", "test")
+        },
+    }
+
+
+def _beside(config: TrainConfig) -> dict[str, str]:
+    """Return what decides the summary beside what decides a supernet's weights."""
+    if config.genotype is None:
+        return {"scoring": digest(decisive(config.scoring))}
+    said = {"train.from_supernet": str(config.train.from_supernet)}
+    if config.train.from_supernet:
+        said["train.fine_tuning_epochs"] = str(config.train.fine_tuning_epochs)
+    return said
+
+
+def _train_supernet(
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: TrainingLog
+) -> tuple[str, list[Line], Row]:
+    supernet, summary = setup.trained(phases, log)
+    evaluator = setup.evaluator(supernet, config.scoring)
+    rng, space = random.Random(f"report {config.seed}"), setup.space
+    genotypes = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(_N_RANDOM))]
+    with phases.phase("Score subnets", len(genotypes)) as advance:
+        figures = []
+        for genotype in genotypes:
+            figures.append(evaluator.score(genotype).figure)
+            advance(1)
+    smallest, largest, *some = figures
+    n, metric = len(setup.data.validation), setup.data.task.metric
+    table: list[Line] = []
+    table.append(("smallest subnet", *_cells(metric, smallest)))
+    middle = statistics.median(figure.value for figure in some)
+    ends = [figure.value for figure in some]
+    spread = f"{shown(metric, min(ends))} to {shown(metric, max(ends))} (lowest, highest)"
+    table.append((f"median of {len(some)} random subnets", shown(metric, middle), spread))
+    table.append(("largest subnet", *_cells(metric, largest)))
+    kept = setup.checkpoint().path
+    found = {
+        f"{metric}_smallest": smallest.to_json(),
+        f"{metric}_largest": largest.to_json(),
+        f"{metric}_random": [figure.to_json() for figure in some],
+        f"{metric}_random_median": middle,
+        "genotypes": [genotype.to_dict() for genotype in genotypes],
+    }
+    told = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
+    told["notes"] = inference.told(setup.data, {"largest subnet": largest.value}, "train.epochs")
+    return f"On the validation split ({n} images)", table, told
+
+
+def _train_alone(
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: TrainingLog
+) -> tuple[str, list[Line], Row]:
+    job = _job(config, setup, phases)
+    network, summary = job.trained(phases, log)
+    found, task = {}, setup.data.task
+    table: list[Line] = []
+    forms = _forms(config, job, network, phases)
+    for name in ("validation", "test"):
+        split: DataSplit = getattr(setup.data, name)
+        for dtype, form in forms.items():
+            with phases.timed(f"Read {name}"):
+                batches = setup.data.batches(split, setup.resolution(job.genotype))
+                each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
+            figure = found[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
+            table.append(
+                (f"{name} split ({len(each)} images){dtype}", *_cells(task.metric, figure))
+            )
+    longer = "train.epochs" if job.supernet is None else "train.fine_tuning_epochs"
+    return (
+        f"Network {job.genotype.id}",
+        table,
+        {
+            "genotype": job.genotype.to_dict(),
+            "id": job.genotype.id,
+            "start": "supernet" if job.supernet is not None else "scratch",
+            "epochs": job.options.epochs,
+            **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
+            **_facts(summary),
+            "checkpoint": str(job.checkpoint().path),
+            "notes": inference.told(
+                setup.data, {job.genotype.id: found["validation"].value}, longer
+            ),
+        },
+    )
+
+
+def _forms(
+    config: TrainConfig, job: TrainingJob, network: nn.Module, reporter: Reporter
+) -> dict[str, nn.Module]:
+    """Return a trained network, in int8, too, if its space says so; by what is said of figures."""
+    setup, genotype = job.setup, job.genotype
+    lowered = setup.lowered(genotype)
+    if lowered.dtype != annotations.INT8:
+        return {"": network}
+    try:
+        check_int8(lowered)
+    except CompileError as error:
+        reporter.say([f"Its space says int8, in which it has no figure: {error}"])
+        return {_IN_FLOAT: network}
+    evaluator = TrainedEvaluator({setup.space.name: setup}, config.trained)
+    images = partial(evaluator.calibration_images, genotype)
+    return {_IN_FLOAT: network, _IN_INT8: as_run(copy.deepcopy(network), lowered, images)}
+
+
+def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> TrainingJob:
+    assert config.genotype is not None
+    genotype = _genotype(config, setup)
+    if not config.train.from_supernet:
+        return TrainingJob(setup, genotype)
+    return TrainingJob(setup, genotype, setup.trained(progress)[0])
+
+
+def _genotype(config: TrainConfig, setup: TrainingSetup) -> Genotype:
+    if config.genotype == "random":
+        return setup.space.sample(random.Random(f"network {config.seed}"))
+    return find_genotype(setup.space, str(config.genotype))
+
+
+def _facts(summary: TrainingSummary) -> Row:
+    """Return what training took; nothing is known of one that was finished before."""
+    rate = summary.n_images / summary.seconds if summary.n_steps else None
+    return {
+        "steps": summary.n_steps,
+        "seconds": summary.seconds if summary.n_steps else None,
+        "images_x_subnets_per_second": rate,
+    }
+
+
+def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
+    assert figure.low is not None
+    assert figure.high is not None
+    ends = f"{shown(metric, figure.low)} to {shown(metric, figure.high)}"
+    return shown(metric, figure.value), ends
+
+
+@contextlib.contextmanager
+def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[TrainingLog]:
+    """Give what writes ``log.csv`` and, if asked for, TensorBoard's logs."""
+    logs: list[TrainingLog] = [CsvLog(folder)]
+    with contextlib.ExitStack() as stack:
+        stack.callback(logs[0].keep)
+        if config.train.tensorboard:
+            board = TensorBoard(folder.path / "tensorboard")
+            stack.callback(board.close)
+            logs.append(board)
+        yield _Logs(logs)
+
+
+@final
+@dataclass(frozen=True)
+class _Logs:
+    """Several logs as one."""
+
+    logs: Sequence[TrainingLog]
+
+    def __call__(self, row: LogRow) -> None:
+        """Take in a row."""
+        for log in self.logs:
+            log(row)
+
+    def keep(self) -> None:
+        """Write what all have."""
+        for log in self.logs:
+            log.keep()
+
+
+@final
+class CsvLog:
+    """``log.csv``; of a resumed run it keeps the rows before the step that is resumed from."""
+
+    def __init__(self, folder: RunFolder):
+        self._folder = folder
+        self._rows: list[Row] = []
+        self._earlier: list[Row] = []
+        if (path := folder.path / "log.csv").is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                self._earlier = [dict(row) for row in csv.DictReader(file)]
+
+    def __call__(self, row: LogRow) -> None:
+        """Take in a row; every now and then, write."""
+        self._rows.append(dict(row))
+        measured = any(name.partition("_")[0] in qualities() for name in row)
+        if len(self._rows) % _EVERY == 1 or measured:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write all rows."""
+        first = int(self._rows[0]["step"]) if self._rows else None
+        kept = [row for row in self._earlier if first is None or int(row["step"]) < first]
+        if rows := [*kept, *self._rows]:
+            self._folder.write_csv("log.csv", rows)

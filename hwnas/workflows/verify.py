@@ -1,0 +1,273 @@
+"""Repeats the proof of an export with the runtimes at hand.
+
+Imports nothing that needs torch; where torch is installed, ``model.py`` and the whole test split
+are read, too.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from hwnas import tasks
+from hwnas.core.errors import DataError, DeviceError, HwnasError, ProofError, RunError
+from hwnas.export import early_exits, measure, runtimes
+from hwnas.export import folder as folders
+from hwnas.export import folder as signing
+from hwnas.export import proof_file as proofs
+from hwnas.export.checks import Floats
+from hwnas.export.early_exits import LoadedSegments
+from hwnas.export.isolation import IsolatedNetwork
+from hwnas.export.options import VerifyConfig
+from hwnas.export.proof_file import EarlyExitsRecord, Proof, target_of
+from hwnas.export.reference_images import prepared, read_kept
+from hwnas.hardware import backends
+from hwnas.hardware.backends import base
+from hwnas.hardware.runtimes.interfaces import Session
+from hwnas.hardware.runtimes.pool import RetryingPool
+from hwnas.tasks.base import PerImageResults, Targets, Task
+from hwnas.tasks.metrics import column, shown
+from hwnas.workflows.reporter import Reporter
+
+# Repeats what the proof of an export says of its early exits; needs no torch.
+
+
+@final
+class RepeatedExits:
+    """The segments of an export, in a row on this machine, and what they do not repeat."""
+
+    def __init__(self, folder: Path, recorded: Proof, leaving: EarlyExitsRecord, task: Task):
+        self._folder, self._leaving, self._task = folder, leaving, task
+        self._target = target_of(recorded)
+        self._segments: LoadedSegments | None = None
+        self._found: list[PerImageResults] = []
+        self._at: list[PerImageResults] = []
+        self.failed: list[str] = []
+
+    def bits(self, images: Floats) -> list[str]:
+        """Load the segments and compare them with the whole network; return what was found."""
+        needs = backends.get(self._target.runtime).needs
+        if why := backends.lacking(needs):
+            return [f"Segments: not run, {why}."]
+        n = len(self._leaving["segments"])
+        self._segments = early_exits.open_segments(self._folder, self._target, self._task, n)
+        expected = early_exits.read_answers(self._folder)
+        checks = self._segments.checks(images, expected, self._leaving["trained"])
+        self.failed += [check.name for check in checks if not check.holds]
+        told = ", ".join(f"{check.name} {check.found:.2g}" for check in checks)
+        return [f"{n} segments in a row on {len(images)} images: {told}."]
+
+    def read(self, images: Floats, targets: Targets) -> None:
+        """Read test images, which leave as soon as an exit is sure."""
+        if self._segments is not None:
+            left = self._segments.left(images, self._leaving["thresholds"])
+            self._found.append(self._task.per_sample(left.outputs, targets))
+            self._at.append(left.at)
+
+    def ended(self) -> list[str]:
+        """Compare what was read with the proof; return what was found."""
+        if not self._found:
+            return []
+        figure, at = self._task.score(np.concatenate(self._found)), np.concatenate(self._at)
+        said = self._leaving["found"]
+        shares = [float((at == i).mean()) for i in range(len(said["left"]))]
+        # Rounding differs from machine to machine, and turns an image in a thousand at most.
+        allowed = max(0.001, 1.5 / len(at))
+        off = [abs(share - row[0]) for share, row in zip(shares, said["left"], strict=True)]
+        if max(*off, abs(figure.value - said["accuracy"][0])) > allowed:
+            self.failed.append("exits.left")
+        told = ", ".join(f"{share:.1%}" for share in shares)
+        before = ", ".join(f"{row[0]:.1%}" for row in said["left"])
+        return [
+            f"Leaving early: {told} leave at the exits, accuracy {figure.value:.4f} on {len(at):,} "
+            f"test images; the proof says {before} and {said['accuracy'][0]:.4f}."
+        ]
+
+
+def verify(config: VerifyConfig, reporter: Reporter) -> None:
+    """Repeat the proof of an export.
+
+    Raises:
+        ProofError: a file is not what it was, or an artefact does not do what it did.
+        RunError: the folder is no export, or no artefact of it runs here.
+        DataError: the data set that was named is not the one of the export.
+    """
+    folder = Path(config.export)
+    signature = signing.check_signature(folder, config.key)
+    recorded = proofs.read_proof(folder)
+    folders.check_unchanged(folder, recorded["files"])
+    reporter.say([f"{folder}: {len(recorded['files'])} files are as they were.", signature])
+    with contextlib.ExitStack() as stack:
+        repeating = _RepeatedProof(folder, recorded, config, reporter)
+        repeating.load(stack)
+        repeating.agreements()
+        repeating.whole_split()
+    failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
+    if config.target is not None:
+        for measured in measure.measure(folder, recorded, config.target, config):
+            reporter.say(measured.lines())
+            failed += measured.failed
+    if failed:
+        raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
+    reporter.say(["Everything that was repeated holds."])
+
+
+@final
+class _RepeatedProof:
+    """The artefacts of an export that run on this machine, and what they do not repeat."""
+
+    def __init__(self, folder: Path, recorded: Proof, config: VerifyConfig, reporter: Reporter):
+        self._folder, self._recorded, self._config = folder, recorded, config
+        self._task, self._known = tasks.of_proof(recorded), recorded["artefacts"]
+        self._label = column(self._task.metric).label
+        self._reporter = reporter
+        self._sessions: dict[str, Session] = {}
+        self._exits = None
+        if "exits" in recorded:
+            self._exits = RepeatedExits(folder, recorded, recorded["exits"], self._task)
+        self.failed: list[str] = []
+
+    def _say(self, line: str) -> None:
+        self._reporter.say([line])
+
+    def load(self, stack: contextlib.ExitStack) -> None:
+        """Load what runs on this machine; say of the others why they do not.
+
+        Raises:
+            RunError: there is nothing.
+        """
+        worker: RetryingPool | None = None
+        for name in self._recorded["artefacts"]:
+            if why := self._hindrance(name):
+                self._say(f"{name}: not run, {why}.")
+                continue
+            if runtimes.needs_worker(name):
+                target = proofs.target_of(self._recorded)
+                worker = worker or stack.enter_context(measure.worker(target, self._config))
+            if name == self._recorded["own_artefact"] and (words := self._otherwise()):
+                self._say(f"{name}: {words}")
+            with self._reported(name):
+                self._sessions[name] = self._session(name, worker, stack)
+        if not self._sessions and not self.failed:
+            raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
+
+    def _otherwise(self) -> str:
+        """Return how the target runs its own artefact, if not as this machine opens it."""
+        target = proofs.target_of(self._recorded)
+        if target.engine == target.runtime:
+            return ""
+        return (
+            f"outputs are those of {target.runtime} on this CPU; its proof is of {target.engine}, "
+            f"which +target={target.name} measures again."
+        )
+
+    def _session(
+        self, name: str, worker: RetryingPool | None, stack: contextlib.ExitStack
+    ) -> Session:
+        """Return an artefact as something that runs; what is code of the folder runs apart."""
+        if name != runtimes.TORCH:
+            return runtimes.session(self._folder, name, worker)
+        apart = IsolatedNetwork(self._folder, self._task.n_outputs, self._config.limit_s)
+        stack.callback(apart.close)
+        return apart
+
+    def agreements(self) -> None:
+        """Compare outputs with torch's that the export holds."""
+        kept = read_kept(self._folder, self._recorded)
+        said = self._recorded["dataset"]["normalisation"]
+        images = prepared(kept.pixels, said["mean"], said["std"])
+        for name, session in [*self._sessions.items()]:
+            with self._reported(name):
+                outputs = session.run(images)
+                dtype = runtimes.kinds()[name].dtype
+                near = kept.agreement(self._task, outputs, dtype)
+                check = near.check(name, dtype)
+                own = self._task.score(self._task.per_sample(outputs, kept.targets))
+                self._say(
+                    f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
+                    f"{self._task.words.same} as torch on {near.same:.1%} of {near.n_images} "
+                    f"images ({self._label} {shown(self._task.metric, own.value)})."
+                )
+                self.failed += [] if check.holds else [check.name]
+        if self._exits is not None:
+            with self._reported("segments"):
+                self._reporter.say(self._exits.bits(images))
+
+    def whole_split(self) -> None:
+        """Read the whole test split, where it is.
+
+        Raises:
+            DataError: it is not where it was said to be.
+        """
+        if (found := self._test_split()) is None:
+            return
+        each: dict[str, list[PerImageResults]] = {name: [] for name in self._sessions}
+        for images, targets in found:
+            for name, session in [*self._sessions.items()]:
+                with self._reported(name):
+                    each[name].append(self._task.per_sample(session.run(images), targets))
+            if self._exits is not None:
+                with self._reported("segments"):
+                    self._exits.read(images, targets)
+        metric = self._task.metric
+        for name in self._sessions:
+            n = sum(map(len, each[name]))
+            figure = self._task.score(np.concatenate(each[name]))
+            assert figure.low is not None
+            assert figure.high is not None
+            before = {**self._known[name]}.get(metric)
+            said = before[0] if isinstance(before, tuple | list) else None
+            self._say(
+                f"{name}: {self._label} {shown(metric, figure.value)} on {n:,} test images "
+                f"({shown(metric, figure.low)} to {shown(metric, figure.high)})"
+                + ("." if said is None else f"; the proof says {shown(metric, said)}.")
+            )
+            # Rounding differs from machine to machine, and turns an image in a thousand at most.
+            points = max(0.1, 150 / n)
+            if said is not None and abs(self._task.points(said, figure.value)) > points:
+                self.failed.append(f"{name}.{metric}")
+        if self._exits is not None:
+            self._reporter.say(self._exits.ended())
+
+    @property
+    def all_failed(self) -> list[str]:
+        """What does not hold, of exits, too."""
+        return self.failed + (self._exits.failed if self._exits is not None else [])
+
+    def _hindrance(self, name: str) -> str:
+        if (why := runtimes.hindrance(name)) or not runtimes.needs_worker(name):
+            return why
+        target = proofs.target_of(self._recorded)
+        return base.backend_of(target).elsewhere(name, self._config.rpc)
+
+    def _test_split(self) -> Iterable[Any] | None:
+        data = self._config.data
+        if importlib.util.find_spec("torch") is None:
+            if data is not None:
+                raise DataError(f"data={data}: reading it needs torch: pip install torch")
+            self._say("The test split was not read: that needs torch.")
+            return None
+        from hwnas.export.proof_data import batches
+
+        try:
+            return batches(self._recorded, data)
+        except HwnasError as error:
+            if data is not None:
+                raise
+            self._say(f"The test split was not read: {error} Say where it is with data=PATH.")
+            return None
+
+    @contextlib.contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Go on without an artefact that does not run; it is reported at the end."""
+        try:
+            yield
+        except Exception as error:  # each runtime, and Python itself, raises its own
+            if isinstance(error, DeviceError) and self._config.rpc.tracker:
+                raise
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            self.failed.append(f"{name}: {reason.rstrip('.')}")
+            self._sessions.pop(name, None)

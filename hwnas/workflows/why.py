@@ -1,0 +1,323 @@
+"""When and why a candidate was proposed, what it beat, and what beats it, in words."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hwnas.core.quantity import Quantity
+from hwnas.nas import explanation
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.explanation import DominanceSummary, Explanation
+from hwnas.nas.front import pareto_front
+from hwnas.nas.member import Member
+from hwnas.nas.trial_attributes import Phase, Proposal
+from hwnas.tasks.metrics import column, paid, qualities, quality
+from hwnas.tasks.metrics.budget import violations
+from hwnas.workflows.config import WhyConfig
+from hwnas.workflows.why_sources import (
+    Part,
+    RunContents,
+    Section,
+    TextTable,
+    WhyReport,
+    as_verified,
+    read_run,
+    trainings,
+)
+
+_NAMED = 5  #: candidates that are listed with their figures
+_LISTED = 12  #: ids in a line
+
+
+def why(config: WhyConfig) -> WhyReport:
+    """Return what a run folder says of a candidate, or of its front (``id=front``).
+
+    Raises:
+        RunError: it is not the folder of a search, or no trial is finished.
+        ConfigError: there is no such candidate.
+    """
+    found = read_run(Path(config.run))
+    if config.id == "front":
+        return WhyReport("", [*_front(found)])
+    candidates, objectives = found.record.candidates, found.record.objectives
+    genotype_id = explanation.find(candidates, config.id)
+    explained = explanation.explain(candidates, genotype_id, objectives)
+    verified = found.verified(explained.candidate)
+    proposal = found.record.proposals[explained.candidate.trial]
+    label = column(quality(objectives)).label.capitalize()
+    sections: list[tuple[str, list[Part]]] = [
+        ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
+        ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
+        ("Figures", [_figures(explained.candidate, verified)]),
+        (f"{label}, training by training", [*_trained(explained.candidate, found)]),
+        ("Limits", [*_limits(explained.candidate, found, verified)]),
+        ("When it came", _came(explained, objectives)),
+        ("Now, as searched", _now(explained, objectives)),
+    ]
+    told = [Section(title, parts) for title, parts in sections if parts]
+    return WhyReport(_headline(explained, found, verified), told)
+
+
+def _front(found: RunContents) -> Iterator[Section]:
+    objectives = found.record.objectives
+    members = pareto_front(found.record.candidates, objectives)
+    if verified := as_verified(found):
+        title = f"Front of {len(verified)} as verified, of what goes onto the device"
+        yield Section(title, [_table(verified, objectives)])
+    title = f"Front of {len(members)} as searched ({found.progress})"
+    yield Section(title, [_table(members, objectives)])
+
+
+def _headline(explained: Explanation, found: RunContents, verified: Member | None) -> str:
+    candidate = explained.candidate
+    state = "infeasible" if candidate.reason else "dominated"
+    stays = verified.on_front if verified is not None else None
+    if explained.on_front:
+        state = "on the front as searched, off it as verified" if stays is False else "on the front"
+    elif stays:
+        how = "stopped early" if candidate.stopped else "dominated"
+        state = f"{how} as searched, on the front as verified"
+    elif candidate.stopped:
+        state = "stopped early, as it will hardly be on the front"
+    elif explained.now is None and not candidate.reason:
+        state = "on no front for all targets, as one of them cannot run it"
+    again = [str(number) for number in explained.trials[1:]]
+    came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
+    return f"{candidate.id}: {state} ({came}; {found.progress})"
+
+
+def _choices(candidate: Candidate, *, several: bool) -> list[str]:
+    """Return the choices, those of one part of a network (``stages.0``) on one line.
+
+    Where several spaces were searched, the first line says of which the network is.
+    """
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name, value in candidate.genotype.options:
+        *path, choice = name.split(".")
+        inner = parts.setdefault(".".join(path[:2]), {})
+        inner.setdefault(".".join(path[2:]), []).append(f"{choice}={value}")
+    space = [f"search space {candidate.genotype.space}"] if several else []
+    return space + [
+        f"{part} ".lstrip() + "; ".join(" ".join([n, *w]).lstrip() for n, w in sorted(all.items()))
+        for part, all in sorted(parts.items())
+    ]
+
+
+def _proposed(candidate: Candidate, proposal: Proposal, found: RunContents) -> list[str]:
+    lines = [f"Trial {candidate.trial}, {_reason(proposal, found)}."]
+    if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
+        lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
+    lines += _expected(candidate, proposal, found)
+    if proposal.parents:
+        ids = {c.trial: c.id for c in found.record.candidates}
+        parents = [f"{number} ({ids[number]})" for number in proposal.parents if number in ids]
+        lines.append(f"It descends from {_listed(parents, 'trial')}.")
+    return lines
+
+
+def _reason(proposal: Proposal, found: RunContents) -> str:
+    sampler = found.sampler
+    looked = f"{proposal.n_candidates} candidates looked at"
+    picked = "drawn at random: costs are not known beforehand"
+    if proposal.n_costed:
+        picked = "picked to spread the first trials over the range of costs"
+    computed = f", and of the best {proposal.n_costed} with computed ones" * bool(proposal.n_costed)
+    modelled = f" with modelled costs{computed}" * bool(proposal.costs)
+    second = " for each second" * (proposal.seconds is not None)
+    generation = "its first generation, random"
+    if proposal.generation:
+        generation = f"generation {proposal.generation}, a child of the best before"
+    counted = f", uncertainty counted {proposal.curiosity:g} times" * (proposal.curiosity != 1)
+    ladder = "one of the fixed first trials, from the smallest network to the largest"
+    if found.starts_from:
+        ladder = "one of the first, which are those of start_from, in that search's order"
+    nothing = "nothing else was known to fit the limits"
+    reasons: dict[Phase, str] = {
+        "ladder": ladder,
+        "startup": f"by {sampler}, before there is a model: of {looked}, {picked}",
+        "gain": f"by {sampler}: the highest expected gain{second} of {looked}{modelled}{counted}",
+        "smallest": f"by {sampler}: {nothing}, so the smallest was tried",
+        "random": f"by {sampler}, at random: nothing else was left that is known to fit the limits",
+        "generation": f"by {sampler}: {generation}",
+        "sampler": f"by {sampler}, which records no reasons",
+    }
+    return reasons[proposal.phase]
+
+
+def _expected(candidate: Candidate, proposal: Proposal, found: RunContents) -> list[str]:
+    """Return what was expected, and what was found."""
+    if proposal.expected is None:
+        return []
+    value, low, high = proposal.expected
+    metric = quality(found.record.objectives)
+    words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
+    if (scored := candidate.figures.get(metric)) is None:
+        words += "; it was not scored."
+    else:
+        side = "within" if low <= scored.value <= high else "outside"
+        words += f"; found {scored.value:.4g}, {side} the interval."
+    kept, n = explanation.kept_within(found.record.candidates, found.record.proposals)
+    lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
+    names = paid(found.record.objectives)
+    for name, cost in zip(names, proposal.costs, strict=False):
+        if (figure := candidate.figures.get(name)) is not None:
+            off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
+            lines.append(f"Modelled {name} {cost:.4g}; computed {figure.value:.4g}{off}.")
+    if proposal.gain is not None:
+        share = "less than 0.01 %" if proposal.gain < 1e-4 else _percent(proposal.gain)
+        scale = ", half of it over logarithms of costs" * proposal.by_ratio
+        took = "" if proposal.seconds is None else f", in {proposal.seconds:.3g} s"
+        lines.append(
+            f"Expected gain: {share} of the hypervolume of the front at that time{scale}{took}."
+        )
+    return lines
+
+
+def _figures(candidate: Candidate, verified: Member | None) -> Part:
+    """Return the figures; below each, what verification found."""
+    table = TextTable(("figure", "value", "interval", "source"))
+    for name, figure in candidate.figures.items():
+        table.add(column(name).title, *_figure_cells(figure))
+        for other, found in (verified.figures if verified else {}).items():
+            target, _, plain = other.rpartition(".")
+            if other == name:
+                table.add("  verified", *_figure_cells(found))
+            elif name in qualities() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
+                dtype = plain.removeprefix(f"{name}_")
+                words = " ".join(word for word in ("  verified", target, dtype) if word)
+                table.add(words, *_figure_cells(found))
+    return table if table.cells else "None: the target cannot run it."
+
+
+def _trained(candidate: Candidate, found: RunContents) -> list[Part]:
+    """Return what trainings came to, and what is believed, on the validation split."""
+    told = trainings(found.folder, found.manifest, candidate)
+    table = TextTable(("validation split", "value", "interval", "source"))
+    for name, figure in told.figures:
+        table.add(name, *_figure_cells(figure))
+    return [*([table] if told.figures else []), *told.lines]
+
+
+def _figure_cells(figure: Quantity) -> list[str]:
+    interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
+    return [f"{figure.value:.5g}", interval, figure.source]
+
+
+def _limits(candidate: Candidate, run: RunContents, verified: Member | None) -> list[str]:
+    """Return each limit with its margin, and why a candidate was not scored or not verified."""
+    limits, unverified = run.limits, run.unverified(candidate.id)
+    over = violations(limits, candidate.figures)
+    lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
+    if verified is not None:
+        found = violations(limits, verified.figures)
+        left = [name for name, by in found.items() if by > 0]
+        lines += [
+            f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in left
+        ]
+        lines += [] if unverified else [_verification(verified, left)]
+    lines += unverified
+    if candidate.reason:
+        worst = max(over, key=lambda name: over[name], default="")
+        why = candidate.reason.rstrip(".")
+        if worst and over[worst] > 0:
+            needed = f"{column(worst).binding(candidate.figures[worst]):.4g}"
+            why = f"{_option(worst)} binds most, it would have to be {needed}"
+        lines.append(f"It was not scored: {why}.")
+    return lines
+
+
+def _margin(name: str, figure: Quantity, limit: float) -> str:
+    metric = column(name)
+    over, value = metric.violation(figure, limit), metric.binding(figure)
+    end = f"{'lower' if metric.maximise else 'upper'} end "
+    end = "" if value == figure.value else end
+    outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"
+    return f"{_option(name)} {limit:g}: {end}{value:.4g} {outcome}."
+
+
+def _option(name: str) -> str:
+    """Return the option that sets a limit."""
+    target, _, plain = name.rpartition(".")
+    return f"{target}.budget.{plain}" if target else f"budget.{name}"
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
+
+
+def _verification(verified: Member, left: Sequence[str]) -> str:
+    if left:
+        return "By its own files it leaves the budget."
+    if verified.outrun:
+        return f"By its own files it is not delivered: in int8 it takes {verified.outrun}."
+    if verified.on_front is None:
+        return "It is verified; whether it stays on the front is known when the run has finished."
+    if verified.on_front:
+        return "By its own files it stays within the budget and on the front."
+    return "By its own files it left the front: another member is better."
+
+
+def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
+    """Return how it stood among what had come before."""
+    standing = explained.before
+    if standing is None:
+        return []
+    if not standing.n_others:
+        return ["It was the first that was scored."]
+    beat = f"It beat {len(standing.beaten)} of {standing.n_others} that had been scored"
+    if explained.displaced:
+        left = _listed([c.id for c in explained.displaced])
+        beat += f"; off the front went {left}"
+    if not standing.beaten_by:
+        return [f"{beat}.", "Nothing beat it: it joined the front."]
+    return [f"{beat}.", *_beaten_by("It was", standing, objectives)]
+
+
+def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
+    """Return how it stands among all that was scored."""
+    standing = explained.now
+    if standing is None:
+        return []
+    lines: list[Part] = [
+        f"It beats {len(standing.beaten)} of {standing.n_others} others that were scored."
+    ]
+    if (by := explained.left_by) is not None:
+        lines.append(f"It was on the front until trial {by.trial}, when {by.id} beat it.")
+    if not explained.on_front:
+        return [*lines, *_beaten_by("It is", standing, objectives)]
+    nearby = [c for c in explained.neighbours if c is not None]
+    if not nearby:
+        return [*lines, "It is the whole front."]
+    lines.append(f"It is on the front of {len(explained.front)}. Its neighbours there:")
+    return [*lines, _table(nearby, objectives, explained.candidate)]
+
+
+def _beaten_by(words: str, standing: DominanceSummary, objectives: Sequence[str]) -> list[Part]:
+    n, shown = len(standing.beaten_by), standing.beaten_by[:_NAMED]
+    nearest = "; the nearest, those on the front first" if n > _NAMED else ""
+    return [f"{words} beaten by {n}{nearest}:", _table(shown, objectives)]
+
+
+def _table(
+    candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
+) -> TextTable:
+    """Return the objectives of candidates, and by how much they differ from one's own."""
+    table = TextTable(("id", "trial", *(column(name).title for name in objectives)))
+    for candidate in candidates:
+        cells = [_cell(candidate, name, own) for name in objectives]
+        table.add(candidate.id, str(candidate.trial), *cells)
+    return table
+
+
+def _cell(candidate: Candidate, name: str, own: Candidate | None) -> str:
+    value = candidate.figures[name].value
+    if own is None:
+        return f"{value:.5g}"
+    return f"{value:.5g} ({value - own.figures[name].value:+.2g})"
+
+
+def _listed(words: Sequence[str], what: str = "") -> str:
+    """Return words as a list: ``trials a, b and 3 more``."""
+    plural = f"{what}{'s' * (len(words) > 1)} " if what and words else ""
+    more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    return f"{plural}{', '.join(words[:_LISTED])}{more}"

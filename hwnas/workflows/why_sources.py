@@ -1,0 +1,308 @@
+"""What a search trained of a candidate, what that came to, and what is believed of it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hwnas.core.errors import RunError
+from hwnas.core.manifest import FinetuningRecord, Manifest, read_manifest, weights_of
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.nas import candidates as columns
+from hwnas.nas import reading, verified_files
+from hwnas.nas.candidates import Candidate, read_columns
+from hwnas.nas.front import distinct
+from hwnas.nas.member import Member
+from hwnas.nas.reading import StudyRecord
+from hwnas.nas.verified_files import unverified
+from hwnas.tasks import of_manifest
+from hwnas.tasks.metrics import paid, quality
+
+_AFTER = re.compile(r".*_after_(\d+)_epochs")
+
+
+@dataclass(frozen=True)
+class TrainingHistory:
+    """What is known of how well a candidate answers on the validation split, in order."""
+
+    figures: Sequence[tuple[str, Quantity]]  #: with what each is of
+    lines: Sequence[str]  #: what there is to say of it
+
+
+def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> TrainingHistory:
+    """Return what a run knows of how well a candidate answers, beside what it verified.
+
+    Args:
+        folder: Of the run, finished or not.
+        manifest: Its manifest.
+        candidate: As the study has it.
+    """
+    figures, lines = [*_read(manifest, candidate)], []
+    metric = of_manifest(manifest).metric
+    if candidate.stopped and weights_of(manifest) == "trained":
+        lines.append(
+            "Its training stopped there: it will hardly become as good as one that costs no more."
+        )
+    done = manifest.get("finishing")
+    if done is None or candidate.reason:
+        return TrainingHistory(figures, lines)
+    finished = done["finished"].get(candidate.id)
+    if finished is not None:
+        figures.append(("finished", Quantity(*finished)))
+        lines.append(_finished(done, candidate.id))
+        if candidate.id in done.get("hurried", ()):
+            lines.append(
+                "finish.minutes ended before it was trained for int8: it is calibrated alone. "
+                "An export trains it."
+            )
+    else:
+        config = manifest["config"]["finish"]
+        lines.append(
+            f"It was not finished: what is on the front with a probability of at least "
+            f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates"
+            f"{_few(config)}{_late(config['minutes'])}."
+        )
+    targets = list(manifest.get("targets", [""]))
+    for target in targets:
+        own = f" on {target}" if target else ""
+        told = _believed(folder.path / target, metric, candidate.id)
+        if told is None:
+            continue
+        of_finished, figure, probability = told
+        named = "believed, given all others"
+        if of_finished and finished is None:
+            named = "believed if it were finished"
+        named += own
+        if figure.source == "modelled":  # else it is what was read
+            figures.append((named, figure))
+        if probability is not None:
+            lines.append(
+                f"Probability of being on the front{own}, before verification: {probability:.0%}."
+            )
+    return TrainingHistory(figures, lines)
+
+
+def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quantity]]:
+    """Yield what was read after each training, and what was expected where that was the end."""
+    n, task = manifest.get("images", {}).get("validation"), of_manifest(manifest)
+    for name, value in candidate.details.items():
+        if after := _AFTER.fullmatch(name):
+            figure = task.of_mean(value, n) if n else Quantity(value, "measured")
+            yield f"after {_epochs(int(after[1]))}", figure
+    if candidate.stopped and weights_of(manifest) == "trained":
+        total = sum(manifest["config"]["trained"]["fidelities"])
+        yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
+
+
+def _few(config: Mapping[str, Any]) -> str:
+    """Say how many are finished at most; runs that say nothing of it had no such limit."""
+    if "n_most" not in config:
+        return ""
+    if config["n_most"] is None and config["minutes"] is not None:
+        return ""
+    most = config["n_most"] or f"{config['n_least']} or a fifth of all, whichever is more,"
+    return f", but no more than {most} for each target"
+
+
+def _late(minutes: float | None) -> str:
+    if minutes is None:
+        return ""
+    return f", and none is begun that would end after {minutes:g} minutes"
+
+
+def _finished(done: FinetuningRecord, genotype_id: str) -> str:
+    if not done["epochs"]:
+        return "Finished without further training (finish.epochs=0)."
+    words = f"Finished by {_epochs(done['epochs'])} more"
+    teacher = done["teacher"]
+    if teacher == genotype_id:
+        return f"{words}; it is the teacher of the others."
+    if teacher is None:
+        return f"{words}."
+    return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
+
+
+def _believed(
+    folder: Path, metric: str, genotype_id: str
+) -> tuple[bool, Quantity, float | None] | None:
+    """Return what is believed of how well a candidate answers, and its probability of the front.
+
+    The first says whether it is the metric after finishing, not the one that was read.
+    """
+    read, after = columns.read_column(metric), columns.finished(metric)
+    believed = [f"{metric}{part}" for part in ("", "_source", "_low", "_high")]
+    told = read_columns(folder, ["id", *believed, read, after, columns.ON_FRONT])
+    if read not in told or genotype_id not in told["id"]:
+        return None
+    i = told["id"].index(genotype_id)
+    if told[read][i] is None:
+        return None
+    finished = told.get(after, [])
+    known = {c for c, value in zip(told["id"], finished, strict=False) if value is not None}
+    probability = told[columns.ON_FRONT][i] if columns.ON_FRONT in told else None
+    figure = Quantity(*(told[name][i] for name in believed))
+    return columns.is_enough(len(known)), figure, probability
+
+
+def _epochs(n: int) -> str:
+    return f"{n} epoch{'s' * (n != 1)}"
+
+
+# The folder of a search as explanations read it, finished or not.
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """What a run folder holds."""
+
+    folder: RunFolder
+    manifest: Manifest
+    record: StudyRecord
+
+    @property
+    def starts_from(self) -> bool:
+        """Whether it began with the candidates of another search."""
+        each = [self.manifest, *self.manifest.get("targets", {}).values()]
+        return any(own.get("config", {}).get("start_from") for own in each)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of the search; with several targets, named after them."""
+        return reading.targets(self.manifest).all_limits
+
+    def verified(self, candidate: Candidate) -> Member | None:
+        """Return what the run verified of a candidate; with several targets, on all of them."""
+        return verified_files.member(self.folder.path, self.manifest, candidate)
+
+    def unverified(self, genotype_id: str) -> list[str]:
+        """Return why it could not verify a candidate, for each target for which it could not."""
+        targets, known = self.manifest.get("targets", {}), self.manifest.get("unverified", {})
+        told = {target: found.get(genotype_id, "") for target, found in known.items()}
+        found = unverified(self.folder.path, genotype_id)
+        if not targets:  # without a front, the manifest alone says why
+            found = found or "".join(told.values())
+        lines = [f"It could not be verified: {found}"] * bool(found)
+        for target in targets:
+            if found := unverified(self.folder.path / target, genotype_id) or told.get(target, ""):
+                lines.append(f"It could not be verified on {target}: {found}")
+        return lines
+
+    @property
+    def has_several(self) -> bool:
+        """Whether several search spaces were searched at once."""
+        return isinstance(self.manifest["config"].get("search_space"), list)
+
+    @property
+    def sampler(self) -> str:
+        """The name of the sampler."""
+        return str(self.manifest["config"]["sampler"]["name"])
+
+    @property
+    def progress(self) -> str:
+        """How far the search is, in words."""
+        n, of = len(self.record.candidates), self.manifest["config"]["n_trials"]
+        status = self.manifest["status"]
+        return f"{n} of {of} trials so far" if status == "running" else f"{n} trials, {status}"
+
+
+def read_run(path: Path) -> RunContents:
+    """Read a run folder.
+
+    Raises:
+        RunError: it is not a search's, or no trial is finished.
+    """
+    if not path.is_dir():
+        raise RunError(f"run={path}: there is no such folder.")
+    folder, manifest = RunFolder(path), read_manifest(path, "run")
+    if manifest["verb"] != "search":
+        raise RunError(f"run={path}: it is not the folder of a search.")
+    if "part_of" in manifest:
+        raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
+    if (source := reading.source(path, manifest["config"])) is None:
+        raise RunError(f"run={path}: no trial is finished yet.")
+    return RunContents(folder, manifest, source.read())
+
+
+def as_verified(found: RunContents) -> list[Candidate]:
+    """Return those that stayed on the front, with what was verified; of one target alone."""
+    if "targets" in found.manifest:
+        return []
+    candidates = distinct(found.record.candidates)
+    front = verified_files.read_verified_front(found.folder.path, found.manifest, candidates)
+    first, *_ = paid(found.record.objectives)
+    members = [
+        replace(m.candidate, figures={**m.candidate.figures, **m.all_figures})
+        for m in front.staying
+    ]
+    return sorted(members, key=lambda c: (c.figures[first].value, c.trial))
+
+
+# Explanations as sections of sentences and tables, for a terminal, plain text or Markdown.
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of words; numbers stand in all columns but the first."""
+
+    heads: Sequence[str]
+    cells: list[Sequence[str]] = field(default_factory=list)
+
+    def add(self, *cells: str) -> None:
+        """Add a row."""
+        self.cells.append(cells)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the table as Markdown, whose columns are aligned in plain text, too."""
+        columns = list(zip(self.heads, *self.cells, strict=True))
+        widths = [max(3, *map(len, column)) for column in columns]
+
+        def line(cells: Sequence[str]) -> str:
+            first, *others = zip(cells, widths, strict=True)
+            padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+            return f"| {' | '.join(padded)} |"
+
+        yield line(self.heads)
+        yield line(["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
+        yield from map(line, self.cells)
+
+
+Part = str | TextTable
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences and tables below a heading."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class WhyReport:
+    """What a search says of a candidate, or of its front."""
+
+    headline: str  #: empty where the sections say it
+    sections: Sequence[Section]
+
+    def to_markdown(self) -> str:
+        """Return it with headings and tables in Markdown."""
+        blocks = [f"**{self.headline}**"] if self.headline else []
+        for section in self.sections:
+            blocks.append(f"**{section.title}**")
+            for part in section.parts:
+                blocks.append(part if isinstance(part, str) else "\n".join(part.lines()))
+        return "\n\n".join(blocks) + "\n"
+
+    def __str__(self) -> str:
+        lines = [self.headline] if self.headline else []
+        for section in self.sections:
+            lines += ["", section.title]
+            for part in section.parts:
+                own = [part] if isinstance(part, str) else part.lines()
+                lines += [f"  {line}" for line in own]
+        return "\n".join(lines).strip()
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
