@@ -24,7 +24,7 @@ from hwnas.models import spaces
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import DatasetConfig, DataSplit, ImageData, load_data
-from tests.postgresql import Server, binaries, running
+from tests.nas.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
 processes.tune()  # tests run beside other work

@@ -3,7 +3,7 @@
     python -m experiments.fleet.instances tiny 50
     python -m experiments.fleet.instances random 1000
 
-The checker (tests/planning/checker.py) reads plan.yaml, service.yaml, fleet.yaml and the CSV files
+The checker (tests/fleet/checker.py) reads plan.yaml, service.yaml, fleet.yaml and the CSV files
 and shares no code with what makes plans. Writes one row an instance beside this file.
 """
 
@@ -28,7 +28,7 @@ from hwnas.fleet.routes import choices
 from hwnas.fleet.service_file import OBJECTIVES
 from hwnas.fleet.solver import solution
 from hwnas.fleet.task import PlanningTask
-from tests.planning import brute_force, checker, made
+from tests.fleet import brute_force, checker, made
 
 HERE = Path(__file__).parent
 POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all instances

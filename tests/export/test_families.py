@@ -43,7 +43,7 @@ from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import few_of, target
 from tests.export.blocked import LARGE, run_file, run_snippet
 from tests.export.fakes import Lent
-from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
+from tests.hardware.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
 
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
 #: How many networks of each are exported.

@@ -1,0 +1,379 @@
+"""The page in headless Chromium, opened as a file."""
+
+import csv
+import io
+import random
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hwnas.analysis.page.html import _asset as asset
+from hwnas.analysis.page.html import render
+from hwnas.analysis.page.model import (
+    DecisionRow,
+    FrontExplorer,
+    OverlaidFront,
+    Page,
+    PagePoint,
+    PageTable,
+    RunData,
+    SvgFigure,
+)
+from hwnas.core.quantity import Quantities, Quantity
+from hwnas.models.spaces import Option
+from hwnas.tasks import metrics
+from tests.analysis.page.conftest import Opened
+
+EVIL = "</script><script>alert(1)</script>"
+NONE = "\u2013"  # of what is not known
+OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+SHOWN = {name: metrics.known()[name] for name in OBJECTIVES}
+
+
+def _figures(accuracy: float, ms: float) -> Quantities:
+    return {
+        "accuracy": Quantity(accuracy, "measured", accuracy - 0.01, accuracy + 0.01),
+        "latency_ms": Quantity(ms, "modelled", 0.9 * ms, 1.1 * ms),
+        "energy_mj": Quantity(ms / 10, "modelled"),
+    }
+
+
+def _member(i: int, note: str = "") -> PagePoint:
+    figures = _figures(0.5 + i / 20, 1.0 + i)
+    verified = _figures(0.49 + i / 20, 1.01 + i)
+    options: list[tuple[str, Option]] = [("width", 8 * (i % 3 + 1)), ("kernel", "3x3")]
+    return PagePoint(f"{i:012x}", figures, options, i, True, verified, note)
+
+
+def _run(name: str = "run", group: str = "") -> RunData:
+    """Return a run of 8 members at 1, 2, ... ms, of which one left, and of 40 others."""
+    rng = random.Random(0)
+    others = [
+        PagePoint(
+            f"{100 + i:012x}", _figures(0.45, 1.5 + 7 * rng.random()), [("width", 8)], 100 + i
+        )
+        for i in range(40)
+    ]
+    members = [_member(i, "left the front" if i == 7 else "") for i in range(8)]
+    return RunData(name, [*members, *others], group, 3)
+
+
+@pytest.fixture
+def single(opened: Callable[[Page], Opened]) -> Opened:
+    explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], {"latency_ms": 20.0})
+    log = [
+        DecisionRow("trial 0", "front", "a enters"),
+        DecisionRow("trial 1", "refused", "b refused"),
+    ]
+    page = Page("run", [explorer], ["How to read it."], log=log, facts=[("target", "npu")])
+    return opened(page)
+
+
+def test_page_asks_for_nothing_and_complains_of_nothing(single: Opened) -> None:
+    assert [url.partition(":")[0] for url in single.requests] == ["file"]
+    assert single.complaints == []
+    assert "48 of 48 networks fit, 8 of 8 members of the front." in single.counts()
+    assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single.counts()
+    assert "refused 3 more" in single.counts()
+    assert single.tab.locator(".plot").count() == 2
+
+
+def test_baseline_is_drawn_beside_the_front_as_far_as_it_is_known(
+    opened: Callable[[Page], Opened],
+) -> None:
+    known = _figures(0.8, 30.0)
+    beside = OverlaidFront("baseline b", [known, {n: known[n] for n in ("accuracy", "latency_ms")}])
+    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], beside=beside)]))
+    assert page.complaints == []
+    assert "baseline b" in page.tab.locator(".legend").inner_text()
+    assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # it is none of them
+    canvas = page.tab.locator(".plot canvas").first
+    shown = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.tab.get_by_label("baseline", exact=True).uncheck()
+    page.tab.wait_for_timeout(200)
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != shown
+
+
+def test_ticks_of_a_narrow_range_are_told_apart(single: Opened) -> None:
+    asked = "ticks(0.00524, 0.00526, false, 7).map((tick) => tickText(tick, {}))"
+    said = single.tab.evaluate(
+        f"(() => {{{asset('data.js')}{asset('elements.js')}return {asked}}})()"
+    )
+    assert len({*said}) == len(said) > 2
+    assert {"0.00524", "0.005245", "0.00525"} <= {*said}
+
+
+def test_hover_says_figures_and_choices(single: Opened) -> None:
+    canvas = single.tab.locator(".plot .canvas").first
+    single.tab.mouse.move(*single.at(canvas, 6))
+    text = " ".join(single.tab.locator(".tooltip").inner_text().split())
+    for words in (
+        "trial 6", "searched verified accuracy 80.00% (79.00% to 81.00%) [measured] 79.00% (78",
+        "latency 7 ms (6.3 to 7.7) [modelled] 7.01 ms", "on the front", "width = 8", "kernel = 3x3",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> None:
+    tab = single.tab
+    canvas = tab.locator(".plot .canvas").first
+    x, y = single.at(canvas, 6)
+    tab.mouse.click(x, y)
+    tab.wait_for_selector(".members tr.chosen")
+    chosen = tab.locator(".members tr.chosen td:nth-child(2)")
+    assert chosen.all_inner_texts() == [f"{6:012x}"]
+    assert "1 network selected" in tab.locator(".picked").inner_text()
+    assert "share among the 1 network of the selection" in tab.content()
+    box = canvas.bounding_box()
+    assert box is not None
+    tab.mouse.move(box["x"] + 64, box["y"] + 14)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] - 20, box["y"] + box["height"] - 46, steps=4)
+    tab.mouse.up()
+    tab.wait_for_selector("text=48 networks selected")
+    tab.get_by_label("show the selection instead").check()
+    assert len(single.ids()) == 48
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("text=Hover a point")
+    assert len(single.ids()) == 8
+
+
+def test_row_of_the_table_selects_too(single: Opened) -> None:
+    single.tab.get_by_label(f"select {3:012x}").check()
+    single.tab.wait_for_selector("text=1 network selected")
+    single.tab.get_by_text("Clear selection").click()
+    single.tab.wait_for_selector(".members tr.chosen", state="detached")
+
+
+def test_brush_on_an_axis_selects(single: Opened) -> None:
+    tab = single.tab
+    canvas = tab.locator(".part .canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    x = box["x"] + 30 + (box["width"] - 110) / 4  # the second axis of five: width, from below
+    bottom = box["y"] + box["height"] - 26
+    tab.mouse.move(x, bottom - 250)
+    tab.mouse.down()
+    tab.mouse.move(x, bottom - 260 * 2 / 3, steps=3)
+    tab.mouse.up()
+    tab.wait_for_selector("text=2 networks selected")  # of width 24: members 2 and 5
+    assert tab.locator(".members tr.chosen").count() == 2
+
+
+def test_limit_greys_out_what_does_not_fit(single: Opened) -> None:
+    canvas = single.tab.locator(".plot canvas").first
+    before = canvas.screenshot()
+    single.limit(0, "4.5")  # upper ends: 1.111, 2.211, 3.311, 4.411, 5.511 ms
+    single.tab.wait_for_selector("text=4 of 8 members")
+    assert single.ids() == [f"{i:012x}" for i in range(4)]
+    assert "Highest accuracy of a member that fits: 64.00%" in single.counts()
+    assert canvas.screenshot() != before
+    slider = single.tab.locator(".slider input[type=range]").first
+    slider.fill("0")
+    single.tab.wait_for_selector("text=1 of 8 members")
+    single.tab.get_by_text("Reset limits").click()
+    single.tab.wait_for_selector("text=48 of 48 networks fit")
+    assert single.tab.locator(".slider input[type=number]").first.input_value() == "20"
+
+
+def test_limit_equal_to_a_figure_is_met(single: Opened) -> None:
+    single.limit(1, "0.301")  # as 32-bit floats are not
+    single.tab.wait_for_selector("text=3 of 8 members")
+
+
+def test_table_is_sorted_by_any_column(single: Opened) -> None:
+    rising = [f"{i:012x}" for i in range(8)]
+    assert single.ids() == rising  # by latency
+    head = single.tab.get_by_role("button", name="accuracy verified")
+    head.click()
+    assert single.ids() == rising
+    head.click()
+    assert single.ids() == rising[::-1]
+    sort = single.tab.locator("th[aria-sort=descending]").all_inner_texts()
+    assert [text.split("\n")[0] for text in sort] == ["accuracy verified ▼"]
+
+
+def test_download_has_the_rows_that_fit_in_their_order(single: Opened) -> None:
+    single.limit(0, "4.5")
+    single.tab.get_by_role("button", name="energy [mJ] verified").click()
+    single.tab.get_by_role("button", name="energy [mJ] verified").click()
+    with single.tab.expect_download() as download:
+        single.tab.get_by_text("Download these 4 rows as CSV").click()
+    rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
+    assert [row["id"] for row in rows] == [f"{i:012x}" for i in (3, 2, 1, 0)]
+    assert rows[0]["run"] == "run"
+    assert rows[0]["trial"] == "3"
+    assert float(rows[0]["accuracy"]) == 0.65
+    assert float(rows[0]["verified_latency_ms"]) == 4.01
+    assert float(rows[0]["verified_latency_ms_high"]) == 4.411
+    assert rows[0]["energy_mj_low"] == ""
+    assert rows[0]["width"] == "8"
+    assert rows[0]["kernel"] == "3x3"
+
+
+def test_preferences_compare_shares(single: Opened) -> None:
+    card = single.tab.locator(".card", has_text="width")
+    texts = [" ".join(text.split()) for text in card.locator("tr").all_inner_texts()]
+    assert texts == ["8 43% of 90%", "16 29% of 6%", "24 29% of 4%"]  # 7 members; 48 in all
+
+
+def test_kinds_of_log_lines_can_be_hidden(single: Opened) -> None:
+    lines = single.tab.locator(".lines li")
+    assert [line.is_visible() for line in lines.all()] == [True, True]
+    single.tab.locator(".log").get_by_label("refused").uncheck()
+    assert [line.is_visible() for line in lines.all()] == [True, False]
+
+
+def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
+    figures = _figures(0.5, 1.0)
+    evil = [
+        PagePoint(EVIL, figures, [(EVIL, EVIL)], 0, True, figures, EVIL),
+        PagePoint("2", figures, [(EVIL, 2)]),
+    ]
+    runs = [RunData(EVIL, evil, EVIL), _run("other", "b")]
+    explorer = FrontExplorer(EVIL, OBJECTIVES, SHOWN, runs, notes=[EVIL], link=(EVIL, EVIL))
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+    page = Page(
+        EVIL, [explorer], [EVIL], [PageTable(EVIL, [EVIL], [[EVIL]], EVIL)],
+        [SvgFigure(EVIL, svg, EVIL)], [DecisionRow(EVIL, EVIL, EVIL)], [(EVIL, EVIL)],
+    )  # fmt: skip
+    found = opened(page)
+    found.tab.get_by_label(f"select {EVIL}").check()
+    assert EVIL in found.ids()
+    canvas = found.tab.locator(".plot .canvas").first
+    found.tab.mouse.move(*found.at(canvas, 0))
+    assert found.tab.locator(".tooltip b").inner_text() == EVIL
+    assert found.tab.locator(".card h4", has_text="alert(1)").count() == 1
+    assert found.tab.locator(".groups", has_text=EVIL).count() == 1
+    assert found.tab.locator("script").count() == 1
+    with found.tab.expect_download() as download:
+        found.tab.get_by_text(re.compile("Download these .* rows")).click()
+    rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
+    assert EVIL in [row["id"] for row in rows]
+    assert found.dialogs == []
+    assert found.complaints == []
+
+
+def test_groups_are_hidden_and_shown(opened: Callable[[Page], Opened]) -> None:
+    runs = [_run("a1", "a"), _run("a2", "a"), _run("b1", "b")]
+    found = opened(Page("runs", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    assert len(found.ids()) == 24
+    found.tab.get_by_label("a (2 runs)").uncheck()
+    found.tab.wait_for_selector("text=48 of 48 networks fit")
+    assert len(found.ids()) == 8
+    assert {*found.tab.locator(".members td:nth-child(3)").all_inner_texts()} == {"b1"}
+
+
+def test_selection_is_that_of_all_sections(opened: Callable[[Page], Opened]) -> None:
+    sections = [FrontExplorer(name, OBJECTIVES, SHOWN, [_run()]) for name in ("npu", "cpu")]
+    found = opened(Page("joint", sections))
+    first, second = found.tab.locator("section.explorer").all()
+    first.get_by_label(f"select {3:012x}").check()
+    found.tab.locator("tr.chosen").nth(1).wait_for()
+    assert second.locator("tr.chosen td:nth-child(2)").inner_text() == f"{3:012x}"
+    second.get_by_text("Clear selection").click()
+    found.tab.wait_for_selector("tr.chosen", state="detached")
+    assert found.complaints == []
+
+
+def test_fronts_of_other_tools_need_ids_and_objectives_alone(
+    opened: Callable[[Page], Opened],
+) -> None:
+    columns = {"error": metrics.known()["latency_ms"], "speed": metrics.known()["accuracy"]}
+    points = [
+        PagePoint(str(i), {"error": Quantity(i, "measured"), "speed": Quantity(i * i, "measured")},
+              on_front=True)
+        for i in range(5)
+    ]  # fmt: skip
+    found = opened(
+        Page("csv", [FrontExplorer("Fronts", list(columns), columns, [RunData("t", points)])])
+    )
+    assert found.complaints == []
+    assert found.ids() == list("01234")
+    found.limit(0, "4")  # of what is maximised: at least
+    found.tab.wait_for_selector("text=3 of 5 networks fit")
+    assert found.tab.locator(".part").count() == 1  # there are no choices
+
+
+def test_errors_have_their_intervals_and_rows_the_order_of_costs(
+    opened: Callable[[Page], Opened],
+) -> None:
+    def figures(mae: float, ms: float) -> Quantities:
+        return {
+            "mae": Quantity(mae, "measured", mae - 1, mae + 1),
+            "latency_ms": Quantity(ms, "modelled"),
+        }  # fmt: skip
+
+    points = [
+        PagePoint(str(i), figures(9.0 - i, 1.0 + i), (), i, True, figures(9.5 - i, 1.0 + i))
+        for i in range(3)
+    ]
+    names = ("mae", "latency_ms")
+    shown = {name: metrics.known()[name] for name in names}
+    found = opened(Page("run", [FrontExplorer("Front", names, shown, [RunData("run", points)])]))
+    assert found.ids() == ["0", "1", "2"]
+    cells = found.tab.locator("tr", has=found.tab.get_by_label("select 0")).locator("td")
+    assert {"9 8 to 10", "9.5 8.5 to 10.5"} <= {*cells.all_inner_texts()}
+
+
+def test_members_that_are_not_verified_are_said_to_be_so(
+    opened: Callable[[Page], Opened],
+) -> None:
+    bare = [PagePoint("a", _figures(0.5, 1.0), on_front=True), PagePoint("b", _figures(0.4, 1.0))]
+    runs = [_run("ours"), RunData("theirs", bare)]
+    found = opened(Page("both", [FrontExplorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    row = found.tab.locator("tr", has=found.tab.get_by_label("select a"))
+    cells = row.locator("td").all_inner_texts()
+    assert cells[1:5] == ["a", "theirs", NONE, "not verified"]
+    assert cells[7] == "1 0.9 to 1.1"  # its latency, searched
+    assert cells[8] == NONE
+    assert found.complaints == []
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_page_is_as_wide_as_the_window(single: Opened, width: int) -> None:
+    single.tab.set_viewport_size({"width": width, "height": 800})
+    wide = single.tab.locator(".plot .canvas").first
+    for _ in range(100):  # it is drawn again in the next frame
+        if wide.evaluate("canvas => canvas.clientWidth") <= width:
+            break
+        single.tab.wait_for_timeout(50)
+    assert single.tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def _crowd(n_runs: int, n: int) -> list[RunData]:
+    rng = np.random.default_rng(0)
+    pairs = [[(f"stages.{j}.width", option) for option in range(4)] for j in range(27)]
+    runs = []
+    for r in range(n_runs):
+        codes = rng.integers(0, 4, (n, 27)).tolist()
+        values = np.stack([rng.random(n), 1 + rng.random(n)], axis=1).tolist()
+        points = []
+        for i, ((accuracy, ms), code) in enumerate(zip(values, codes, strict=True)):
+            figures = dict(_figures(accuracy, ms))
+            for name in metrics.known().keys() - figures.keys():
+                figures[name] = figures["latency_ms"]
+            options = [pairs[j][k] for j, k in enumerate(code)]
+            on_front = i < 200
+            points.append(
+                PagePoint(f"{rng.integers(1 << 48):012x}", figures, options, i, on_front,
+                      figures if on_front else {})
+            )  # fmt: skip
+        runs.append(RunData(f"run {r}", points, f"group {r % 4}"))
+    return runs
+
+
+@pytest.mark.slow
+def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
+    page = Page("many", [FrontExplorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
+    found = opened(page)
+    size = len(render(page).encode()) / 1e6
+    seconds = float(found.tab.evaluate("document.documentElement.dataset.ready")) / 1000
+    print(f"{size:.1f} MB, opened in {seconds:.2f} s")
+    assert found.complaints == []
+    assert "100,000 of 100,000 networks fit, 4,000 of 4,000" in found.counts()
+    assert size < 17  # of all metrics that there are
+    assert seconds < 20  # 3 s on a machine that does nothing else

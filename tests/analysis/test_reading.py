@@ -1,0 +1,243 @@
+"""CSV files and what is refused of runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwnas.analysis import reading
+from hwnas.analysis import reading as foreign
+from hwnas.analysis.fronts import ComparedRun, FrontPoint, front, objectives
+from hwnas.analysis.summary import chosen_kind
+from hwnas.core.errors import ConfigError, HwnasError, RunError
+from hwnas.core.quantity import Quantity
+from tests.analysis.made import PAIR, run_of
+
+DIRECTIONS = {"accuracy": "max", "latency_ms": "min"}
+
+
+def written(folder: Path, text: str, name: str = "a.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "id,run,group,accuracy,accuracy_low,accuracy_high,latency_ms,colour\n"
+        "x,0,ours,0.9,0.88,0.91,2.5,red\n"
+        "y,0,ours,0.8,,,1,red\n"
+        "z,1,theirs,0.7,0.6,0.8,1.5,blue\n",
+    )
+    first, second = foreign.read_foreign_csv(path, PAIR)
+    assert (first.name, first.group, first.block) == ("a/ours/0", "ours", "0")
+    assert (second.name, second.group, second.block) == ("a/theirs/1", "theirs", "1")
+    assert first.scored[0].figures["accuracy"] == Quantity(0.9, "measured", 0.88, 0.91)
+    assert first.scored[1].figures["accuracy"] == Quantity(0.8, "measured", None, None)
+    assert [point.id for point in first.scored] == ["x", "y"]
+
+
+def test_one_id_may_be_in_several_runs_and_repeat_what_it_said(tmp_path: Path) -> None:
+    text = "id,run,accuracy,latency_ms\nx,0,0.9,1\nx,1,0.9,8\nx,1,0.9,8\n"
+    runs = foreign.read_foreign_csv(written(tmp_path, text), PAIR)
+    assert [[p.figures["latency_ms"].value for p in run.scored] for run in runs] == [[1.0], [8.0]]
+
+
+def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "id,verified_accuracy_fp32,verified_accuracy_int8,verified_latency_ms,verified_fits_budget\n"
+        "mixed,0.9,0.8,1,True\n"
+        "float,0.7,,2,True\n"
+        "over,0.6,0.6,9,False\n",
+    )
+    found = foreign.verified_front(path, PAIR)
+    assert found is not None
+    assert {p.id: p.figures["accuracy"].value for p in found} == {"mixed": 0.8, "float": 0.7}
+    plain = written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "plain.csv")
+    assert foreign.verified_front(plain, PAIR) is None
+
+
+def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
+    columns = ("accuracy_int8", "latency_ms", "fits_budget", "int8_over_float32_high")
+    path = written(
+        tmp_path,
+        f"id,{','.join(f'verified_{name}' for name in columns)}\n"
+        "fast,0.9,1,True,0.9\nno_faster,0.95,2,True,1.1\nalone,0.97,3,True,\n",
+    )
+    found = foreign.verified_front(path, PAIR)
+    assert [point.id for point in found or ()] == ["fast", "alone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("accuracy,latency\n0.9,1\n", "Unknown column 'latency_ms'. Did you mean 'latency'"),
+        ("accuracy,latency_ms\n", "its front is empty"),
+        ("", "Unknown column 'accuracy'"),
+        ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms is nan"),
+        ("accuracy,latency_ms\n0.9,1\n0.8,fast\n", "line 3: latency_ms must be a number"),
+        ("accuracy,latency_ms\n0.9,1\n0.8,\n", "line 3: latency_ms must be a number, got ''"),
+        ("accuracy,latency_ms\n0.9,inf\n", "latency_ms is inf"),
+        ("accuracy,latency_ms\n0.9\n", "expected 2 values"),
+        ("accuracy,latency_ms\n0.9,1,2\n", "expected 2 values"),
+        ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "'accuracy' is there twice"),
+        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not hold its value"),
+        ("id,accuracy,latency_ms\nx,0.9,1\nx,0.9,8\n", "line 3: id 'x' is there twice"),
+    ],
+)
+def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RunError) as error:
+        foreign.read_foreign_csv(written(tmp_path, text), PAIR)
+    assert message in str(error.value)
+    assert str(tmp_path / "a.csv") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "directions", "group_by", "message"),
+    [
+        (["none"], DIRECTIONS, None, "runs=none: there is no such folder or file"),
+        (["*.txt"], DIRECTIONS, None, "nothing that matches"),
+        (["a.csv", "./a.csv"], DIRECTIONS, None, "is named twice"),
+        (["a.csv"], {}, None, "does not say what is better"),
+        (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
+        (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
+        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "the wrong way round"),
+        (["a.csv"], DIRECTIONS, "sampler", "it says its groups in a column 'group'"),
+        (["folder"], DIRECTIONS, None, "no manifest.json there"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    directions: dict[str, str],
+    group_by: str | None,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "accuracy,latency_ms\n0.9,1\n")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(HwnasError) as error:
+        reading.read_runs(names, directions, group_by)
+    assert message in str(error.value)
+
+
+def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, "accuracy,latency_ms\n0.9,1\n")
+    written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "[odd].csv")
+    runs, found = reading.read_runs(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
+    assert [run.name for run in runs] == ["x/a", "y/a", "[odd]"]
+    assert [run.group for run in runs] == ["x/a", "y/a", "[odd]"]
+    assert found == PAIR
+
+
+def test_other_objectives_than_ours(tmp_path: Path) -> None:
+    path = written(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
+    (run,), names = reading.read_runs([str(path)], {"throughput": "max", "f1": "max"}, None)
+    assert [o.title for o in names] == ["throughput", "f1"]
+    assert front(run, names, "searched").mask.tolist() == [True, True]
+
+
+def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> None:
+    run = run_of("a", [[0.9, 2.0], [0.8, 3.0], [0.7, 1.0]])
+    twice = replace(run, scored=[*run.scored, *run.scored])
+    assert [point.id for point in front(twice, PAIR, "searched").points] == ["line 0", "line 2"]
+    verified = replace(run, verified=run.scored)
+    assert front(verified, PAIR, "verified").mask.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([], "its front is empty"),
+        ([FrontPoint("x", {"accuracy": Quantity(0.9, "measured")})], "x has no latency_ms"),
+        (
+            [
+                FrontPoint(
+                    "x", {n: Quantity(float("nan"), "measured") for n in ("accuracy", "latency_ms")}
+                )
+            ],
+            "accuracy of x is nan",
+        ),
+    ],
+)
+def test_front_that_says_too_little_is_refused(points: list[FrontPoint], message: str) -> None:
+    run = replace(run_of("a", [[0.9, 1.0]]), scored=points)
+    with pytest.raises(RunError, match=message):
+        front(run, PAIR, "searched")
+
+
+def test_other_data_are_refused_unless_said() -> None:
+    one, two = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
+    runs = [replace(one, data="x"), replace(two, data="y")]
+    with pytest.raises(RunError, match="a and b were not scored on the same images"):
+        reading.check_data(runs, allow_mixed=False)
+    (note,) = reading.check_data(runs, allow_mixed=True)
+    assert "mixed" in note
+    (note,) = reading.check_data([runs[0], two], allow_mixed=False)
+    assert "not known of: b" in note
+    targets = [replace(run, data="x", target=t) for run, t in zip(runs, "pq", strict=True)]
+    (note,) = reading.check_data(targets, allow_mixed=False)
+    assert "different targets: p, q" in note
+
+
+def test_what_else_differs_between_grouped_runs_is_said() -> None:
+    def made(group: str, seed: int, n_trials: int, space: str) -> ComparedRun:
+        sampler = {"name": group, "population_size": 50 if group == "nsga2" else 1}
+        config = {"sampler": sampler, "seed": seed, "n_trials": n_trials, "search_space": space}
+        return replace(run_of(f"{group}{seed}", [[0.9, 1.0]], group=group), config=config)
+
+    alike = [made("nsga2", 0, 9, "x"), made("tpe", 0, 9, "x"), made("tpe", 1, 9, "x")]
+    assert reading.check_groups(alike, "sampler") == []
+    assert reading.check_groups(alike, None) == []
+    other = [*alike[1:], made("nsga2", 1, 9, "y"), made("tpe", 2, 8, "x")]
+    assert reading.check_groups(other, "sampler") == [
+        "Runs of one group differ in more than the seed: n_trials.",
+        "Groups differ in more than sampler: search_space.",
+    ]
+
+
+def test_runs_of_one_name_that_differ_within_what_they_are_grouped_by_are_told() -> None:
+    def made(seed: int, latency_ms: float, name: str = "edge") -> ComparedRun:
+        budget = {"name": name, "latency_ms": latency_ms}
+        config = {"seed": seed, "budget": budget}
+        return replace(run_of(f"{seed}", [[0.9, 1.0]], group=name), config=config)
+
+    merged = [made(seed, limit) for seed in (0, 1) for limit in (0.1, 0.3)]
+    assert reading.check_groups(merged, "budget") == [
+        "Runs of one group differ in more than the seed: budget.latency_ms."
+    ]
+    assert reading.check_groups([made(0, 0.1), made(1, 0.3, "wide")], "budget") == []
+
+
+def test_per_cent_and_fractions_are_not_mixed() -> None:
+    runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
+    with pytest.raises(RunError, match="per cent in b, a fraction in a"):
+        reading.check_units(runs)
+
+
+def test_figures_are_verified_ones_where_all_runs_have_them() -> None:
+    def searched(name: str, *, done: bool) -> ComparedRun:
+        run = run_of(name, [[0.9, 1.0]])
+        return replace(run, directions=DIRECTIONS, verified=run.scored if done else None)
+
+    done, going = searched("a", done=True), searched("b", done=False)
+    table = run_of("c", [[0.9, 1.0]])
+    assert chosen_kind([done, table], None) == "verified"
+    assert chosen_kind([done, going], None) == "searched"
+    assert chosen_kind([done], "searched") == "searched"
+    assert chosen_kind([table], None) == "searched"
+    with pytest.raises(RunError, match="b has no verified figures"):
+        chosen_kind([done, going], "verified")
+
+
+def test_objectives_of_targets_have_their_titles() -> None:
+    names = objectives({"accuracy": "max", "npu.latency_ms": "min"})
+    assert [o.title for o in names] == ["accuracy", "npu latency [ms]"]
+    with pytest.raises(ConfigError, match="2 to 4 objectives, got 5"):
+        objectives({f"f{i}": "min" for i in range(5)})

@@ -1,0 +1,150 @@
+"""A front against a baseline: what the same accuracy costs on both."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwnas.analysis.bootstrap import BootstrapDraws
+from hwnas.analysis.fronts import Array
+from hwnas.analysis.speedup import Speedup, in_plane, speedup
+from hwnas.analysis.speedup_text import FrontLabels, sentences
+from tests.analysis.made import ACCURACY, LATENCY, random_front, run_of
+
+Points = Sequence[Sequence[float]]
+BASELINE = [(0.92, 0.1), (0.93, 0.2), (0.94, 0.6)]
+NAMES = FrontLabels("Against b (3 networks)")
+
+
+def _found(own: Points, base: Points, half: Sequence[float] = (0.0, 0.0), n: int = 200) -> Speedup:
+    a, b = (
+        in_plane(run_of(name, values, half=half), ACCURACY, LATENCY, "searched")
+        for name, values in (("a", own), ("b", base))
+    )
+    return speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(n, 0))
+
+
+def _text(found: Speedup) -> str:
+    return " ".join(sentences(found, NAMES))
+
+
+def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> None:
+    found = _found([(0.925, 0.05), (0.94, 0.3)], BASELINE)
+    whole = found.range
+    assert whole is not None
+    # 0.1/0.05 to 0.92, 0.2/0.05 to 0.925, 0.2/0.3 to 0.93, 0.6/0.3 to 0.94
+    assert [place.ratio for place in whole.places] == pytest.approx([2, 4, 2 / 3, 2])
+    assert whole.lowest.value == pytest.approx(2 / 3)
+    assert whole.highest.value == pytest.approx(4)
+    logs = np.log([4, 2 / 3, 2]) @ [0.25, 0.25, 0.5]
+    assert whole.mean.value == pytest.approx(np.exp(logs))
+    assert whole.lowest.interval is None
+    assert _text(found) == (
+        "Against b (3 networks): the front is not faster at every accuracy: at 0.9300 it needs "
+        "0.3 ms, the baseline 0.2 ms. From 0.9200 to 0.9400 accuracy it is 0.67 to 4.00 times as "
+        "fast (geometric mean 1.81; lowest 0.67)."
+    )
+
+
+def test_table_has_a_row_for_each_member_of_the_baseline() -> None:
+    found = _found([(0.925, 0.05), (0.94, 0.3)], [*BASELINE, (0.91, 0.3)])
+    first, second, third = found.rows()
+    assert first["accuracy"] == 0.92
+    assert first["baseline_latency_ms"] == 0.1
+    assert (first["front_latency_ms"], first["ratio"]) == (0.05, 2.0)
+    assert first["accuracy_gain"] == pytest.approx(0.005)
+    assert (second["baseline_id"], second["front_id"]) == ("line 1", "line 1")
+    assert second["accuracy_gain"] == pytest.approx(-0.005)
+    assert (third["front_accuracy_at_equal_cost"], third["ratio"]) == (0.94, 2.0)
+
+
+def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
+    found = _found([(0.90, 0.02), (0.93, 0.05), (0.95, 0.3)], BASELINE, half=(0.001, 0.0))
+    text = _text(found)
+    assert text.startswith(
+        "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is 2.00 to 4.00 times "
+        "faster (geometric mean 2.83, 95 % 2."
+    )
+    assert "lowest 2.00 at 0.9200, 95 % 0.67 to 2.00)" in text  # 0.93 may be below 0.93 at 0.2 ms
+    assert "Within the intervals it may be no faster at some accuracy." in text
+    assert "Above 0.9400 only the front goes on, to 0.9500 at 0.3 ms." in text
+    assert "Below 0.1 ms only the front has networks, from 0.9000 at 0.02 ms." in text
+    content = found.to_json()
+    assert content["lowest_at"]["accuracy"] == 0.92
+    value, low, high = content["lowest_ratio"]
+    assert low < value <= high
+
+
+def test_baseline_higher_than_the_front_is_not_comparable_there() -> None:
+    found = _found([(0.935, 0.1)], BASELINE, half=(0.0005, 0.0))
+    text = _text(found)
+    assert "from 0.9200 to 0.9350 accuracy the front is as fast or faster, 1.00 to 6.00" in text
+    assert "The front does not reach 0.9400, which the baseline has at 0.6 ms" in text
+    assert "its highest is 0.9350." in text
+    rows = found.rows()
+    assert [row["accuracy"] for row in rows] == [0.92, 0.93, 0.935, 0.94]
+    assert rows[2]["accuracy_gain"] is None  # where the front ends, no member of the baseline
+    assert rows[3]["ratio"] is rows[3]["front_id"] is None
+
+
+def test_front_above_the_baseline_and_far_below_it() -> None:
+    above = _found([(0.96, 0.15)], BASELINE)
+    assert above.range is not None
+    assert above.range.worst.quality == 0.92
+    assert "at 0.9200 it needs 0.15 ms, the baseline 0.1 ms" in _text(above)
+    assert "Below 0.15 ms only the baseline has networks, from 0.9200 at 0.1 ms." in _text(above)
+    assert above.rows()[0]["accuracy_gain"] is None  # nothing so cheap
+    below = _found([(0.8, 0.01), (0.9, 0.05)], BASELINE, half=(0.001, 0.0))
+    assert below.range is None
+    assert _text(below) == (
+        "Against b (3 networks): the front reaches no accuracy of the baseline: its highest is "
+        "0.9000, the lowest there 0.9200."
+    )
+    assert below.to_json()["range"] is None
+
+
+def test_single_members_equal_fronts_and_empty_ones() -> None:
+    one = _found([(0.93, 0.1)], [(0.92, 0.3)])
+    assert _text(one) == (
+        "Against b (3 networks): at 0.9200 accuracy the front is 3.00 times faster (lowest 3.00 at "
+        "0.9200). Above 0.9200 only the front goes on, to 0.9300 at 0.1 ms."
+    )
+    assert "the front costs the same as the baseline" in _text(_found(BASELINE, BASELINE))
+    nothing = in_plane(replace(run_of("x", []), verified=[]), ACCURACY, LATENCY, "verified")
+    other = in_plane(run_of("b", BASELINE), ACCURACY, LATENCY, "searched")
+    empty = speedup(nothing, other, ACCURACY, LATENCY)
+    assert "the front has no network that fits the budget" in _text(empty)
+    assert [row["ratio"] for row in empty.rows()] == [None] * 3
+    assert "the baseline has no network" in _text(speedup(other, nothing, ACCURACY, LATENCY))
+
+
+def test_lowest_and_highest_are_those_of_a_fine_grid() -> None:
+    own, base = (_front(seed) for seed in (1, 2))
+    found = _found(own.tolist(), base.tolist()).range
+    assert found is not None
+    low, high = found.places[0].quality, found.places[-1].quality
+    grid = np.linspace(low, high, 20_001)
+    ratios = np.array([_price(base, q) / _price(own, q) for q in grid])
+    assert found.lowest.value == pytest.approx(ratios.min())
+    assert found.highest.value == pytest.approx(ratios.max())
+    assert found.mean.value == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-3)
+
+
+def _front(seed: int) -> Array:
+    points = random_front(seed, 40)
+    return np.stack([points[:, 0], 0.1 + points[:, 1]], axis=1)
+
+
+def _price(points: Array, quality: float) -> float:
+    return float(points[points[:, 0] >= quality, 1].min())
+
+
+def test_a_network_on_both_is_drawn_once() -> None:
+    # A front that is the baseline's own networks is as fast in every draw, if both know the ids.
+    values = [(0.9, 0.1), (0.92, 0.3)]
+    run = run_of("a", values, half=(0.01, 0.0))
+    a, b = (in_plane(run, ACCURACY, LATENCY, "searched") for _ in range(2))
+    found = speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(200, 0))
+    assert found.range is not None
+    assert found.range.lowest.interval == (1.0, 1.0)

@@ -1,0 +1,361 @@
+"""Tables, the frame, sentences, LaTeX and figures."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
+from hwnas.analysis import comparison_figures as pictures
+from hwnas.analysis import fronts as frame
+from hwnas.analysis import indicators, tables
+from hwnas.analysis import text as latex
+from hwnas.analysis import text as narrative
+from hwnas.analysis.fronts import ComparedRun, Objective, ReferenceFrame, front
+from hwnas.analysis.summary import Comparison, compare
+from hwnas.core.errors import ConfigError
+from hwnas.core.quantity import Quantity
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.tasks.metrics import column
+from tests.analysis.made import ACCURACY, LATENCY, PAIR, run_of
+
+A = run_of("a", [[0.9, 4.0], [0.8, 2.0], [0.6, 1.0]], half=(0.01, 0.1))
+B = run_of("b", [[0.85, 2.0], [0.7, 1.5]])
+
+
+def grouped(n: int, *, gap: float = 0.02) -> Comparison:
+    """Return two groups of ``n`` runs of the same seeds; the first is better."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for seed in range(n):
+        base = rng.random(3) * 0.01
+        for group, lift in (("good_one", gap), ("bad&one", 0.0)):
+            rows = [[0.5 + 0.1 * i + lift + x, 1.0 + i] for i, x in enumerate(base.tolist())]
+            runs.append(run_of(f"{group}{seed}", rows, group=group, block=str(seed)))
+    return compare(runs, PAIR, "searched")
+
+
+def test_frame_spans_all_points_and_a_tenth_beyond() -> None:
+    found = frame.spanned(np.array([[0.9, 4.0], [0.5, 2.0]]), PAIR)
+    assert found.ideal == pytest.approx([0.9, 2.0])
+    assert found.reference == pytest.approx([0.46, 4.2])
+    assert found.normalised(np.array([[0.9, 4.2]])) == pytest.approx(np.array([[0.0, 1.0]]))
+    assert found.volume == pytest.approx(0.44 * 2.2)
+
+
+def test_frame_of_one_point_has_a_volume() -> None:
+    found = frame.spanned(np.array([[0.9, 0.0]]), PAIR)
+    assert found.reference == pytest.approx([0.81, 0.1])
+    comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
+    assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
+    assert "A front of one point: a." in " ".join(narrative.sentences(comparison))
+
+
+def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
+    first = compare([A, B], PAIR, "searched")
+    path = tmp_path / "comparison.json"
+    path.write_text(json.dumps(first.to_json()))
+    again = frame.read_frame(path, PAIR)
+    later = compare([A], PAIR, "searched", again)
+    assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
+    assert "that of" in " ".join(narrative.method(later))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "the whole is a list of 2"),
+        ("ideal: {accuracy: 1}\nreference: {accuracy: 0}", "each of accuracy, latency_ms"),
+        (
+            "ideal: {accuracy: 0.5, latency_ms: 1}\nreference: {accuracy: 0.9, latency_ms: 2}",
+            "must be worse than the ideal",
+        ),
+        ("ideal: {accuracy: yes, latency_ms: 1}", "'ideal' must give a number"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "frame.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        frame.read_frame(path, PAIR)
+    with pytest.raises(ConfigError, match="no such file"):
+        frame.read_frame(tmp_path / "none", PAIR)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ((0.79, 0.83), (0.7, 0.78), "don't overlap"),
+        ((0.79, 0.83), (0.75, 0.8), "overlap: within"),
+        ((0.77, 0.795), (0.8, 0.8), "the second lies above"),
+    ],
+)
+def test_intervals_are_told_apart_on_both_sides(
+    first: tuple[float, float], second: tuple[float, float], words: str
+) -> None:
+    intervals = [{narrative._MAIN: ends} for ends in (first, second)]
+    found: Any = SimpleNamespace(uncertainty=SimpleNamespace(intervals=intervals))
+    assert words in narrative._overlap(found, 0, 1)
+
+
+def test_ladder_holds_the_upper_end_against_the_limit() -> None:
+    fronts = [front(run, PAIR, "searched") for run in (A, B)]
+    rows = tables.ladder(fronts, PAIR)
+    limits = [*dict.fromkeys(row["limit"] for row in rows)]
+    assert (limits[0], limits[-1]) == (1.1, 4.1)
+    best = {(row["limit"], row["run"]): row["accuracy"] for row in rows}
+    assert best[1.1, "a"] == 0.6
+    assert best[1.1, "b"] is None
+    assert best[4.1, "a"] == 0.9
+    for limit in limits:
+        fitting = [acc for acc, ms in ((0.9, 4.1), (0.8, 2.1), (0.6, 1.1)) if ms <= limit]
+        assert best[limit, "a"] == max(fitting)
+
+
+def test_what_an_accuracy_costs() -> None:
+    fronts = [front(run, PAIR, "searched") for run in (A, B)]
+    rows = tables.needed(fronts, PAIR)
+    for row in rows:
+        own = {"a": [(0.9, 4.0), (0.8, 2.0), (0.6, 1.0)], "b": [(0.85, 2.0), (0.7, 1.5)]}
+        paid = [ms for acc, ms in own[row["run"]] if acc >= row["at_least"]]
+        assert row["value"] == (min(paid) if paid else None)
+    assert {row["at_least"] for row in rows} >= {0.6, 0.85, 0.9}
+
+
+def _searched() -> ComparedRun:
+    points = [[0.5, 3.0], [0.6, 3.0], [0.6, 3.0], [0.7, 9.0], [0.9, 1.0]]
+    candidates = []
+    for trial, (accuracy, latency) in enumerate(points):
+        figures = {
+            "accuracy": Quantity(accuracy, "measured"),
+            "latency_ms": Quantity(latency, "table"),
+        }
+        genotype = Genotype("space", (("a", int(100 * accuracy)),))
+        reason = "too slow" if latency > 5 else ""
+        candidates.append(Candidate(trial, genotype, figures, {}, reason))
+    scored = run_of("a", points[:3] + points[4:]).scored
+    kept = [c for c in candidates if not c.reason]
+    named = [type(p)(c.id, p.figures) for p, c in zip(scored, kept, strict=True)]
+    seconds = {trial: float(trial) for trial in range(5)}
+    return ComparedRun("a", {}, named, group="a", candidates=candidates, seconds=seconds)
+
+
+def test_convergence_counts_networks_once_and_only_what_fits() -> None:
+    run = _searched()
+    box = frame.ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
+    rows = tables.convergence([run], box, PAIR)
+    assert [row["trials"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["evaluations"] for row in rows] == [1, 2, 2, 2, 3]
+    assert [row["seconds"] for row in rows] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    shares = [row["hypervolume_share"] for row in rows]
+    assert shares == pytest.approx([0.35, 0.42, 0.42, 0.42, 0.81])
+
+
+def test_attainment_surfaces_say_what_how_many_reach() -> None:
+    runs = [
+        run_of(str(i), [[0.5 + 0.1 * i, 1.0], [0.9, 2.0]], group="g", block=str(i))
+        for i in range(4)
+    ]
+    fronts = [front(run, PAIR, "searched") for run in runs]
+    found = {s.percentile: s.points for s in indicators.surfaces(fronts, ACCURACY, [LATENCY])}
+    # At 1 ms, 0.8 is reached by one of four runs, 0.7 by two, 0.6 by three.
+    for percentile, accuracy in ((25, 0.8), (50, 0.7), (75, 0.6)):
+        assert found[percentile] == pytest.approx(np.array([[1.0, accuracy], [2.0, 0.9]]))
+    assert indicators.surfaces(fronts[:1], ACCURACY, [LATENCY]) == []
+
+
+def test_sentences_say_what_is_significant_and_what_is_not() -> None:
+    clear = " ".join(narrative.sentences(grouped(8)))
+    assert "good_one against bad&one: hypervolume share higher in 100% of pairs" in clear
+    assert "paired by seed: p = 0.008, by Holm 0.008: significant." in clear
+    none = " ".join(narrative.sentences(grouped(8, gap=0.0)))
+    assert "by Holm 1.000: not significant." in none
+    few = " ".join(narrative.sentences(grouped(4)))
+    assert "not significant" in few
+    assert "Too few runs for a test: 4 and 4 of them cannot give p below 0.125" in few
+    alone = " ".join(narrative.sentences(compare([A, B], PAIR, "searched")))
+    assert "Each group has one run" in alone
+
+
+def test_true_front_is_what_distances_refer_to() -> None:
+    truth = np.array([[0.95, 1.0]])
+    found = compare([A], PAIR, "searched", true_front=truth)
+    assert found.found[0]["epsilon_additive"] > 0
+    assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
+    assert "the given true front (1 points; their hypervolume share is " in " ".join(
+        narrative.method(found)
+    )
+
+
+def test_growth_is_read_off_at_round_numbers_and_at_the_end() -> None:
+    runs = {"a": ("x", [(1, 0.1), (15, 0.2), (30, 0.3)]), "b": ("x", [(10, 0.3), (12, 0.4)]),
+            "c": ("y", [(30, 0.5)])}  # fmt: skip
+    rows = [
+        {"run": run, "group": group, "evaluations": n, "hypervolume_share": share}
+        for run, (group, steps) in runs.items()
+        for n, share in steps
+    ]
+    assert tables.growth(rows) == {
+        10: {"x": pytest.approx(0.2), "y": 0.0},
+        20: {"x": None, "y": 0.0},  # of half of the group alone
+        None: {"x": pytest.approx(0.35), "y": 0.5},
+    }
+    assert tables.growth([]) == {}
+
+
+def test_verification_of_many_fronts_is_one_sentence() -> None:
+    rows = [
+        {"run": f"r{i}", "n_members": 10, "n_left": i, "hypervolume_share_searched": 0.5,
+         "hypervolume_share_verified": 0.5 - 0.01 * i, "median_change_accuracy": 0.0}
+        for i in range(7)
+    ]  # fmt: skip
+    assert len([*narrative.verified(rows[:6])]) == 6
+    (sentence,) = narrative.verified(rows)
+    assert "7 fronts by -0.0300 on the median, -0.0600 to +0.0000; 21 of 70 members" in sentence
+
+
+def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
+    figures = {"accuracy": Quantity(0.9, "measured"), "latency_ms": Quantity(1.0, "measured")}
+    verified = {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
+    members = [
+        Member(Candidate(0, Genotype("s", ()), figures), verified, {}, {}, (), on, near)
+        for on, near in ((True, False), (False, True), (False, False))
+    ]
+    run = replace(run_of("a", [(0.9, 1.0)]), members=members)
+    frame = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
+    (row,) = tables.verification([run], frame)
+    assert (row["n_members"], row["n_left"]) == (3, 1)
+
+
+def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
+    text = latex.indicators(grouped(3))
+    assert r"good\_one & 3 & " in text
+    assert r"bad\&one & 3 & " in text
+    assert text.count(r"\\") == 1 + 2 * 2
+    assert text.count(r"\pm") == 2 * 5
+    assert latex.escaped("a_b\\{x}%~^#$&<") == (
+        r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"
+    )
+    assert latex.escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
+    single = latex.indicators(compare([A, B], PAIR, "searched"))
+    assert single.count(r"\scriptsize") == 2 * 5
+
+
+def test_json_has_no_numbers_that_json_lacks() -> None:
+    comparison = compare([run_of("a", [[0.0, 1.0], [0.5, 2.0]])], PAIR, "searched")
+    assert math.isnan(comparison.found[0]["epsilon_multiplicative"])
+    text = json.dumps(comparison.to_json(), allow_nan=False)
+    assert json.loads(text)["runs"][0]["epsilon_multiplicative"] is None
+
+
+def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
+    comparison = grouped(6)
+    box = comparison.yardstick.frame
+    args = (comparison.fronts, box, ACCURACY, [LATENCY])
+    first, again = pictures.fronts(*args), pictures.fronts(*args)
+    assert first == again
+    svg = first["svg"].decode()
+    assert ">latency [ms]</text>" in svg
+    assert "bad&amp;one" in svg
+    surfaces = indicators.surfaces(comparison.fronts, ACCURACY, [LATENCY])
+    assert "good_one (6 runs)" in pictures.attainment(surfaces, box)["svg"].decode()
+
+
+def _svg(
+    values: Sequence[Sequence[float]], names: Sequence[str], box: ReferenceFrame | None = None
+) -> str:
+    compared = [front(run_of(name, values), PAIR, "searched") for name in names]
+    box = box or frame.spanned(np.array(values), PAIR)
+    return pictures.fronts(compared, box, ACCURACY, [LATENCY])["svg"].decode()
+
+
+def _height(line: Line2D, x: float) -> float | None:
+    """Return how high a staircase is drawn at a place."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(np.asarray(line.get_path().vertices)):
+        if y0 == y1 and min(x0, x1) < x < max(x0, x1):
+            return float(y0)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "far", "reached", "beyond"),
+    [
+        ("latency_ms", [(0.6, 1), (0.8, 5), (0.9, 9)], 12, {3: 0.6, 7: 0.8}, {0.7: None, 10: 0.9}),
+        (
+            "throughput_ips",
+            [(0.9, 1), (0.8, 5), (0.6, 9)],
+            0.5,
+            {3: 0.8, 7: 0.6},
+            {0.7: 0.9, 10: None},
+        ),
+    ],
+)
+def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
+    name: str,
+    values: list[tuple[float, float]],
+    far: float,
+    reached: dict[float, float],
+    beyond: dict[float, float | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cost, names = Objective(name, column(name).maximise), ("accuracy", name)
+    runs = [
+        run_of(f"{i}", [(q - i / 10, x) for q, x in values], group="own", names=names)
+        for i in range(4)
+    ]
+    runs += [run_of(f"far{i}", [(0.91, far)], group="far", names=names) for i in range(2)]
+    fronts = [front(run, (ACCURACY, cost), "searched") for run in runs]
+    box = frame.spanned(np.concatenate([f.values for f in fronts]), (ACCURACY, cost))
+    drawn: list[Drawing] = []
+    monkeypatch.setattr(pictures, "_saved", drawn.append)
+    pictures.fronts(fronts, box, ACCURACY, [cost])
+    pictures.attainment(indicators.surfaces(fronts, ACCURACY, [cost]), box)
+    (own,), (surface,) = (figure.axes for figure in drawn)
+    (shade,) = surface.collections[0].get_paths()
+    for x, height in reached.items():
+        assert _height(own.lines[0], x) == height
+        assert _height(surface.lines[0], x) == pytest.approx(height - 0.1)  # the second of four
+        assert shade.contains_point((x, height - 0.05))
+        assert not shade.contains_point((x, height + 0.05))
+    for x, highest in beyond.items():
+        assert _height(surface.lines[0], x) == (highest and pytest.approx(highest - 0.1))
+
+
+def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
+    svg = _svg([[0.9, 100.0], [0.8, 0.5]], ["$x", "<b>$y$</b>"])
+    assert ">&lt;b&gt;$y$&lt;/b&gt;</text>" in svg
+    assert ">10</text>" in svg
+    assert "mathdefault" not in svg
+
+
+def test_axes_end_at_the_reference_point() -> None:
+    values = [[0.9, 4.0], [0.88, 3.0], [0.5, 1.0]]
+    box = ReferenceFrame(PAIR, np.array([0.9, 1.0]), np.array([0.85, 3.5]), "given")
+    assert ">0.60</text>" in _svg(values, ["a"])
+    assert ">4.0</text>" in _svg(values, ["a"])
+    ended = _svg(values, ["a"], box)
+    assert ">0.60</text>" not in ended
+    assert ">4.0</text>" not in ended
+    assert ">0.88</text>" in ended
+
+
+@pytest.mark.parametrize("letters", [5, 25, 45])
+def test_legends_are_no_wider_than_the_figure(letters: int) -> None:
+    svg = _svg([[0.9, 4.0], [0.5, 1.0]], [f"{i} {'n' * letters}" for i in range(6)])
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', svg)[0])
+    places = [float(x) for x in re.findall(r'x="([-\d.]+)"[^>]*>\d n+</text>', svg)]
+    assert len(places) == 6
+    assert min(places) > 0
+    assert max(places) + letters * 4 < width  # four points at least a letter

@@ -1,0 +1,360 @@
+"""Early exits, from the search to what is delivered."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from hwnas.__main__ import run
+from hwnas.core.quantity import Quantity
+from hwnas.core.run_folder import RunFolder
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.reading import read_study
+from hwnas.tasks.predictions import EXITS, ExitPredictionRecord, packed_each
+from hwnas.workflows.search import cascades
+
+SPACE = Path(__file__).parents[1] / "models" / "families" / "exits.yaml"
+OPTIONS = (
+    "+target=npu", "trained.fidelities=[1]", "train.epochs=2", "finish.n_least=2",
+    "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=4", "study.workers=1",
+    "budget=none", "budget.latency_ms=10",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``run`` over networks with an exit, and one export."""
+    folder = tmp_path_factory.mktemp("exits")
+    raw = yaml.safe_load(SPACE.read_text())
+    del raw["choices"]["exits.0.active"]
+    raw["fixed"]["exits.0.active"] = 1
+    (folder / "leaving.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.MonkeyPatch.context() as patch, (folder / "printed").open("w") as printed:
+        patch.setattr(sys, "argv", ["hwnas"])
+        patch.setattr(sys, "stdout", printed)
+        patch.setenv("COLUMNS", "1000")
+        assert run(["search", *OPTIONS, *_places(folder)]) == 0
+        words = [f"run={folder / 'run'}", f"dir={folder / 'out'}", "pick=most_accurate"]
+        assert run(["export", *words, "max_exit_drop=2", "max_int8_drop=100"]) == 0
+    return folder
+
+
+def _places(folder: Path) -> list[str]:
+    return [
+        f"search_space={folder / 'leaving.yaml'}", f"run.dir={folder / 'run'}",
+        f"run.supernets={folder / 'networks'}",
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def _rows(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _exported(root: Path) -> Path:
+    (proof,) = (root / "out").rglob("proof.json")
+    return proof.parent
+
+
+def _proof(folder: Path) -> Row:
+    found: Row = json.loads((folder / "proof.json").read_text())
+    return found
+
+
+def test_search_says_what_leaving_early_comes_to(root: Path) -> None:
+    members = {row["id"]: row for row in _rows(root / "run" / "front.csv")}
+    rows = _rows(root / "run" / "exits.csv")
+    assert {row["id"] for row in rows} == {*members}
+    for row in rows:
+        member = members[row["id"]]
+        assert float(row["latency_ms"]) == float(member["verified_latency_ms"])
+        worst, expected = float(row["latency_ms"]), float(row["verified_expected_latency_ms"])
+        assert 0 < expected <= worst
+        assert row["verified_expected_latency_ms_source"] == "compiler-estimate"
+        low, high = (row[f"verified_expected_latency_ms_{end}"] for end in ("low", "high"))
+        assert float(low) <= expected <= float(high)
+        assert float(row["verified_accuracy_at_end"]) == float(member["verified_accuracy_int8"])
+        # The whole network without exits takes less than segment by segment to the end.
+        assert float(member["latency_ms"]) == pytest.approx(worst, rel=0.1)
+    printed, page = (root / "printed").read_text(), (root / "run" / "report.html").read_text()
+    assert "with exits: leaving early takes" in printed
+    assert "exits.csv" in printed
+    assert "Early exits" in page
+    assert "Leaving early, beside running to the end" in page
+
+
+def test_members_are_kept_segment_by_segment(root: Path) -> None:
+    for row in _rows(root / "run" / "front.csv"):
+        made = _made(root, row["id"])
+        assert {".tflite", ".segment0.tflite", ".segment1_vela.tflite"} <= {*made["files"]}
+        parts = [figures["latency_ms"][0] for figures in made["segments"]]
+        assert len(parts) == 2
+        assert made["figures"]["latency_ms"][0] == pytest.approx(sum(parts))
+
+
+def _made(root: Path, genotype_id: str) -> Row:
+    found: Row = json.loads((root / "run" / "models" / f"{genotype_id}.json").read_text())
+    return found
+
+
+def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> None:
+    again = tmp_path / "run"
+    shutil.copytree(root / "run", again)
+    (again / "exits.csv").unlink()
+    places = [place for place in _places(root) if not place.startswith("run.dir")]
+    assert run(["search", *OPTIONS, *places, f"run.resume={again}"]) == 0
+    assert (again / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_what_images_cost_on_the_average_is_searched_for_and_limited(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def searched(name: str, limit: float) -> tuple[int, list[Row]]:
+        places = [place for place in _places(root) if not place.startswith("run.dir")]
+        words = [f"run.dir={root / name}", f"budget.expected_latency_ms={limit}"]
+        objectives = "objectives=[accuracy,expected_latency_ms]"
+        code = run(["search", *OPTIONS, *places, *words, objectives])
+        found = pq.read_table(root / name / "candidates.parquet").to_pylist()
+        return code, sorted(found, key=lambda row: float(row["expected_latency_ms"]))
+
+    code, rows = searched("expected", 10)
+    assert code == 0
+    for row in rows:
+        low, value, high = (row[f"expected_latency_ms{end}"] for end in ("_low", "", "_high"))
+        assert 0 < low <= value <= high <= row["latency_ms"] * (1 + 1e-9)
+        assert row["expected_latency_ms_source"] == "compiler-estimate"
+    assert any(row["expected_latency_ms"] < 0.999 * row["latency_ms"] for row in rows)
+    left = {
+        (r["id"], r["verified_expected_latency_ms"]) for r in _rows(root / "expected/exits.csv")
+    }
+    for member in _rows(root / "expected" / "front.csv"):
+        assert (member["id"], member["verified_expected_latency_ms"]) in left
+    assert "mean ms" in capsys.readouterr().out
+    limit = (rows[0]["expected_latency_ms_high"] + rows[-1]["expected_latency_ms_high"]) / 2
+    code, rows = searched("limited", limit)
+    assert code == 0
+    for row in rows:
+        over = row["expected_latency_ms_high"] > limit
+        assert (row["state"] == "infeasible") == over
+        assert ("expected_latency_ms" in row["reason"]) == over
+    assert {row["state"] for row in rows} == {"complete", "infeasible"}
+
+
+@pytest.mark.slow
+def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_path: Path) -> None:
+    """Nothing that breaks a limit is proposed once something fits, as where costs are known."""
+    places = [
+        f"search_space={root / 'leaving.yaml'}", f"run.dir={tmp_path / 'run'}",
+        f"run.supernets={root / 'networks'}",
+    ]  # fmt: skip
+    every = pq.read_table(root / "run" / "candidates.parquet").to_pylist()
+    limit = sorted(row["latency_ms"] for row in every)[2] * 1.001
+    words = [f"budget.latency_ms={limit}", "objectives=[accuracy,expected_latency_ms]"]
+    sampler = "sampler.n_startup_trials=3"
+    assert run(["search", *OPTIONS, *places, *words, sampler, "n_trials=5"]) == 0
+    rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
+    assert {row["state"] for row in rows} == {"complete"}
+    proposals = [read_study(tmp_path / "run" / "study.db").proposals[i] for i in range(5)]
+    assert all(p.n_costed for p in proposals)
+    assert all(p.costs for p in proposals if p.phase == "gain")
+
+
+def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:
+    proof = _proof(_exported(root))
+    checks = {check["name"]: check for check in proof["checks"]}
+    names = {"exits.whole", "exits.0.error", "exits.expected_latency_ms", "exits.budget.latency_ms"}
+    assert names <= {*checks}
+    assert all(check["holds"] for check in checks.values())
+    assert checks["exits.whole"]["found"] == 0
+    leaving = proof["exits"]
+    total = sum(cost["latency_ms"][0] for cost in leaving["costs"])
+    assert checks["exits.budget.latency_ms"]["found"] == pytest.approx(total)
+    assert total > proof["figures"]["latency_ms"][0]  # of the whole network, without exits
+    made = _made(root, proof["model"]["id"])
+    assert leaving["worst"]["latency_ms"][0] == made["figures"]["latency_ms"][0]
+    card = (_exported(root) / "MODEL_CARD.md").read_text()
+    assert "## Early exits" in card
+    assert "`segment1.vela.tflite` | of segment 1, as `model.vela.tflite`" in card
+
+
+def test_runner_stops_early(root: Path, tmp_path: Path) -> None:
+    folder = _exported(root)
+    pixels = np.load(folder / "images.npz")["pixels"]
+    np.save(tmp_path / "images.npy", pixels)
+    answers: dict[float, list[str]] = {}
+    said = json.loads((folder / "exits.json").read_text())
+    for threshold in (said["thresholds"][0], 0.0, 2.0):
+        own = tmp_path / f"at {threshold}"
+        shutil.copytree(folder, own)
+        (own / "exits.json").write_text(json.dumps(said | {"thresholds": [threshold]}))
+        done = subprocess.run(
+            [sys.executable, own / "run_exits.py", tmp_path / "images.npy"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        answers[threshold] = done.stdout.split()
+        left = [*map(int, done.stderr.splitlines()[-1].split(": ")[1].split())]
+        assert sum(left) == len(pixels)
+        if threshold in (0.0, 2.0):
+            assert left == ([len(pixels), 0] if threshold == 0 else [0, len(pixels)])
+        else:
+            share = _proof(folder)["exits"]["found"]["left"][0][0]
+            assert left[0] / len(pixels) == pytest.approx(share, abs=0.1)
+    whole = subprocess.run(
+        [sys.executable, folder / "run_tflite.py", tmp_path / "images.npy"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answers[2.0] == whole.stdout.split()
+    assert answers[0.0] != answers[2.0]
+
+
+def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _exported(root)
+    assert run(["verify", str(folder), "+target=npu"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 segments in a row on 256 images: exits.whole 0," in printed
+    assert "Leaving early:" in printed
+    assert "Segments in a row on npu" in printed
+    assert printed.count("The compiler gave the same file.") == 2
+
+
+def test_verify_sees_segments_of_another_network(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "changed"
+    shutil.copytree(_exported(root), own)
+    proof = _proof(own)
+    proof["exits"]["found"]["left"][0][0] *= 0.5
+    (own / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(own)]) == 1
+    assert "exits.left" in capsys.readouterr().err
+    proof["exits"]["outputs"] = ["exits.0.classifier", "stem"]
+    (own / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(own)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be read" in line
+
+
+REFUSED = [
+    (
+        ["+target=npu", "search_space=tiny", "objectives=[accuracy,expected_latency_ms]"],
+        "of networks that images leave early, and this search space has no exits: say latency_ms",
+    ),
+    (
+        ["+target=[npu,ethos_u85_256]", "objectives=[accuracy,expected_energy_mj]"],
+        "expected_energy_mj: of one target at a time",
+    ),
+    (["+target=cpu"], "has exits, which target 'cpu' (tvm) does not run"),
+    (["+target=npu", "accuracy=supernet"], "accuracy=supernet: supernets have no exits"),
+    (
+        ["+target=npu", "dataset=digit_angles", "task=regression"],
+        "networks with exits must say how sure they are",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_exits_do_not_go_with(
+    root: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [place for place in _places(root) if not place.startswith("run.dir")]
+    assert run(["search", *places, f"run.dir={root / 'refused'}", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not (root / "refused").exists()
+
+
+@pytest.mark.slow
+def test_exits_and_bits_fit_another_budget(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = max(_rows(root / "run" / "front.csv"), key=lambda row: float(row["latency_ms"]))
+    words = [f"run={root / 'run'}", f"id={member['id']}", f"dir={tmp_path}"]
+    words += ["max_int8_drop=100", "max_exit_drop=3"]
+    assert run(["compress", *words, "budget.expected_energy_mj=10"]) == 2
+    has = re.search(
+        r"fits the budget as it is: expected_energy_mj (\S+) of", capsys.readouterr().err
+    )
+    assert has is not None
+    limit = 0.95 * float(has[1])
+    assert run(["compress", *words, f"budget.expected_energy_mj={limit}"]) == 0
+    assert "expected energy [mJ]" in capsys.readouterr().out
+    (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
+    proof = _proof(folder)
+    checks = {check["name"]: check for check in proof["checks"]}
+    assert checks["exits.budget.expected_energy_mj"]["found"] <= limit
+    assert proof["budget"]["expected_energy_mj"]["margin"] >= 0
+    assert any(row.get("weight_bits", 8) < 8 for row in proof["model"]["operators"])
+    assert run(["verify", str(folder), "+target=npu"]) == 0
+    impossible = [f"dir={tmp_path / 'none'}", "budget.expected_energy_mj=1e-6"]
+    assert run(["compress", *words, *impossible]) == 2
+    assert "points lost at exits (max_exit_drop) do not suffice" in capsys.readouterr().err
+
+
+def test_pruned_exits_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"run={root / 'run'}", f"dir={root / 'pruned'}", "prune=0.3"]
+    assert run(["export", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "networks with exits are not pruned; leave prune out" in line
+
+
+def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = [*_places(root)[:1], f"run.supernets={root / 'networks'}"]
+    assert run(["train", "dataset=digits", *places, f"run.dir={root / 'supernet'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has exits, which supernets do not have" in line
+
+
+@pytest.mark.slow
+def test_a_cpu_runs_segments_by_onnxruntime(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
+    options = [*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3"]
+    places = [f"run.dir={tmp_path / 'run'}", f"table.dir={tmp_path}", *_places(root)[::2]]
+    assert run(["search", *words, *options, *places]) == 0
+    rows = _rows(tmp_path / "run" / "exits.csv")
+    assert {row["verified_expected_latency_ms_source"] for row in rows} == {"measured"}
+    assert run(["export", f"run={tmp_path / 'run'}", f"dir={tmp_path}", "max_exit_drop=100"]) == 0
+    (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
+    assert (folder / "segment1.fp32.onnx").is_file()
+    np.save(tmp_path / "images.npy", np.load(folder / "images.npz")["pixels"])
+    done = subprocess.run(
+        [sys.executable, folder / "run_exits.py", tmp_path / "images.npy"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert len(done.stdout.split()) == 256
+    capsys.readouterr()
+    assert run(["verify", str(folder)]) == 0
+    assert "2 segments in a row on 256 images" in capsys.readouterr().out
+
+
+def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:
+    candidate = Candidate(0, Genotype("s", ()), {})
+    sure = ExitPredictionRecord(np.ones(8, np.bool_), np.ones(8))
+    answers = packed_each(["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")})
+    (tmp_path / EXITS.format(candidate.id)).parent.mkdir(parents=True)
+    RunFolder(tmp_path).write_bytes(EXITS.format(candidate.id), answers)
+    costs = {name: Quantity(1.0, "measured") for name in ("latency_ms", "energy_mj")}
+    for high, n in ((0.9, 1), (1.1, 0)):
+        details = {RATIOS[-1]: high}
+        member = Member(candidate, costs, details, {}, segments=[costs] * 2)
+        assert len(cascades.exits_of_target(RunFolder(tmp_path), [member]).networks) == n

@@ -1,0 +1,729 @@
+"""``export`` and ``verify`` as their users start them."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import py_compile
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import onnx
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+import hwnas
+from hwnas.__main__ import run
+from hwnas.core.errors import ConfigError
+from hwnas.export import folder as signing
+from hwnas.export.checks import Check
+from hwnas.export.folder import BUILDING
+from hwnas.export.runtimes import load_module
+from tests.conftest import SHARED_WEIGHTS, few_of
+from tests.core.unusable import CHANGES, edit
+from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
+from tests.models.int8.networks import coarsely
+
+QUICK = (
+    "+target=npu",
+    "search_space=tiny",
+    "train.epochs=2",
+    *SHARED_WEIGHTS,
+    "n_trials=10",
+    "budget=none",
+)
+_LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a search."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        arguments = [*QUICK, f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
+        assert run(["search", *arguments]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def exported(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an export."""
+    root = tmp_path_factory.mktemp("exports") / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        assert (
+            run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={root}"]) == 0
+        )
+    (folder,) = [path for path in root.iterdir() if path.is_dir()]
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def members(searched: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = json.loads((searched / "front.json").read_text())["members"]
+    return rows
+
+
+def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -> None:
+    proof = json.loads((exported / "proof.json").read_text())
+    row = next(row for row in members(searched) if row["id"] == exported.name)
+    staying = [m["verified_accuracy_int8"] for m in members(searched) if m["verified_on_front"]]
+    assert row["verified_accuracy_int8"] == max(staying)  # type: ignore[type-var]
+    tflite = proof["artefacts"]["model.int8.tflite"]
+    assert tflite["accuracy"][0] == row["verified_accuracy_int8"]
+    assert proof["figures"]["latency_ms"][0] == row["verified_latency_ms"]
+    assert proof["files"]["model.int8.tflite"] == row["tflite_sha256"]
+    assert proof["files"]["model.vela.tflite"] == row["tflite_vela_sha256"]
+    assert all(check["holds"] for check in proof["checks"])
+    for name in ("model.py", "model.fp32.onnx", "model.int8.onnx", "model.int8.tflite"):
+        assert proof["artefacts"][name]["agreement"]["n_images"] == 256
+    assert "Ethos-U" in proof["artefacts"]["model.vela.tflite"]["not_run"]
+
+
+def test_second_export_is_the_same_but_for_its_dates(
+    searched: Path, exported: Path, tmp_path: Path
+) -> None:
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 0
+    )
+    again = tmp_path / exported.name
+    assert {path.name for path in again.iterdir()} == {path.name for path in exported.iterdir()}
+    for path in exported.iterdir():
+        if path.name not in ("proof.json", "MODEL_CARD.md"):
+            assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+    def undated(folder: Path) -> object:
+        proof = json.loads((folder / "proof.json").read_text())
+        for name in ("made", "commands", "source"):  # name the folders, too
+            del proof[name]
+        del proof["files"]["MODEL_CARD.md"]
+        return proof
+
+    assert undated(again) == undated(exported)
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 2
+    )
+
+
+def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Path) -> None:
+    options = [f"id={exported.name}", "epochs=1", "prune=0.3", f"dir={tmp_path}"]
+    assert run(["export", f"run={searched}", *options]) == 0
+    proofs = [
+        json.loads((folder / "proof.json").read_text())
+        for folder in (exported, tmp_path / exported.name)
+    ]
+    plain, finished = (proof["finishing"] for proof in proofs)
+    assert [step["step"] for step in plain["steps"]] == ["inherited", "int8"]
+    names = [step["step"] for step in finished["steps"]]
+    assert names[:5] == ["inherited", "fine-tuned", "narrowed", "pruned", "int8"]
+    for name in ("latency_ms", "flash_kib", "macs_m", "params_m"):  # compiled anew
+        assert proofs[1]["figures"][name][0] < proofs[0]["figures"][name][0]
+    card = (tmp_path / exported.name / "MODEL_CARD.md").read_text()
+    assert "30% of the channels pruned" in card
+    assert "| pruned | 1 | 0." in card
+
+
+@pytest.mark.slow
+def test_what_is_trained_for_int8_is_held_against_itself(
+    searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=12))
+    options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
+    assert run(["export", f"run={searched}", *options]) == 0
+    folder = tmp_path / exported.name
+    found = json.loads((folder / "proof.json").read_text())["artefacts"]
+    references = {name: row.get("agreement", {}).get("reference") for name, row in found.items()}
+    assert references == {
+        "model.py": "float32",
+        "model.fp32.onnx": "float32",
+        "model.int8.onnx": "simulated int8",
+        "model.int8.tflite": "simulated int8",
+        "model.vela.tflite": None,
+    }
+    assert "were trained for it" in (folder / "MODEL_CARD.md").read_text()
+    assert run_hwnas("verify", str(folder), blocked=LARGE).returncode == 0
+
+
+def test_card_is_one_of_hugging_face(exported: Path) -> None:
+    card = huggingface_hub.ModelCard.load(exported / "MODEL_CARD.md")
+    proof = json.loads((exported / "proof.json").read_text())
+    assert (card.data.library_name, card.data.pipeline_tag) == ("hwnas", "image-classification")
+    results = {result.metric_name: result for result in card.data.eval_results}
+    found = results["accuracy, model.int8.tflite"]
+    assert found.dataset_split == "test"
+    expected = proof["artefacts"]["model.int8.tflite"]["accuracy"][0]
+    assert found.metric_value == pytest.approx(expected, abs=1e-6)
+    headings = re.findall(r"^## (.*)$", card.text, re.MULTILINE)
+    assert headings == [
+        "Use", "Intended use and limits", "Data", "Training", "Evaluation", "Costs on npu",
+        "Checks", "Files", "Provenance",
+    ]  # fmt: skip
+    for name in proof["files"]:
+        assert f"`{name}`" in card.text or name == "MODEL_CARD.md"
+
+
+def test_verify_repeats_the_proof_also_where_torch_is_not(
+    exported: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in exported.iterdir()}
+    assert run(["verify", str(exported), "+target=npu"]) == 0
+    out = capfd.readouterr().out
+    assert "model.py: largest error 0, mean 0" in out
+    assert "model.int8.tflite: " in out
+    assert "The compiler gave the same file." in out
+    assert "Everything that was repeated holds." in out
+    without = run_hwnas("verify", str(exported), blocked=LARGE)
+    assert without.returncode == 0, without.stderr
+    assert "model.py: not run, torch is not installed" in without.stdout
+    assert "model.int8.onnx: largest error" in without.stdout
+    assert "The test split was not read" in without.stdout
+    without = run_hwnas("verify", str(exported), "+target=npu", blocked=LARGE)
+    assert without.returncode == 2
+    assert "Costs on target 'npu': ethos-u-vela is not installed" in without.stderr
+    assert without.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in exported.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "model.vela.tflite").write_bytes(b"x"), "model.vela.tflite was changed"),
+        (lambda f: (f / "labels.txt").unlink(), "labels.txt is missing"),
+        (lambda f: (f / "note.txt").touch(), "note.txt is not of the export"),
+        (lambda f: _flip(f / "model.safetensors"), "model.safetensors was changed"),
+        (lambda f: (f / "MODEL_CARD.md").write_text("best model"), "MODEL_CARD.md was changed"),
+    ],
+)
+def test_verify_names_a_file_that_is_not_as_it_was(
+    exported: Path,
+    change: Callable[[Path], object],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    change(copy)
+    _check_refused(copy, message, capsys)
+
+
+def _check_refused(folder: Path, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+_OTHER_SHAPE = b"""
+def load():
+    return lambda images: images[:1].flatten(1)[:, :3]
+"""
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _replace(folder: Path, name: str, content: bytes) -> None:
+    """Change a file and its digest in the proof."""
+    (folder / name).write_bytes(content)
+    proof = json.loads((folder / "proof.json").read_text())
+    proof["files"][name] = hashlib.sha256(content).hexdigest()
+    (folder / "proof.json").write_text(json.dumps(proof))
+
+
+def _other_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    _replace(folder, "model.safetensors", content[:-400] + bytes(400))
+
+
+def _other_opset(folder: Path) -> None:
+    model = onnx.load(folder / "model.int8.onnx")
+    model.opset_import[0].version = 999
+    _replace(folder, "model.int8.onnx", model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_other_weights, "is not as it should be: model.py.error"),
+        (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
+        pytest.param(
+            lambda f: _replace(f, "model.int8.tflite", b"nothing"),
+            "model.int8.tflite: ",
+            marks=pytest.mark.slow,
+        ),
+        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
+        (lambda f: _replace(f, "model.py", b"import sys; sys.exit(0)"), "ended without an answer"),
+        pytest.param(
+            lambda f: _replace(f, "model.py", b"import os; os._exit(0)"),
+            "ended without an answer",
+            marks=pytest.mark.slow,
+        ),
+        (lambda f: _replace(f, "model.py", _OTHER_SHAPE), "does not answer as 256 x 10 numbers"),
+        (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
+    ],
+)
+def test_verify_finds_what_was_changed_with_its_digest(
+    exported: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    change(copy)
+    _check_refused(copy, message, capsys)
+
+
+def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    proof = json.loads((folder / "proof.json").read_text())
+    change(proof)
+    (folder / "proof.json").write_text(json.dumps(proof))
+
+
+@pytest.mark.parametrize(
+    "change",
+    few_of(
+        [
+            lambda proof: proof.pop("checks"),
+            lambda proof: proof["model"]["operators"][0].update(inputs=["nowhere"]),
+            lambda proof: proof["artefacts"]["model.py"].update(accuracy=[float("nan")]),
+            lambda proof: proof.update(more=1),
+            lambda proof: proof["checks"][0].update(found=1e9),
+            lambda proof: proof["target"].update(colour="red"),
+            lambda proof: proof.pop("dataset"),
+            lambda proof: proof.update(files=[]),
+            lambda proof: proof.update(artefacts={}),
+            lambda proof: proof["artefacts"]["model.py"].update(accuracy=["x"]),
+            lambda proof: proof["artefacts"]["model.py"].pop("accuracy"),
+            lambda proof: proof.update(budget={"latency_ms": {"limit": "1"}}),
+            lambda proof: proof["checks"][0].update(holds="maybe"),
+            lambda proof: proof["checks"].pop(0),
+            lambda proof: proof["model"].update(input=[1, -8, 8]),
+            lambda proof: proof["model"].update(operators=[]),
+            lambda proof: proof["model"]["operators"][0]["op"].update(stride=0),
+            lambda proof: (proof.pop("task"), proof["model"].update(n_classes=0)),
+            lambda proof: proof["task"].update(classes=[]),
+            lambda proof: proof["task"].update(name=["x"]),
+            lambda proof: proof["dataset"]["normalisation"].update(std=[0]),
+            lambda proof: proof["dataset"].update(max_resolution=10**9),
+        ],
+        6,
+    ),
+)
+def test_damaged_proof_is_refused_in_one_line(
+    exported: Path, change: Callable[[dict[str, Any]], object], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    _edited(copy, change)
+    assert run(["verify", str(copy), "+target=npu"]) == 2
+    error = capsys.readouterr().err
+    assert f"{copy / 'proof.json'} cannot be read" in error
+    assert error.count("\n") == 1
+
+
+def test_signed_export_is_known_by_the_public_key_alone(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    for name in ("ours", "theirs"):
+        key = Ed25519PrivateKey.generate()
+        private = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{name}.pem").write_bytes(key.private_bytes(*private))
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        (tmp_path / f"{name}.pub").write_bytes(public)
+    assert run(["verify", str(copy), f"key={tmp_path / 'ours.pub'}"]) == 1
+    assert "is not signed" in capsys.readouterr().err
+    signing.sign(copy, signing.private_key(str(tmp_path / "ours.pem")))
+    assert "say key=FILE" in signing.check_signature(copy, None)
+    assert "signed by the owner" in signing.check_signature(copy, str(tmp_path / "ours.pub"))
+    for name in ("theirs", "ours"):
+        if name == "ours":
+            (copy / "proof.sig").write_text("00" * 64)
+        assert run(["verify", str(copy), f"key={tmp_path / name}.pub"]) == 1
+        assert "was not signed by the owner" in capsys.readouterr().err
+    for name in ("ours.pem", "gone", "."):
+        assert run(["verify", str(copy), f"key={tmp_path / name}"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(ConfigError, match="no private Ed25519 key"):
+        signing.private_key(str(tmp_path / "ours.pub"))
+
+
+def test_one_artefact_that_does_not_run_does_not_hide_the_others(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    model = onnx.load(copy / "model.fp32.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value += 1
+    _replace(copy, "model.fp32.onnx", model.SerializeToString())
+    source = (copy / "model.py").read_text().replace("def load(", "def load_it(")
+    _replace(copy, "model.py", source.encode())
+    assert run(["verify", str(copy)]) == 1
+    captured = capsys.readouterr()
+    assert re.search(r"model\.py: .*load.*model\.fp32\.onnx: onnxruntime refuses", captured.err)
+    assert "model.int8.tflite: largest error" in captured.out
+
+
+def test_bytecode_beside_the_model_is_not_run(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    (tmp_path / "other.py").write_text("raise SystemExit('run')")
+    cache = importlib.util.cache_from_source(str(copy / "model.py"))
+    py_compile.compile(
+        str(tmp_path / "other.py"), cache,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )  # fmt: skip
+    assert load_module(copy / "model.py").load() is not None
+    assert run(["verify", str(copy)]) == 1
+    assert "model.cpython-311.pyc is not of the export" in capsys.readouterr().err
+
+
+def test_costs_that_are_not_those_of_the_proof_fail(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    _replace(copy, "model.vela.tflite", (copy / "model.int8.tflite").read_bytes())
+    _edited(copy, lambda proof: proof["figures"]["latency_ms"].__setitem__(0, 1e-4))
+    assert run(["verify", str(copy), "+target=npu"]) == 1
+    captured = capsys.readouterr()
+    assert "latency_ms, model.vela.tflite." in captured.err
+    assert "; the proof says 0.0001" in captured.out
+    _edited(copy, lambda proof: proof["made"]["versions"].update({"ethos-u-vela": "0"}))
+    assert run(["verify", str(copy), "+target=npu"]) == 0, "of another version it may differ"
+
+
+@pytest.mark.slow
+def test_limits_on_what_is_derived_are_repeated_too(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+
+    def limit(proof: dict[str, Any], ips: float) -> None:
+        latency, *of = proof["figures"]["latency_ms"]
+        proof["figures"]["throughput_ips"] = [1e3 / latency, *of]
+        limits = {"throughput_ips": ips, "co2_g": 1e-12}
+        proof["budget"] = {name: {"limit": n, "margin": 0.0} for name, n in limits.items()}
+        proof["checks"].append(Check("budget.throughput_ips", ips, ips, "", True).to_json())
+
+    for ips, code in ((1.0, 0), (1e9, 1)):
+        _edited(copy, partial(limit, ips=ips))
+        assert run(["verify", str(copy), "+target=npu"]) == code
+        captured = capsys.readouterr()
+        assert "budget.co2_g was not repeated: co2_g is not known here." in captured.out
+        assert ("not as it should be: budget.throughput_ips." in captured.err) is (code == 1)
+    assert run(["verify", str(copy), "+target=npu", "target.facts.grid_g_per_kwh=1000"]) == 1
+    assert "budget.throughput_ips, budget.co2_g." in capsys.readouterr().err
+
+
+def test_verify_says_where_nothing_can_be_repeated(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = (*LARGE, "onnxruntime", "ai_edge_litert", "tvm")
+    done = run_hwnas("verify", str(exported), blocked=blocked)
+    assert done.returncode == 2
+    assert "no artefact runs here" in done.stderr
+    assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
+    assert run(["verify", str(exported), str(tmp_path)]) == 2
+    assert "One folder at a time" in capsys.readouterr().err
+
+
+def test_same_command_goes_on_where_it_was_cut_off(
+    searched: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", "epochs=0", f"run={searched}", "pick=all", f"dir={tmp_path / 'a=b'}"]
+    assert run(command) == 0
+    folders = sorted(path for path in (tmp_path / "a=b").iterdir() if path.is_dir())
+    assert len(folders) > 1
+    shutil.rmtree(folders[0])
+    kept = folders[1] / "proof.json"
+    before = kept.stat().st_mtime_ns
+    capfd.readouterr()
+    assert run(command) == 0
+    assert f"{folders[1]} is there already." in capfd.readouterr().out
+    assert folders[0].is_dir()
+    assert kept.stat().st_mtime_ns == before
+    assert run(["verify", str(folders[0])]) == 0
+    assert run(command) == 2
+    assert "is there already: remove it" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_library_gives_what_was_written_before_it_was_cut_off_too(
+    searched: Path, tmp_path: Path
+) -> None:
+    found = hwnas.load(searched)
+    options: dict[str, Any] = {"pick": "all", "epochs": 0, "dir": tmp_path / "models"}
+    paths = [each.path for each in found.export(**options)]
+    assert len(paths) > 1
+    shutil.rmtree(paths[0])
+    again = found.export(**options)
+    assert [each.path for each in again] == paths
+    assert [each.proof["model"]["id"] for each in again] == [path.name for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments", "blocked"),
+    [
+        ("run_onnx.py", (), (*LARGE, "hwnas", "ai_edge_litert", "tvm")),
+        pytest.param(
+            "run_onnx.py",
+            ("model.fp32.onnx",),
+            (*LARGE, "hwnas", "ai_edge_litert", "tvm"),
+            marks=pytest.mark.slow,
+        ),
+        ("run_tflite.py", (), (*LARGE, "hwnas", "onnxruntime", "tvm")),
+        ("model.py", (), (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
+    ],
+)
+def test_runner_needs_its_own_runtime_alone(
+    exported: Path,
+    runner: str,
+    arguments: tuple[str, ...],
+    blocked: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    with np.load(exported / "images.npz") as content:
+        pixels, expected = content["pixels"], content["expected"].argmax(axis=1)
+    np.save(tmp_path / "images.npy", pixels)
+    script = str(exported / runner)
+    done = run_file(script, str(tmp_path / "images.npy"), *arguments, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    found = np.array(done.stdout.split(), int)
+    assert len(found) == len(expected)
+    proof = json.loads((exported / "proof.json").read_text())
+    names = {"run_onnx.py": "model.int8.onnx", "run_tflite.py": "model.int8.tflite"}
+    name = arguments[0] if arguments else names.get(runner, runner)
+    said = proof["artefacts"][name]["agreement"]["same"]
+    assert np.mean(found == expected) == pytest.approx(said)
+    for wrong in (pixels[:, :4], pixels.astype(np.float32)):
+        np.save(tmp_path / "wrong.npy", wrong)
+        done = run_file(script, str(tmp_path / "wrong.npy"), *arguments, blocked=blocked)
+        assert done.returncode == 1
+        assert "Expected uint8 (N, *[" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "artefact", "blocked"),
+    [
+        ("onnxruntime", "model.int8.onnx", (*LARGE, "hwnas", "ai_edge_litert", "tvm")),
+        ("torch", "model.py", (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
+        ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm")),
+    ],
+)
+def test_what_the_readme_shows_runs(
+    exported: Path, module: str, artefact: str, blocked: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "copy"))
+    with np.load(folder / "images.npz") as content:
+        np.save(folder / "images.npy", content["pixels"])
+        expected = content["expected"].argmax(axis=1)
+    done = run_snippet(module, folder, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    found = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), int)
+    said = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
+    assert np.mean(found == expected) == pytest.approx(said["agreement"]["same"])
+
+
+def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:
+    network = load_module(exported / "model.py").load()
+    with pytest.raises(ValueError, match=r"Expected floats \(1, .*, got torch.uint8"):
+        network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"got torch.float32 torch.Size\(\[2, 3, 8, 8\]\)"):
+        network(torch.zeros(2, 3, 8, 8))
+
+
+def test_what_does_not_hold_is_kept_as_failed(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("hwnas.export.checks.INT8_ERROR", 1e-9)
+    assert run(["export", "epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path}"]) == 1
+    error = capsys.readouterr().err
+    (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert folder.name.endswith(".failed")
+    assert f"{folder.name}: model.int8.tflite.error" in error
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "**Not as it should be: `model.int8.onnx.error`, `model.int8.tflite.error`.**" in card
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run(["verify", str(folder)]) == 1
+    assert "model.int8.tflite.error" in capsys.readouterr().err
+
+
+def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
+    searched: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hwnas", "export", "epochs=0", f"run={searched}", "pick=all",
+         f"dir={first}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    deadline = time.monotonic() + _LIMIT_S
+    while process.poll() is None and not any(first.glob(f"{BUILDING}/*/model.int8.onnx")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait(timeout=_LIMIT_S) == -signal.SIGKILL
+    for folder in first.iterdir():
+        if folder.is_dir() and folder.name != BUILDING:
+            assert (folder / "proof.json").is_file()
+    assert run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={first}"]) == 0
+    assert not (first / BUILDING).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["pick=fastst"], "Unknown pick 'fastst'. Did you mean 'fastest'"),
+        (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
+        (["id=123456789012"], "none of 10 candidates. The nearest"),
+        (["pick=fastest", "id=1"], "give one of them"),
+        (["only=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
+        (["max_int8_drop=-1"], "must be a number in"),
+        (["picks=knee"], "Did you mean 'pick'"),
+        (["max_int8_drop=nan"], "must be a number in"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(
+    searched: Path, options: list[str], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run(["export", f"run={searched}", f"dir={tmp_path / 'out'}", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_search_for_several_targets_is_exported_for_each_or_for_one(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, out = tmp_path / "run", tmp_path / "out"
+    shared = f"run.supernets={searched.parent / 'supernets'}"
+    arguments = ["+target=[npu,sketch]", *QUICK[1:-2], "n_trials=8", "budget=none", shared]
+    assert run(["search", *arguments, f"run.dir={both}"]) == 0
+    pick = "pick=accuracy max where npu.latency_ms < 10 and sketch.latency_ms < 10"
+    assert run(["export", "epochs=0", f"run={both}", pick, f"dir={out}"]) == 0
+    (npu,), (sketch,) = (list((out / target).iterdir()) for target in ("npu", "sketch"))
+    assert npu.name == sketch.name
+    assert (npu / "model.vela.tflite").is_file()
+    assert not (sketch / "model.vela.tflite").exists()
+    for folder in (npu, sketch):
+        proof = json.loads((folder / "proof.json").read_text())
+        assert proof["target"]["name"] == folder.parent.name
+        assert run(["verify", str(folder)]) == 0
+    capsys.readouterr()
+    assert run(["verify", str(npu), "+target=sketch"]) == 2
+    assert "nothing can be measured on it" in capsys.readouterr().err
+    one = tmp_path / "one"
+    assert (
+        run(["export", "epochs=0", f"run={both}", "only=sketch", "pick=fastest", f"dir={one}"]) == 0
+    )
+    (folder,) = [path for path in one.iterdir() if path.is_dir()]
+    assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
+    capsys.readouterr()
+    assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2
+    assert f"say run={both} only=npu" in capsys.readouterr().err
+
+
+def test_wrong_expression_is_pointed_at(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pick = "pick=accuracy max where latency_ms <= 0.8 und flash_kib <= 300"
+    assert run(["export", f"run={searched}", f"dir={tmp_path / 'out'}", pick]) == 2
+    message, text, pointer = capsys.readouterr().err.splitlines()
+    assert "Expected 'and', 'or' or the end, got 'und'" in message
+    assert text[pointer.index("^") : pointer.rindex("^") + 1] == "und"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *CHANGES,
+        (lambda run: edit(run, "part_of", ".."), "is one target of a search: say run="),
+        (lambda run: edit(run, "status", "running"), "is not finished: go on with python -m hwnas"),
+    ],
+)
+def test_run_that_cannot_be_exported_is_refused(
+    searched: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    again = Path(shutil.copytree(searched, tmp_path / "run"))
+    change(again)
+    assert run(["export", f"run={again}", f"dir={tmp_path / 'out'}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export"], "export needs run=DIR"),
+        (["export", "-m", "run=a,b"], "-m starts many runs of search, train, profile"),
+        (["verify"], "verify needs the folder of an export"),
+        (["verify", "/nowhere"], "is no export: there is no proof.json"),
+        (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),
+    ],
+)
+def test_missing_folders_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
+    network = [
+        "search_space=mbconv_small",  # of which a table ships
+        "train.epochs=1",
+        *SHARED_WEIGHTS,
+        "n_trials=4",
+        "budget=none",
+        f"run.dir={tmp_path / 'run'}",
+    ]
+    shared = f"run.supernets={tmp_path / 'supernets'}"
+    foreign = "table.accept_foreign=true"  # the shipped table may be of another machine
+    assert run(["search", "+target=cpu", foreign, *network, shared]) == 0
+    out = tmp_path / "out"
+    assert run(["export", f"run={tmp_path / 'run'}", "pick=fastest", "epochs=0", f"dir={out}"]) == 0
+    (folder,) = [path for path in out.iterdir() if path.is_dir()]
+    proof = json.loads((folder / "proof.json").read_text())
+    assert proof["own_artefact"] == "model.so"
+    assert proof["figures"]["latency_ms"][1] == "measured"
+    assert proof["artefacts"]["model.tar"]["accuracy"] == proof["artefacts"]["model.so"]["accuracy"]
+    done = run_hwnas("verify", str(folder), "+target=cpu", blocked=LARGE)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", done.stdout)
+    assert re.search(r"latency_ms \d.*, measured", done.stdout)

@@ -1,0 +1,197 @@
+"""``serve-check`` as its users meet it, by a server that sleeps, and by Triton where it is."""
+
+import csv
+import importlib.metadata
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hwnas
+from hwnas.__main__ import run
+from hwnas.fleet.deployment import servers, validation
+from hwnas.fleet.deployment.load import Array, LatencySamples, open_loop
+from hwnas.fleet.deployment.servers import Command, InstalledPackages, Pools, Server
+from hwnas.fleet.plan import to_yaml
+from hwnas.hardware import timing
+from hwnas.models.spaces import SearchSpace
+from tests.conftest import target
+from tests.fleet.deployment import made
+
+STAND_IN = Path(__file__).parents[1] / "fleet" / "deployment" / "stand_in.py"
+POOL = "cpu-0a-float32-b4"
+QUICK = ["seconds=2", "repeats=2", "loads=[0.3,0.7]", f"pool={POOL}"]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    made.write_run(folder / "cpu", target("cpu"), "0a", made.model(tiny))
+    made.write_run(folder / "npu", target("npu"), "0b", None)
+    (folder / "plan").mkdir()
+    found = to_yaml(made.plan(folder / "cpu", folder / "npu"))
+    (folder / "plan" / "plan.yaml").write_bytes(found)
+    return folder / "plan"
+
+
+def _stand_in(*more: str) -> Server:
+    def command(
+        python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int
+    ) -> Command:
+        said = {pool.name: [pool.kind.batch, pool.kind.wait_ms / 1e3] for pool in pools}
+        return [sys.executable, str(STAND_IN), str(port), json.dumps(said), *more], {}
+
+    computed = servers.SERVERS["triton"].computed
+    return Server("nothing", command, servers.SERVERS["ray"].request, lambda _: "1", computed)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in()})
+
+
+@pytest.mark.alone
+@pytest.mark.usefixtures("sleeping")
+@pytest.mark.slow
+def test_simulation_foretells_a_server_that_it_profiled(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve-check", f"plan={plan}", *QUICK, "drift=0.99", "run.dir=a"]) == 0
+    shown = capsys.readouterr().out
+    assert "Simulated / measured" in shown
+    assert "every request was answered" in shown
+    assert "the generator, not the server" not in " ".join(shown.split())
+    with Path("a/loads.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["load"]) for row in rows] == [0.3, 0.7]
+    for row in rows:
+        assert row["measured_p99_ms_source"] == "measured"
+        low, value, high = (float(row[f"measured_p50_ms{end}"]) for end in ("_low", "", "_high"))
+        assert low <= value <= high
+        assert abs(float(row["error_p50"])) < 0.5
+        assert float(row["batch_slowdown"]) == pytest.approx(1, rel=0.3)  # it sleeps as long
+        assert row["batch_slowdown_source"] == "measured"
+        assert float(row["explained_p99_ms"]) > 25
+    with Path("a/profile.csv").open() as file:
+        profile = {int(row["batch"]): float(row["batch_ms"]) for row in csv.DictReader(file)}
+    assert [*profile] == [1, 2, 4]
+    assert 25 <= profile[1] < profile[4]  # 20 + 5 ms, and what timers and the machine add
+    found = json.loads(Path("a/serve_check.json").read_text())
+    assert found["format"] == 1
+    assert len(found["sentinel_ms"]) > 8
+    assert found["loads"][0]["requests"] == int(rows[0]["requests"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("sleeping")
+def test_generator_that_cannot_keep_up_is_said(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_up(port: int, request: bytes, due_s: Array) -> LatencySamples:
+        seen = open_loop(port, request, due_s)
+        return replace(seen, sent_s=seen.due_s + 0.03)
+
+    monkeypatch.setattr(validation, "open_loop", held_up)
+    monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # whatever else runs
+    options = ["seconds=1", "loads=[0.3]", "run.dir=a"]
+    assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
+    words = "At 1 of 1 loads the generator, not the server, is part of what was measured"
+    for said in (capsys.readouterr().out, Path("a/summary.txt").read_text()):
+        assert words in " ".join(said.split())
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_machine_that_drifts_is_refused_and_nothing_is_written(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*QUICK, "seconds=0.5", "drift=1e-9", "retries=0", "run.dir=a"]
+    assert run(["serve-check", f"plan={plan}", *options]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "slower than it can be" in said
+    assert "\n" not in said
+    assert not Path("a").exists()
+
+
+def test_server_that_refuses_is_one_line(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in("refuse")})
+    monkeypatch.setattr(servers, "READY_S", 1.0)
+    assert run(["serve-check", f"plan={plan}", *QUICK, "run.dir=a"]) == 2
+    assert "The server gave no answer in 1 s" in capsys.readouterr().err
+
+
+def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpace) -> None:
+    from hwnas.fleet.deployment.pools import deployed
+    from hwnas.fleet.plan import read_plan
+
+    (pool,) = [p for p in deployed(read_plan(plan), {})[0] if p.name == POOL]
+    servers_before = servers.SERVERS["triton"]
+    servers.SERVERS["triton"] = _stand_in()
+    try:
+        found = servers.probed(sys.executable)
+        with servers.running("triton", sys.executable, found, [pool]) as server:
+            burst = open_loop(server.port, server.request(pool), np.zeros(40))
+    finally:
+        servers.SERVERS["triton"] = servers_before
+    assert burst.failed == 0
+    # Ten batches of four, one after another, of 40 ms at least: the last waited for all of them.
+    assert burst.latency_ms.max() >= 9 * 40
+    assert np.sort(burst.latency_ms)[20] >= 4 * 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "serve-check needs plan=DIR"),
+        (["plan=no"], "there is no plan.yaml"),
+        (["plan=PLAN", "pool=x"], "Unknown pool 'x'"),
+        (["plan=PLAN", "server=tritn"], "Did you mean 'triton'"),
+        (["plan=PLAN", "python=/no/python"], "is no interpreter of Python that runs"),
+        (["plan=PLAN", "python=/bin/true"], "is no interpreter of Python that runs"),
+        (["plan=PLAN", "loads=[]"], "loads=[] leaves nothing to measure"),
+        (["plan=PLAN", "loads=[1]"], "loads must be numbers, each in (0, 0.99]"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    plan: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [a.replace("PLAN", str(plan)) for a in arguments]
+    assert run(["serve-check", *given]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
+    assert not Path("runs").exists()
+
+
+def test_without_a_server_the_commands_that_install_one_are_named(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = {"triton": "", "ray": "", "site": "", "lib": "", "python": "", "path": []}
+    monkeypatch.setattr(servers, "probed", lambda _: bare)
+    assert run(["serve-check", f"plan={plan}"]) == 2
+    said = capsys.readouterr().err
+    assert "-m pip install --no-deps nvidia-pytriton or" in said
+    assert "-m pip install 'ray[serve]'" in said
+
+
+def test_triton_of_this_machine_serves_a_pool(plan: Path) -> None:
+    try:
+        importlib.metadata.version("nvidia-pytriton")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("pip install --no-deps nvidia-pytriton")
+    found = hwnas.serve_check(
+        plan, server="triton", pool=POOL, seconds=1, repeats=2, loads=[0.3], drift=0.99,
+        run__dir="a",
+    )  # fmt: skip
+    (row,) = found.table().to_pylist()
+    assert row["failed"] == 0

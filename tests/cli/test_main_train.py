@@ -1,0 +1,270 @@
+"""``python -m hwnas train`` as a user meets it."""
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+from hwnas.__main__ import run
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.checkpoints import Checkpoint
+from tests.conftest import SHARED_WEIGHTS, space_yaml
+from tests.training.fakes import same
+
+ROOT = Path(__file__).parents[2]
+TINY = ("search_space=tiny", "train.epochs=2")
+SMALLEST = ("genotype=smallest", "run.dir=r")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.strip().splitlines()
+    assert "Traceback" not in captured.out + captured.err
+    return line
+
+
+def _summary(folder: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(folder, "summary.json").read_text())
+    assert content["format"] == 1
+    return content
+
+
+def test_help_has_options_data_sets_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("dataset=digits", "search_space=tiny", "train.ema=0.0", "genotype=", "torchrun"):
+        assert word in printed
+    assert "+target" not in printed
+
+
+def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", *TINY, "train.ema=0.9", "run.dir=r"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("smallest subnet", "median of 10 random", "largest subnet", "x subnets a second"):
+        assert word in printed
+    found = _summary("r")
+    checkpoint = Path(found["checkpoint"])
+    assert checkpoint.is_file()
+    assert (found["steps"], len(found["accuracy_random"])) == (32, 10)
+    assert found["images_x_subnets_per_second"] > 0
+    low, high = found["accuracy_largest"][2:]
+    assert low <= found["accuracy_largest"][0] <= high
+    with Path("r/log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 33))
+    assert [i for i, row in enumerate(rows) if row["accuracy_largest"]] == [15, 31]
+    assert json.loads(Path("r/manifest.json").read_text())["status"] == "finished"
+    written = checkpoint.stat().st_mtime_ns
+    assert run(["train", *TINY, "train.ema=0.9", "train.tensorboard=true"]) == 0
+    assert "It was trained before." in capsys.readouterr().out
+    scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=2")
+    assert run(["search", "+target=npu", *TINY, *scored, "run.dir=s"]) == 0
+    assert json.loads(Path("s/manifest.json").read_text())["checkpoint"] == str(checkpoint)
+    assert checkpoint.stat().st_mtime_ns == written
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    options = ("search_space=tiny", "train.epochs=12", "train.ema=0.9")
+    assert run(["train", *options, "run.supernets=whole"]) == 0
+    (whole,) = Path("whole").rglob("*.safetensors")
+    command = [sys.executable, "-m", "hwnas", "train", *options, "run.supernets=cut"]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    for number in (signal.SIGKILL, signal.SIGINT):
+        process = subprocess.Popen(
+            [*command, f"run.dir=r{number}"], env=os.environ | {"PYTHONPATH": paths},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while not Path(f"r{number}/log.csv").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(number)
+        stderr = process.communicate(timeout=300)[1]
+        assert process.returncode in (-signal.SIGKILL, 130, 0)
+        if process.returncode == 130:
+            assert stderr == "hwnas: Interrupted; nothing is lost: the same command continues.\n"
+    assert run(["train", *options, "run.supernets=cut"]) == 0
+    (cut,) = Path("cut").rglob("*.safetensors")
+    assert same(Checkpoint(whole).weights(), Checkpoint(cut).weights())
+
+
+def test_one_network_is_trained_from_scratch_or_from_the_supernet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["train", *TINY, "genotype=largest", "run.dir=scratch"]) == 0
+    printed = capsys.readouterr().out
+    assert "validation split (360 images)" in printed
+    assert "test split (360 images)" in printed
+    options = json.dumps(_summary("scratch")["genotype"])
+    tuned = ("train.from_supernet=true", "train.fine_tuning_epochs=3", "run.dir=tuned")
+    assert run(["train", *TINY, f"genotype={options}", *tuned]) == 0
+    scratch, fine = _summary("scratch"), _summary("tuned")
+    assert scratch["id"] == fine["id"]
+    assert (scratch["start"], fine["start"]) == ("scratch", "supernet")
+    assert (scratch["steps"], fine["steps"]) == (32, 48)
+    assert scratch["checkpoint"] != fine["checkpoint"]
+    for figure in (scratch["accuracy_validation"], scratch["accuracy_test"]):
+        assert figure[2] <= figure[0] <= figure[3]
+    assert len(list(Path("runs/supernets").rglob("supernet.safetensors"))) == 1
+
+
+def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = ("search_space=tiny", "train.epochs=1", "train.lr=1e-9", "genotype=smallest")
+    assert run(["train", *short, "run.dir=r"]) == 0
+    (note,) = _summary("r")["notes"]
+    assert note.startswith("No better than by guessing, as far as 360 validation images tell: ")
+    assert f"{_summary('r')['id']} (accuracy 0." in note
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train.batch_size=5000"], "larger than the training split of 1077 images"),
+        (["search_space=mbconv_exits"], "train one network from scratch (train genotype=largest)"),
+        (["train.batch_size=1"], "train.batch_size must be a whole number in [2, "),
+        (["train.optimiser=adam"], "Did you mean 'adamw'?"),
+        (["train.epoch=3"], "Did you mean 'train.epochs'"),
+        (["train.device=cudda"], "train.device=cudda cannot be used here"),
+        (["train.from_supernet=true"], "name it with genotype=..."),
+        (["genotype=bigest"], "Allowed: smallest, largest"),
+        (['genotype={"resolution": 8'], "not JSON"),
+        (['genotype={"resolution": 9}'], "choice 'resolution' is 9; allowed: 8, 12"),
+        (["+target=npu"], "target"),
+        (["run.resume=nowhere"], "no manifest.json there"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert message in _refused(capsys, "train", "search_space=tiny", *arguments)
+    assert not Path("runs/supernets").exists()
+
+
+def test_checkpoint_of_another_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    places = []
+    for lr in ("0.1", "0.2"):
+        assert run(["train", *TINY, f"train.lr={lr}", f"run.dir=r{lr}"]) == 0
+        places.append(Path(_summary(f"r{lr}")["checkpoint"]))
+    places[1].write_bytes(places[0].read_bytes())
+    capsys.readouterr()
+    line = _refused(capsys, "train", *TINY, "train.lr=0.2")
+    assert f"Checkpoint {places[1]} is of another train.lr: 0.1, not 0.2." in line
+    places[1].write_bytes(places[0].read_bytes()[:5000])
+    assert "cannot be read" in _refused(capsys, "train", *TINY, "train.lr=0.2")
+
+
+def test_run_that_is_resumed_keeps_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", *TINY, "run.dir=r"]) == 0
+    assert run(["train", "run.resume=r"]) == 0
+    assert len(Path("r/log.csv").read_text().splitlines()) == 33
+    capsys.readouterr()
+    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.4")
+    assert "hwnas train run.resume=r" in _refused(capsys, "train", *TINY, "run.dir=r")
+
+
+def test_network_that_is_resumed_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("search_space=tiny", "train.epochs=1", "genotype=smallest", "train.from_supernet=true")
+    assert run(["train", *one, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
+    before = _summary("r")
+    capsys.readouterr()
+    for other in ("train.fine_tuning_epochs=2", "train.from_supernet=false"):
+        line = _refused(capsys, "train", "run.resume=r", other)
+        assert f"{other.partition('=')[0]} differs" in line
+    assert _summary("r") == before
+
+
+def test_network_in_int8_says_in_what_its_figures_are(
+    capsys: pytest.CaptureFixture[str], tiny: SearchSpace
+) -> None:
+    raw = space_yaml(tiny)
+    raw["fixed"] |= {"precision": "int8"}
+    Path("int8.yaml").write_text(yaml.safe_dump(raw))
+    assert run(["train", "search_space=int8.yaml", "train.epochs=2", *SMALLEST]) == 0
+    printed = capsys.readouterr().out
+    for words in ("test split (360 images), in float32", "images), in int8 as calibrated"):
+        assert words in printed
+    found = _summary("r")
+    assert found["accuracy_validation_int8"] != found["accuracy_validation"]
+    assert found["accuracy_test_int8"][0] == pytest.approx(found["accuracy_test"][0], abs=0.1)
+
+
+def test_tensorboard_logs_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert run(["train", *TINY, "train.tensorboard=true", "run.dir=r"]) == 0
+    events = EventAccumulator("r/tensorboard").Reload()
+    names = {"lr", "gradient_norm", "loss/largest", "loss/smallest", "accuracy/largest"}
+    assert names <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("accuracy/largest")] == [16, 32]
+
+
+def test_tensorboard_that_is_not_installed_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    line = _refused(capsys, "train", *TINY, "train.tensorboard=true")
+    assert "pip install tensorboard" in line
+
+
+def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = "search_space=tiny"
+    assert run(["train", *TINY, "run.dir=a", "run.supernets=x"]) == 0
+    weights = _summary("a")["checkpoint"]
+    given = f"train.init_from={weights}"
+    assert run(["train", tiny, given, "train.epochs=0", "run.dir=b", "run.supernets=y"]) == 0
+    assert "Nothing was trained" in capsys.readouterr().out
+    assert _summary("a")["accuracy_random"] == _summary("b")["accuracy_random"]
+    assert run(["train", *TINY, given, "run.dir=c", "run.supernets=y"]) == 0
+    assert _summary("c")["accuracy_random"] != _summary("a")["accuracy_random"]
+    assert _summary("c")["checkpoint"] != weights
+    capsys.readouterr()
+    other = _refused(capsys, "train", "search_space=mbconv_small", given)
+    assert "is not of space 'mbconv_small': it lacks" in other
+    state, ends = load_file(weights), ("model.classifier.", "model.headless.")
+    fewer = {name: w[:4].contiguous() for name, w in state.items() if name.startswith(ends)}
+    save_file(state | fewer, "four.safetensors")
+    four = "train.init_from=four.safetensors"
+    assert "has a classifier of another number" in _refused(
+        capsys, "train", tiny, four, "train.epochs=0"
+    )
+    assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")
+
+
+@pytest.mark.parametrize(
+    "verb", [["train", "genotype=smallest"], ["search", "+target=npu", "accuracy=trained"]]
+)
+def test_weights_of_a_supernet_are_refused_where_networks_are_trained_alone(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=x.pth", "train.epochs=0")
+    assert "train.init_from=x.pth holds a supernet's weights" in line
+    assert not list(Path().glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("verb", [["train"], ["search", "+target=npu", "accuracy=supernet"]])
+def test_weights_that_are_missing_are_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=missing.pth")
+    assert "train.init_from=missing.pth: there is no such file" in line
+    assert not list(Path().glob("runs/*/*"))

@@ -1,0 +1,254 @@
+"""A search that trains each candidate alone, and the verbs that go on from it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+from tests.conftest import SHARED_WEIGHTS
+from tests.core.unusable import edit
+
+OPTIONS = (
+    "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
+    "trained.confidence=0.6", "train.epochs=2", "finish.n_least=3", "finish.probability=0.4",
+    "n_trials=16", "study.workers=1", "budget=none",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``alone``, its networks, and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch, (folder / "printed").open("w") as printed:
+        patch.setattr(sys, "argv", ["hwnas"])
+        patch.setattr(sys, "stdout", printed)
+        patch.setenv("COLUMNS", "100")
+        places = [f"run.dir={folder / 'alone'}", f"run.supernets={folder / 'networks'}"]
+        assert run(["search", *OPTIONS, *places]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be trained."""
+
+    def step(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
+
+
+def _manifest(root: Path) -> Row:
+    found: Row = json.loads((root / "alone" / "manifest.json").read_text())
+    return found
+
+
+def _rows(root: Path) -> list[Row]:
+    rows: list[Row] = pq.read_table(root / "alone" / "candidates.parquet").to_pylist()
+    return list({row["id"]: row for row in rows}.values())
+
+
+def _unfinished(root: Path) -> Row:
+    return next(row for row in _rows(root) if row["accuracy_finished"] is None)
+
+
+def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    capsys.readouterr()
+    assert run(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_search_says_what_was_trained_and_finished(root: Path) -> None:
+    lines = (root / "printed").read_text().splitlines()
+    table = lines[next(i for i, line in enumerate(lines) if "Verified front" in line) :]
+    assert max(len(line) for line in table[: table.index(next(filter(_is_summary, table)))]) <= 100
+    text, rows = " ".join(" ".join(table).split()), _rows(root)
+    manifest = _manifest(root)
+    n_stopped = sum(row["state"] == "stopped" for row in rows)
+    assert n_stopped
+    assert f"{len(rows)} networks trained alone: {n_stopped} stopped after 1 epoch" in text
+    n_finished = len(manifest["finishing"]["finished"])
+    assert n_finished < len(rows)
+    teacher = manifest["finishing"]["teacher"]
+    assert f"{n_finished} finished, each by 2 epochs more, taught by {teacher} (50% of" in text
+    # Of so few finished networks there is no model: their accuracies are as they were read.
+    known = ("what is believed of the", "finished; fp32", "trained alone; fp32")
+    assert any(f"searched: {words}" in text for words in known)
+    assert "supernet" not in text
+    assert "checkpoint" not in manifest
+
+
+def _is_summary(line: str) -> bool:
+    return "infeasible" in line
+
+
+def _exported(search: Path, folder: Path) -> bool:
+    """Export all members; return whether nothing fails but that int8 loses more than allowed.
+
+    It may: these networks learned for five epochs.
+    """
+    code = run(["export", f"run={search}", "pick=all", f"dir={folder}"])
+    failed = [path for path in folder.iterdir() if path.name.endswith(".failed")]
+    checks = [c for path in failed for c in json.loads((path / "proof.json").read_text())["checks"]]
+    broken = {check["name"] for check in checks if not check["holds"]}
+    return code == bool(failed) and broken <= {"model.int8.onnx.drop", "model.int8.tflite.drop"}
+
+
+@pytest.mark.usefixtures("untrained")
+def test_finished_network_is_exported_as_it_was_verified(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _exported(root / "alone", tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Byte for byte what the search verified: model.int8.tflite, model.vela.tflite." in said
+    teacher = _manifest(root)["finishing"]["teacher"]
+    folders = {path.name: path for path in tmp_path.iterdir() if path.is_dir()}
+    members = json.loads((root / "alone" / "front.json").read_text())["members"]
+    names = {name.removesuffix(".failed"): folder for name, folder in folders.items()}
+    assert names.keys() == {member["id"] for member in members if member["verified_on_front"]}
+    assert len(names) > 1
+    for name, folder in names.items():
+        models = root / "alone" / "models"
+        for own, verified in (("int8", f"{name}.tflite"), ("vela", f"{name}_vela.tflite")):
+            assert (folder / f"model.{own}.tflite").read_bytes() == (models / verified).read_bytes()
+        proof = json.loads((folder / "proof.json").read_text())
+        assert proof["source"]["supernet"] is None
+        assert proof["finishing"]["teacher"] == (None if name == teacher else teacher)
+        assert proof["finishing"]["weights"].startswith("scratch, epochs: 1")
+        card = (folder / "MODEL_CARD.md").read_text()
+        assert "Supernet: none, candidates were trained alone" in card
+        assert "trained alone from scratch" in card
+        assert "The search reported, of these weights, accuracy 0." in card
+
+
+@pytest.mark.slow
+def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks = Path(shutil.copytree(root / "networks", tmp_path / "networks"))
+    again = Path(shutil.copytree(root / "alone", tmp_path / "run"))
+    config = _manifest(root)["config"]
+    config["run"]["supernets"] = str(networks)
+    edit(again, "config", config)
+    other = [*OPTIONS, "trained.confidence=null", "n_trials=30", "sampler=random"]
+    places = [f"run.dir={tmp_path / 'other'}", f"run.supernets={networks}"]
+    assert run(["search", *other, *places]) == 0
+    monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", None)
+    assert _exported(again, tmp_path / "out")
+
+
+def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> None:
+    others = [row for row in _rows(root) if row["accuracy_finished"] is None]
+    # After so few epochs int8 costs the worst of them more points than it may.
+    name = max(others, key=lambda row: float(row["accuracy"]))["id"]
+    assert run(["export", f"run={root / 'alone'}", f"id={name}", f"dir={tmp_path}"]) == 0
+    finishing = json.loads((tmp_path / name / "proof.json").read_text())["finishing"]
+    assert finishing["teacher"] == _manifest(root)["finishing"]["teacher"]
+    assert (finishing["epochs"], finishing["rate"], finishing["alpha"]) == (2, 1.0, 0.5)
+    assert [step["step"] for step in finishing["steps"]][:2] == ["inherited", "fine-tuned"]
+
+
+def test_what_is_said_on_the_command_line_overrides(root: Path, tmp_path: Path) -> None:
+    done = _manifest(root)["finishing"]
+    name = next(name for name in done["finished"] if name != done["teacher"])
+    options = [f"id={name}", "epochs=1", "alpha=0", "prune=0.3", f"dir={tmp_path}"]
+    assert run(["export", f"run={root / 'alone'}", *options]) == 0
+    proof = json.loads((tmp_path / name / "proof.json").read_text())
+    finishing = proof["finishing"]
+    assert (finishing["epochs"], finishing["alpha"], finishing["teacher"]) == (1, 0.0, None)
+    steps = [step["step"] for step in finishing["steps"]]
+    assert steps[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
+    reported = proof["source"]["reported"]
+    assert reported["of"] == "the weights as the search finished them"
+    assert reported["same_files"] == []
+
+
+def _move_away(copy: Path) -> None:
+    config = json.loads((copy / "manifest.json").read_text())["config"]
+    config["run"]["supernets"] = "/gone"
+    edit(copy, "config", config)
+
+
+@pytest.mark.parametrize(
+    ("verb", "change", "message"),
+    [
+        ("audit", lambda _: None, "there is no supernet to audit."),
+        ("export", _move_away, "The trained networks of the run are not in /gone as this version"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    root: Path, verb: str, change: Callable[[Path], None], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(root / "alone", tmp_path / "run"))
+    change(copy)
+    options = [f"dir={tmp_path / 'out'}"] if verb == "export" else []
+    assert message in _refused(capsys, [verb, f"run={copy}", *options])
+    assert not (tmp_path / "out").exists()
+    assert not Path("/gone").exists()
+
+
+def _why(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert run(["why", f"run={root / 'alone'}", f"id={name}"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    return " ".join(out.split())
+
+
+def test_why_tells_trainings_and_what_is_believed(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done, rows = _manifest(root)["finishing"], {row["id"]: row for row in _rows(root)}
+    teacher = rows[done["teacher"]]
+    text = _why(root, teacher["id"], capsys)
+    assert f"after 1 epoch {teacher['accuracy_after_1_epochs']:.5g}" in text
+    assert f"finished {teacher['accuracy_finished']:.5g}" in text
+    assert f"believed, given all others {teacher['accuracy']:.5g}" in text
+    assert "Finished by 2 epochs more; it is the teacher of the others." in text
+    share = teacher["front_probability"]
+    assert f"Probability of being on the front, before verification: {share:.0%}." in text
+    other = next(name for name in done["finished"] if name != teacher["id"])
+    assert f"with 50% of the loss on what {teacher['id']} answers." in _why(root, other, capsys)
+    stopped = next(r for r in rows.values() if r["state"] == "stopped" and r["id"] not in done)
+    text = _why(root, stopped["id"], capsys)
+    assert "expected after 3 epochs" in text
+    assert "Its training stopped there" in text
+    assert "It was not finished: what is on the front with" in _why(
+        root, _unfinished(root)["id"], capsys
+    )
+
+
+def test_why_lists_the_verified_front_first(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = json.loads((root / "alone" / "front.json").read_text())["members"]
+    staying = [row for row in members if row["verified_on_front"]]
+    text = _why(root, "front", capsys)
+    assert text.startswith(f"Front of {len(staying)} as verified")
+    assert text.index(staying[0]["id"]) < text.index("as searched")
+
+
+def test_fronts_are_compared_and_costed_again(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    options = ["n_trials=6", *SHARED_WEIGHTS, "train.epochs=1"]
+    places = [f"run.dir={other}", f"run.supernets={tmp_path / 'networks'}"]
+    sketch = ["+target=sketch", *OPTIONS[1:2], "budget=none", *options, *places]
+    assert run(["search", *sketch]) == 0
+    runs = f"runs=[{root / 'alone'},{other}]"
+    assert run(["compare", runs, "recost=true", f"run.dir={tmp_path / 'compared'}"]) == 0
+    assert "would join it" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,112 @@
+"""Plans beside a plan: each is the least cost within its limit, and none dominates another."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import hwnas
+from hwnas.core.run_folder import Row
+from hwnas.fleet import alternatives
+from hwnas.fleet.plan import read_plan
+from tests.fleet import made
+
+AXES = {"cost_per_day": 1, "carbon_kg_per_day": 1, "accuracy": -1, "p99_of_limit": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a service and a fleet whose cheap machines are not the clean ones."""
+    found = tmp_path_factory.mktemp("fronts")
+    there = made.fleet(carbon={"site": 0.4})
+    there["devices"]["cpu"] |= {"quota": 12, "price": 0.04}
+    there["devices"]["box"] |= {"quota": 9, "buy": "on_demand", "price": 0.1}
+    made.write(found, made.service(), there)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[dict[str, object]]:
+    found = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", run__dir=folder / "plan")
+    listed: list[dict[str, object]] = found.table("plans").to_pylist()
+    return listed
+
+
+def test_each_limit_is_tightened_and_none_dominates(rows: list[dict[str, object]]) -> None:
+    assert {row["varied"] for row in rows} == {"the plan", "carbon", "accuracy", "latency"}
+    points = [[float(str(row[name])) * sign for name, sign in AXES.items()] for row in rows]
+    for i, a in enumerate(points):
+        for j, b in enumerate(points):
+            assert i == j or any(x > y + 1e-9 for x, y in zip(b, a, strict=True)), (i, j)
+    for row in rows:
+        cost, least = float(str(row["cost_per_day"])), float(str(row["cost_per_day_bound"]))
+        assert least <= cost * (1 + 1e-9)
+        assert float(str(row["gap"])) == pytest.approx(1 - least / cost, abs=1e-9)
+        assert 0 <= float(str(row["late"])) <= 0.01
+
+
+def test_a_plan_that_another_beats_says_which() -> None:
+    def row(varied: str, asks: str, cost: float, carbon: float, accuracy: float) -> Row:
+        return {
+            "varied": varied, "asks": asks, "cost_per_day": cost, "carbon_kg_per_day": carbon,
+            "accuracy": accuracy, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0,
+        }  # fmt: skip
+
+    plan = row("the plan", "", 4.0, 2.0, 0.91)
+    other = row("carbon", "carbon of 1.8 kg", 4.2, 1.8, 0.91)
+    better = row("accuracy", "accuracy_min +0.01", 4.0, 2.0, 0.92)
+    found, said = alternatives._told([plan, other, better], (2, 2), 60.0)
+    assert found == [plan, other, better]
+    assert said[0].startswith("With accuracy_min +0.01 another plan is as good in all")
+    _, said = alternatives._told([plan, other], (1, 1), 60.0)
+    assert not any("another plan" in line for line in said)
+
+
+def test_points_beside_a_plan_that_costs_nothing_are_told_without_a_percentage() -> None:
+    plan = {"varied": "the plan", "asks": "", "cost_per_day": 0.0, "carbon_kg_per_day": 0.0,
+            "accuracy": 0.91, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0}  # fmt: skip
+    dearer = {**plan, "varied": "accuracy", "asks": "more", "cost_per_day": 2.0, "accuracy": 0.92}
+    _, said = alternatives._told([plan, dearer], (1, 1), 60.0)
+    assert said[0].startswith("With more: +2 $ a day, accuracy +0.0100")
+
+
+def test_a_point_is_what_planning_within_its_limit_finds(
+    folder: Path, rows: list[dict[str, object]], tmp_path: Path
+) -> None:
+    for varied, where in (("accuracy", "classes"), ("carbon", "budgets")):
+        row = next(row for row in rows if row["varied"] == varied)
+        content = yaml.safe_load((folder / "service.yaml").read_text())
+        if where == "classes":
+            content["classes"]["web"]["accuracy_min"] += float(str(row["asks"]).split()[1])
+        else:
+            limit = float(str(row["carbon_kg_per_day"])) * (1 + 1e-4)
+            content["budgets"] = {"carbon_kg_per_day": limit}
+        content["fronts"] = [str(folder / "front.csv")]
+        (tmp_path / f"{varied}.yaml").write_text(yaml.safe_dump(content))
+        found = hwnas.plan(
+            tmp_path / f"{varied}.yaml", folder / "fleet.yaml", front=0,
+            run__dir=tmp_path / varied,
+        )  # fmt: skip
+        days = 2 / 24
+        assert read_plan(found.path).value / days == pytest.approx(row["cost_per_day"], rel=1e-3)
+
+
+def test_the_page_shows_them_and_what_breaks_first(folder: Path, rows: object) -> None:
+    page = (folder / "plan" / "report.html").read_text()
+    for words in ("With accuracy_min", "With budgets.carbon", "What breaks first if demand grows",
+                  "What less carbon, more accuracy or shorter latencies would cost"):  # fmt: skip
+        assert words in page
+    assert (folder / "plan" / "front.png").stat().st_size > 5_000
+
+
+def test_without_time_the_points_that_are_missing_are_counted(folder: Path, tmp_path: Path) -> None:
+    from hwnas.core.progress import NullProgress
+    from hwnas.fleet import planner
+    from hwnas.fleet.problem import read_problem
+
+    problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+    found = planner.planned(problem, "cost", 20, [0], NullProgress())
+    swept = alternatives.swept(found, 9, 1e-6, 0, NullProgress())
+    assert len(swept.rows) == 1
+    assert "0 of " in swept.sentences[-1]
+    assert "a larger front_s looks for the others" in swept.sentences[-1]

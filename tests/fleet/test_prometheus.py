@@ -1,0 +1,156 @@
+"""Telemetry over HTTP, from a server that answers as Prometheus does, and from others."""
+
+import base64
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas.core.errors import HwnasError
+from hwnas.fleet import telemetry
+from hwnas.fleet.plan import ClassRequirements, DeploymentPlan
+from hwnas.fleet.telemetry import TelemetrySample, TimeRange
+
+OVER = TimeRange(0.0, 7200.0, 300.0)
+PLAN = DeploymentPlan(
+    1, "cost", "$", 0.0, 0.0, 0.0, 0.05,
+    {"web": ClassRequirements(50.0, 0.7, 0.7, ["site"], [1.0], [1.0], "")}, {}, {}, [], {},
+)  # fmt: skip
+
+
+@contextmanager
+def _server(code: int, answers: dict[str, Any] | bytes, wait_s: float = 0.0) -> Iterator[str]:
+    """Give the address of a server that answers a query with what is said of it."""
+    asked: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            assert path == "/api/v1/query_range"
+            said = dict(urllib.parse.parse_qsl(query))
+            asked.append(said)
+            time.sleep(wait_s)
+            body = answers if isinstance(answers, bytes) else json.dumps(answers[said["query"]])
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body if isinstance(body, bytes) else body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+    assert all((a["start"], a["end"], a["step"]) == ("0.000", "7200.000", "300") for a in asked)
+
+
+def _matrix(label: str, name: str, values: list[tuple[float, str]]) -> dict[str, Any]:
+    series = {"metric": {label: name, "job": "x"}, "values": values}
+    return {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
+
+
+def test_queries_become_samples() -> None:
+    answers = {
+        "r": _matrix("class", "web", [(0, "12.5"), (300, "NaN"), (600, "+Inf"), (900, "13")]),
+        "l": _matrix("class", "web", [(0, "0.02")]),
+        "d": _matrix("device", "cpu", [(900, "1"), (6600, "2")]),
+    }
+    with _server(200, answers) as url:
+        found = telemetry.samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
+    assert found == [
+        TelemetrySample(0, "web", rate=12.5), TelemetrySample(900, "web", rate=13.0),
+        TelemetrySample(0, "web", late=0.02),
+        TelemetrySample(900, device="cpu", down=1), TelemetrySample(6600, device="cpu", down=2),
+    ]  # fmt: skip
+
+
+def test_what_was_down_once_is_not_down_now() -> None:
+    """A count of what is down has no series while nothing is."""
+    answers = {
+        "r": _matrix("class", "web", [(0, "12.5")]),
+        "d": _matrix("device", "cpu", [(900, "2"), (6300, "2")]),
+    }
+    with _server(200, answers) as url:
+        found = telemetry.samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
+    assert found == [TelemetrySample(0, "web", rate=12.5)]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "words"),
+    [
+        (400, {"r": {"status": "error", "error": "parse error"}}, "refuses 'r': parse error"),
+        (404, b"<html>", "answers 404 Not Found: is it Prometheus?"),
+        (200, b"<html>", "cannot be read: not JSON"),
+        (200, {"r": {"status": "success", "data": {"resultType": "vector", "result": []}}},
+         "'data.resultType' is 'vector'"),
+        (200, {"r": _matrix("klass", "web", [(0, "1")])}, "no label 'class' (they have job,"),
+        (200, {"r": _matrix("class", "wep", [(0, "1")])}, "Did you mean 'web'?"),
+        (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "finds no sample in the last 2 hours"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_wrong_is_one_line(code: int, answer: Any, words: str) -> None:
+    with _server(code, answer) as url, pytest.raises(HwnasError) as error:
+        telemetry.samples(url, {"rate": "r"}, OVER, 5, PLAN)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_is_slow_or_away_is_named() -> None:
+    with (
+        _server(200, b"{}", wait_s=0.5) as url,
+        pytest.raises(HwnasError, match=r"no answer within 0\.1 s|timed out"),
+    ):
+        telemetry.samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
+    with pytest.raises(HwnasError, match="cannot be reached: Connection refused"):
+        telemetry.samples(url, {"rate": "r"}, OVER, 1, PLAN)
+
+
+def test_a_user_and_a_password_sign_in() -> None:
+    """Special characters of a password are escaped in a URL, and not in what signs in."""
+    request = telemetry._request("http://me:s%40cret:1@host:9090/x/api", "")
+    assert request.full_url == "http://host:9090/x/api"
+    signed = b"me:s@cret:1"
+    assert request.unredirected_hdrs == {
+        "Authorization": f"Basic {base64.b64encode(signed).decode()}"
+    }
+    assert not telemetry._request("http://host:9090", "").unredirected_hdrs
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    with pytest.raises(HwnasError) as error:
+        telemetry.samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
+    assert "secret" not in str(error.value)
+    with pytest.raises(HwnasError, match="is no URL") as error:
+        telemetry.samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
+    assert "secret" not in str(error.value)
+
+
+def test_a_plan_goes_on_by_what_a_server_says(tmp_path: Path, monkeypatch: Any) -> None:
+    from hwnas.__main__ import run
+    from tests.fleet import made
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hwnas"])
+    asked = made.service()
+    asked["classes"]["web"]["demand"]["hours"] = [40.0, 90.0]
+    made.write(tmp_path, asked, made.fleet())
+    assert run(["plan", "service=service.yaml", "fleet=fleet.yaml", "front=0", "run.dir=p"]) == 0
+    query = "sum by (class) (rate(answered_total{job='web, all'}[5m]))"
+    now = time.time()
+    answers = _matrix("class", "web", [(now - 60, "100"), (now - 7260, "100")])
+    said = json.dumps(answers).encode()
+    monkeypatch.setattr(telemetry, "_got", lambda address, where, timeout_s: said.decode())
+    options = ["run.dir=q", f"query.rate={query}", "query.window_h=3"]
+    assert run(["replan", "plan=p", "telemetry=http://127.0.0.1:1", *options]) == 0
+    assert Path("q/telemetry.csv").read_text().count("web,100") == 2
+    assert Path("q/decisions.csv").exists()

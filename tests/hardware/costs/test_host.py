@@ -1,0 +1,107 @@
+import dataclasses
+import math
+
+import pytest
+
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.measured_cost import as_run, host_cost
+from hwnas.hardware.energy import PowerModel
+from hwnas.hardware.meters.meter import MeasuredEnergy
+from hwnas.models import families
+from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, n_macs, n_params
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks import metrics
+from tests.conftest import target
+from tests.hardware.profiling.fakes import CPU
+
+CONV = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), 3)
+ADD = OpSpec("add", (8, 4, 4), (8, 4, 4))
+RESIDUAL = (
+    Node("a", CONV, (INPUT,)),
+    Node("b", CONV, ("a",)),
+    Node("sum", ADD, ("a", "b")),
+)
+
+
+@pytest.fixture
+def largest(small: SearchSpace, task: Signature) -> Graph:
+    return families.get(small.family).lower(small, small.largest(), task)
+
+
+def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> None:
+    device = dataclasses.replace(CPU, batch=4)
+    assert as_run(Graph.of(RESIDUAL), device).nodes == (
+        Node("a", dataclasses.replace(CONV, dtype="float32", batch=4), (INPUT,)),
+        Node(
+            "b",
+            dataclasses.replace(CONV, kind="conv2d+bn+add", dtype="float32", batch=4),
+            ("a", "a"),
+        ),
+    )
+
+
+def test_int8_sums_are_not_fused() -> None:
+    device = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8", batch=2)
+    found = as_run(Graph.of(RESIDUAL), device)
+    assert [node.op.kind for node in found] == ["conv2d+bn", "conv2d+bn", "add"]
+    assert {(node.op.dtype, node.op.batch) for node in found} == {("int8", 2)}
+    assert [node.inputs for node in found] == [node.inputs for node in RESIDUAL]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
+    found = as_run(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
+    assert [(node.op.kind, node.op.dtype) for node in found] == [
+        ("conv2d+bn", dtype),
+        ("conv2d+bn+add", dtype),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
+    device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
+    found = as_run(largest, device)
+    assert n_macs(found) == n_macs(largest)
+    assert n_params(found) == n_params(largest)
+    cost = host_cost(found, device, Quantity(1.0, "table"))
+    assert cost.figures["macs_m"].value == pytest.approx(n_macs(largest) / 1e6)
+
+
+def test_energy_is_power_times_latency_each_with_its_interval() -> None:
+    device = dataclasses.replace(CPU, threads=3)
+    net = as_run(Graph.of(RESIDUAL), device)
+    cost = host_cost(net, device, Quantity(10.0, "measured", 9.0, 12.0))
+    assert set(cost.figures) == set(metrics.GIVEN)
+    energy = cost.figures["energy_mj"]
+    power_w = math.sqrt(6.0 * 18.0)  # 2 to 6 W a thread
+    assert (energy.source, energy.low, energy.high) == ("modelled", 9 * 6.0, 12 * 18.0)
+    assert energy.value == pytest.approx(10 * power_w)
+    assert cost.details == {"power_active_w": pytest.approx(power_w)}
+    assert cost.figures["latency_ms"] == Quantity(10.0, "measured", 9.0, 12.0)
+    plain = host_cost(net, device, Quantity(10.0, "measured")).figures["energy_mj"]
+    assert (plain.low, plain.high) == (60.0, 180.0)
+
+
+def test_power_of_a_whole_device_is_that_of_any_threads() -> None:
+    power = PowerModel(2.0, 6.0, "made up", per_device=True)
+    device = dataclasses.replace(CPU, threads=3, power=power)
+    cost = host_cost(as_run(Graph.of(RESIDUAL), device), device, Quantity(10.0, "measured"))
+    assert cost.details == {"power_active_w": pytest.approx(math.sqrt(2.0 * 6.0))}
+
+
+def test_measured_energy_is_not_mixed_with_modelled() -> None:
+    metered = MeasuredEnergy(Quantity(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
+    cost = host_cost(Graph.of(RESIDUAL), CPU, Quantity(1.0, "measured"), metered)
+    assert cost.figures["energy_mj"] == Quantity(7.0, "measured", 6.5, 7.5)
+    assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
+
+
+def test_memories_are_those_of_the_dtype(largest: Graph) -> None:
+    kib = {}
+    for dtype in ("float32", "int8"):
+        device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
+        figures = host_cost(as_run(largest, device), device, Quantity(1.0, "table")).figures
+        kib[dtype] = {name: figures[name] for name in ("sram_kib", "flash_kib")}
+        assert {figure.source for figure in kib[dtype].values()} == {"modelled"}
+    assert kib["float32"]["sram_kib"].value == 4 * kib["int8"]["sram_kib"].value
+    assert 3 < kib["float32"]["flash_kib"].value / kib["int8"]["flash_kib"].value < 4  # scales

@@ -1,0 +1,105 @@
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from hwnas.core.errors import CompileError
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.int8_speed import FasterThanFloat
+from hwnas.hardware.timing import InterleavedTimings, Timing
+from hwnas.models.families import annotations
+from hwnas.models.spaces import Genotype, SearchSpace
+from tests.models.families.test_precision import BOTH, WHEN, with_precision
+
+TIMING = Timing(0.5, 0.4, 0.6, 9)
+
+
+@dataclass
+class Said:
+    """A cost model that says the latency of each dtype."""
+
+    latencies: dict[str, Quantity]
+    n_affordable: int | None = 3
+    asked: list[str] = field(default_factory=list)
+
+    def cost(self, genotype: Genotype) -> Cost:
+        dtype = str(genotype.to_dict()["precision"])
+        self.asked.append(dtype)
+        return Cost({"latency_ms": self.latencies[dtype]}, {"cycles": 1.0})
+
+
+@pytest.fixture
+def space(tiny: SearchSpace) -> SearchSpace:
+    return with_precision(tiny, **BOTH, when=WHEN)
+
+
+def _genotype(space: SearchSpace, dtype: str) -> Genotype:
+    some = {name: options[0] for name, options in space.choices.items()}
+    return space.genotype({**some, "precision": dtype})
+
+
+def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> FasterThanFloat:
+    def in_turns(genotype: Genotype, other: Genotype) -> InterleavedTimings:
+        assert (genotype.to_dict()["precision"], other.to_dict()["precision"]) == (
+            "int8", "float32",
+        )  # fmt: skip
+        assert ratio is not None
+        return InterleavedTimings(TIMING, TIMING, ratio)
+
+    turns = None if ratio is None else in_turns
+    return FasterThanFloat(said, lambda genotype: annotations.in_float(space, genotype), turns)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "refused"),
+    [
+        (Quantity(0.5, "table", 0.4, 0.6), Quantity(0.7, "table", 0.6, 0.8), False),
+        (Quantity(0.5, "table", 0.4, 0.6), Quantity(0.6, "table", 0.5, 0.7), True),
+        (Quantity(0.9, "modelled"), Quantity(0.7, "modelled"), True),
+    ],
+)
+def test_what_is_not_said_to_be_faster_in_int8_is_refused(
+    space: SearchSpace, here: Quantity, there: Quantity, *, refused: bool
+) -> None:
+    model = _model(space, Said({"int8": here, "float32": there}))
+    cost = model.cost(_genotype(space, "int8"))
+    assert cost.figures == {"latency_ms": here}
+    assert cost.details == {"cycles": 1.0, "float32_latency_ms": there.value}
+    assert bool(cost.reason) is refused
+    if refused:
+        assert f"in float32 {there.value:.4g} ({here.source})" in cost.reason
+    assert model.n_affordable == 3
+
+
+def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
+    said = Said({"int8": Quantity(0.5, "measured")})
+    for ratio, refused in ((0.9, False), (0.99, True), (1.3, True)):
+        figure = Quantity(ratio, "measured", ratio - 0.02, ratio + 0.02)
+        cost = _model(space, said, figure).cost(_genotype(space, "int8"))
+        assert cost.details["int8_over_float32"] == ratio
+        assert cost.details["int8_over_float32_high"] == ratio + 0.02
+        assert cost.details["float32_latency_ms"] == TIMING.median_ms
+        assert bool(cost.reason) is refused
+    assert "1.30 times (1.28 to 1.32) as long as in float32, timed in turns" in cost.reason
+
+
+def test_nothing_is_asked_of_what_is_in_float32_or_not_chosen(space: SearchSpace) -> None:
+    said = Said(dict.fromkeys(("int8", "float32"), Quantity(0.5, "measured")))
+    cost = _model(space, said).cost(_genotype(space, "float32"))
+    assert (cost.reason, cost.details) == ("", {"cycles": 1.0})
+    alone = with_precision(replace(space, choices={"precision": ("int8",)}))
+    genotype = alone.genotype({"precision": "int8"})
+    assert not _model(alone, said).cost(genotype).reason
+    assert said.asked == ["float32", "int8"]
+
+
+def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
+    class Refusing:
+        n_affordable: int | None = 0
+
+        def cost(self, genotype: Genotype) -> Cost:
+            raise CompileError("no")
+
+    model = FasterThanFloat(Refusing(), lambda genotype: annotations.in_float(space, genotype))
+    with pytest.raises(CompileError, match="no"):
+        model.cost(_genotype(space, "int8"))

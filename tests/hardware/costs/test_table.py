@@ -1,0 +1,130 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hwnas.core.errors import TableError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.cost_model import CostModel
+from hwnas.hardware.costs.table_cost import Calibration, TableCostModel, features
+from hwnas.hardware.latency_tables.latency_table import LatencyTable
+from hwnas.hardware.profiling.passes import ProfiledSpace
+from hwnas.models.graph import Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.testing import CostModelContract
+from tests.hardware.profiling.fakes import CPU, Device, subject
+from tests.nas.fakes import SizeAccuracy
+
+COMMAND = "python -m hwnas profile +target=fake search_space=tiny"
+CALIBRATION = Calibration(1.1, 0.002, 0.0001, 0.2, 24, 59)
+
+
+@pytest.fixture
+def profiled(tiny: SearchSpace, task: Signature) -> ProfiledSpace:
+    return subject(tiny, task)
+
+
+@pytest.fixture
+def table(profiled: ProfiledSpace) -> LatencyTable:
+    found = Device().table(Path("t"), profiled.operators(0))
+    found.calibration["tiny"] = {"coefficients": CALIBRATION.to_json()}
+    return found
+
+
+def _model(table: LatencyTable, profiled: ProfiledSpace, space: str = "tiny") -> TableCostModel:
+    return TableCostModel(table, CPU, profiled.lower, [space], COMMAND)
+
+
+class TestTable(CostModelContract):
+    @pytest.fixture
+    def cost_model(self, table: LatencyTable, profiled: ProfiledSpace) -> CostModel:
+        return _model(table, profiled)
+
+    @pytest.fixture
+    def cost_space(self, tiny: SearchSpace) -> SearchSpace:
+        return tiny
+
+
+def test_latency_is_the_calibrated_sum_with_its_interval(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    genotype = profiled.space.largest()
+    net = profiled.lower(genotype)
+    known = features(net, {op: entry.timing.median_ms for op, entry in table.entries.items()})
+    value = 1.1 * known.operators_ms + 0.002 * len(net) + 0.0001 * known.weights_kib
+    figure = _model(table, profiled).cost(genotype).figures["latency_ms"]
+    assert figure.source == "table"
+    assert figure.value == pytest.approx(value)
+    assert (figure.low, figure.high) == pytest.approx((0.8 * value, 1.2 * value))
+    energy = _model(table, profiled).cost(genotype).figures["energy_mj"]
+    assert energy.source == "modelled"
+    assert energy.high == pytest.approx(1.2 * value * 6.0)
+
+
+def test_missing_operators_are_named_with_the_command(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    genotype = profiled.space.largest()
+    net = profiled.lower(genotype)
+    gone = [net[0].op, net[-1].op]
+    for op in gone:
+        del table.entries[op]
+    with pytest.raises(TableError) as refused:
+        _model(table, profiled).cost(genotype)
+    text = str(refused.value)
+    assert "2 operators are not in the latency table of target 'fake'" in text
+    assert all(str(op) in text for op in gone)
+    assert f"Measure them with: {COMMAND}" in text
+
+
+def test_each_of_several_spaces_must_be_calibrated(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    with pytest.raises(TableError, match="not calibrated for search space 'other'"):
+        TableCostModel(table, CPU, profiled.lower, ["tiny", "other"], COMMAND)
+
+
+def test_operator_of_another_batch_is_another_operator(
+    table: LatencyTable, profiled: ProfiledSpace, task: Signature
+) -> None:
+    (space,) = profiled.space.members
+    batched = subject(space, task, dataclasses.replace(CPU, batch=2))
+    with pytest.raises(TableError, match="b2"):
+        _model(table, batched).cost(profiled.space.smallest())
+
+
+def test_space_that_is_not_calibrated_is_refused(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    with pytest.raises(TableError, match="not calibrated for search space 'mbconv_small'") as error:
+        _model(table, profiled, "mbconv_small")
+    assert COMMAND in str(error.value)
+
+
+def test_upper_end_of_the_interval_must_fit_the_budget(
+    table: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
+) -> None:
+    model, space = _model(table, profiled), profiled.space
+    ends = [
+        model.cost(genotype).figures["latency_ms"]
+        for genotype in (space.smallest(), space.largest())
+    ]
+    limit = (ends[0].upper + ends[1].upper) / 2
+    accuracy = SizeAccuracy()
+    problem = loop.SearchProblem(space, Budget({"latency_ms": limit}), model, accuracy)
+    study = LocalStudy(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
+    config = SamplerConfig("random")
+    found = loop.run_trials(problem, study, config, 0, 120, NullProgress())
+    study.close()
+    latencies = {c.id: c.figures["latency_ms"] for c in found}
+    between = {c for c, figure in latencies.items() if figure.value <= limit < figure.upper}
+    assert between  # they would fit if their interval did not count
+    for candidate in found:
+        fits = latencies[candidate.id].upper <= limit
+        assert (candidate.state == "complete") is fits
+        assert fits or "latency_ms" in candidate.reason
+    assert not between & set(accuracy.asked)

@@ -1,0 +1,316 @@
+import functools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.core.errors import CompileError, TableError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.operator_prediction import OperatorPredictions
+from hwnas.hardware.costs.table_cost import TableCostModel
+from hwnas.hardware.latency_tables.latency_table import (
+    FORETOLD,
+    LatencyTable,
+    OperatorEntry,
+    load_table,
+)
+from hwnas.hardware.profiling import initial_table
+from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, drawn
+from hwnas.models.graph import Graph, OpSpec, Signature, n_macs_of_batch
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.workflows.device import _missing
+from tests.conftest import few_of
+from tests.hardware.profiling.fakes import (
+    CPU,
+    Device,
+    FakeWorker,
+    drawn_once,
+    pool,
+    subject,
+    timing,
+)
+
+#: How far the intervals of 16 networks may be off: their coverage is 16 of 17.
+EFFORT = MeasurementEffort(16, 4)
+
+
+@pytest.fixture(scope="module")
+def profiled(small: SearchSpace, task: Signature) -> ProfiledSpace:
+    return drawn_once(small, task)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LatencyTable:
+    return LatencyTable(tmp_path / "own")
+
+
+def _begin(
+    table: LatencyTable,
+    device: Device,
+    subjects: Sequence[ProfiledSpace],
+    effort: MeasurementEffort = EFFORT,
+) -> tuple[FakeWorker, initial_table.InitialMeasurements | None]:
+    worker = FakeWorker(device)
+    return worker, initial_table.begin(table, subjects, pool(worker), effort, NullProgress())
+
+
+def _errors(table: LatencyTable, profiled: ProfiledSpace, device: Device) -> tuple[Any, float]:
+    """Return the errors on networks drawn anew, and the share of them in their intervals."""
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    nets = [profiled.lower(genotype) for genotype in profiled.sample(200, 77)]
+    found = [model.latency(net, profiled.space.name) for net in nets]
+    true = [device.network(net) for net in nets]
+    inside = [f.lower <= ms <= f.upper for f, ms in zip(found, true, strict=True)]
+    return np.abs(np.array([f.value for f in found]) / true - 1), float(np.mean(inside))
+
+
+@pytest.mark.parametrize("factor", few_of([0.3, 1.0, 4.0], 1))
+def test_a_space_is_foretold_from_operators_of_few_networks(
+    table: LatencyTable, profiled: ProfiledSpace, factor: float
+) -> None:
+    factors = {"depthwise": 1.7 * factor, "pointwise": factor}
+    device = Device(factors, scale=1.2, operator_ms=1e-4)
+    worker, begun = _begin(table, device, [profiled])
+    space = profiled.space.name
+    assert begun is not None
+    assert len(begun.wholes) == 16
+    n_timed, ops = len(set(worker.tuned)), profiled.operators(0)
+    assert len(worker.tuned) == n_timed < 0.5 * len(ops)
+    errors, inside = _errors(table, profiled, device)
+    assert np.mean(errors <= 0.05) >= 0.9
+    assert inside >= 0.9
+    kept = load_table(table.path)
+    assert set(kept.entries) >= set(ops)
+    assert set(kept.plans()) == set(worker.tuned)
+    assert {e.plan for op, e in kept.entries.items() if op not in kept.plans()} == {FORETOLD}
+    assert kept.taken_over() == {}
+    said = initial_table.words(kept, space)
+    assert f"from {n_timed} operators and 16 networks measured here" in said
+
+
+def test_what_is_left_out_is_foretold_as_well_as_new_networks(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    """Where operators follow no rule, networks whose operators were timed must not hide it."""
+
+    class Odd(Device):
+        def operator(self, op: OpSpec) -> float:
+            return super().operator(op) * math.exp(0.5 * random.Random(str(op)).gauss(0, 1))
+
+    device = Odd(operator_ms=1e-4)
+    _, begun = _begin(table, device, [profiled], MeasurementEffort(32, 4, share=0.01))
+    errors, inside = _errors(table, profiled, device)
+    said = table.calibration[profiled.space.name]["error"]["table"]
+    assert said["mape"] > 0.5 * errors.mean() > 0.02
+    assert inside >= 0.85
+    assert begun is not None
+    assert begun.share == pytest.approx(said["within_5"])
+
+
+def test_networks_are_added_until_enough_are_foretold(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    _, begun = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4))
+    assert begun is not None
+    assert len(begun.wholes) == 48
+    assert len(table.networks) == 48
+
+
+def test_nothing_is_measured_twice(table: LatencyTable, profiled: ProfiledSpace) -> None:
+    _begin(table, Device(), [profiled])
+    before = table.calibration[profiled.space.name]["coefficients"]
+    worker, _ = _begin(load_table(table.path), Device(), [profiled])
+    assert not worker.tuned + worker.timed
+    assert not worker.networks
+    # Latencies are kept with seven digits.
+    kept = load_table(table.path).calibration[profiled.space.name]["coefficients"]
+    assert kept == pytest.approx(before, rel=1e-3, abs=1e-5)
+
+
+def test_other_spaces_stay_as_they_are(
+    table: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature
+) -> None:
+    second = subject(tiny, task)
+    _begin(table, Device(), [second])
+    before, timed = table.calibration[tiny.name], table.plans()
+    worker, _ = _begin(table, Device(), [profiled])
+    assert table.calibration[tiny.name] == before
+    assert not set(worker.tuned) & set(timed)
+    errors, _ = _errors(table, second, Device())
+    assert np.mean(errors <= 0.05) >= 0.9
+
+
+def test_several_spaces_share_what_is_measured(
+    table: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature
+) -> None:
+    both, device = [profiled, subject(tiny, task)], Device({"depthwise": 1.6}, operator_ms=1e-4)
+    _, begun = _begin(table, device, both)
+    assert begun is not None
+    assert len(begun.wholes) == 16
+    known = [table.calibration[each.space.name] for each in both]
+    assert known[0] == known[1]
+    for each in both:
+        errors, _ = _errors(table, each, device)
+        assert np.mean(errors <= 0.05) >= 0.85
+        assert sum(row["search_space"] == each.space.name for row in table.networks) == 8
+
+
+def test_plans_that_are_taken_over_are_not_tuned(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in profiled.operators(0)}
+    worker, _ = _begin(table, Device(), [profiled], MeasurementEffort(16, 4, plans))
+    assert worker.tuned == []
+    assert {op: plans[op] for op in worker.timed} == dict(table.plans())
+
+
+def test_a_space_that_lacks_a_few_operators_keeps_its_calibration(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    ops = profiled.operators(0)
+    table.entries = {op: OperatorEntry("p", timing(Device().operator(op))) for op in ops[7:]}
+    known = {"coefficients": {}, "unit": "ms"}
+    table.calibration[profiled.space.name] = known
+    worker, begun = _begin(table, Device(), [profiled])
+    assert begun is None
+    assert set(worker.tuned) == {*ops[:7]}
+    assert worker.networks == []
+    assert table.calibration[profiled.space.name] is known
+
+
+def test_what_followed_from_another_device_is_forgotten(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    table.calibration["other"] = {"transfer": {"from": "x"}}
+    _begin(table, Device(), [profiled])
+    assert "other" not in table.calibration
+
+
+def test_an_operator_that_cannot_be_compiled_is_said(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    refused = profiled.lower(profiled.space.smallest())[0].op
+    worker = FakeWorker(refuses=[refused])
+    with pytest.raises(CompileError, match="no plan for"):
+        initial_table.begin(table, [profiled], pool(worker), EFFORT, NullProgress())
+    assert len(load_table(table.path).entries) > 0  # the others are kept
+
+
+def test_too_few_networks_are_refused(
+    table: LatencyTable, task: Signature, tiny: SearchSpace
+) -> None:
+    one = SearchSpace("one", tiny.family, {}, {**tiny.values(tiny.smallest())})
+    with pytest.raises(TableError, match=r"'one': 1 networks are too few .* cost=measured"):
+        _begin(table, Device(), [subject(one, task)])
+
+
+def test_intervals_of_operators_hold(profiled: ProfiledSpace) -> None:
+    ops, device, rng = list(profiled.operators(0)), Device(), random.Random(3)
+    rng.shuffle(ops)
+    latencies = {op: device.operator(op) * math.exp(rng.gauss(0, 0.1)) for op in ops}
+    known = dict([*latencies.items()][: len(ops) // 3])
+    told = OperatorPredictions.of(known).foretold(op for op in ops if op not in known)
+    assert set(told) == set(ops) - set(known)
+    held = [low <= latencies[op] <= high for op, (_, low, high) in told.items()]
+    assert np.mean(held) > 0.9
+    errors = [abs(ms / latencies[op] - 1) for op, (ms, _, _) in told.items()]
+    assert np.median(errors) < 0.12
+
+
+def test_an_operator_that_no_drawn_network_had_is_foretold(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    _begin(table, Device(), [profiled])
+    rare = next(op for op, entry in table.entries.items() if entry.plan == FORETOLD)
+    told = table.entries.pop(rare).timing.median_ms
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    nets = (profiled.lower(genotype) for genotype in profiled.sample(2000, 5))
+    net = next(net for net in nets if rare in {node.op for node in net})
+    found = model.latency(net, profiled.space.name).value
+    table.entries[rare] = OperatorEntry(FORETOLD, timing(told))
+    whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    assert found == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
+
+
+def test_rare_operators_follow_from_what_the_digest_is_of(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    _begin(table, Device(), [profiled])
+    space, (rare, *ops) = profiled.space.name, profiled.operators(0)
+    nets = (profiled.lower(genotype) for genotype in profiled.sample(999, 5))
+    net = next(net for net in nets if rare in {node.op for node in net})
+    own = {node.op for node in net}
+    others = [op for op in ops if op not in own]
+    known = [*(own - {rare}), *others[::2]]
+    digest = table.digest([space], known)
+
+    def latency() -> float:
+        model = TableCostModel(table.only(known), CPU, profiled.lower, [space], "")
+        return model.latency(net, space).value
+
+    before = latency()
+    table.entries |= {op: OperatorEntry("timed since", timing(100.0)) for op in others[1::2]}
+    assert table.digest([space], known) == digest
+    assert latency() == before
+
+
+def test_a_space_that_was_changed_is_not_foretold(
+    table: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    _begin(table, Device(), [profiled])
+    ops = profiled.operators(0)
+    rare = ops[:2]
+    for op in rare:
+        table.entries.pop(op)
+    assert len(ops) > 40
+    assert _missing(table, ops, told=True) == []
+    assert _missing(table, ops, told=False) == [*rare]
+    changed = [replace(op, batch=3) for op in ops]
+    assert _missing(table, changed, told=True) == changed
+
+
+def test_operators_that_shall_say_nothing_do_not(profiled: ProfiledSpace) -> None:
+    ops = list(profiled.operators(0))
+    known = {op: Device().operator(op) for op in ops}
+    known[ops[0]] *= 50
+    model = OperatorPredictions.of(known)
+    assert model.foretold(ops[:1])[ops[0]][0] > 5 * Device().operator(ops[0])
+    assert model.foretold(ops[:1], ops[:1])[ops[0]][0] < 3 * Device().operator(ops[0])
+    assert model.foretold([]) == {}
+
+
+def test_an_operator_of_another_kind_is_still_foretold(profiled: ProfiledSpace) -> None:
+    known = {op: Device().operator(op) for op in profiled.operators(0)}
+    odd = OpSpec("attention", (96, 7, 7), (32, 7, 7), groups=4, dtype="float32")
+    ms, low, high = OperatorPredictions.of(known).foretold([odd])[odd]
+    assert 0 < low < ms < high < math.inf
+
+
+def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: ProfiledSpace) -> None:
+    op, other = profiled.operators(0)[:2]
+    table.entries = {
+        op: OperatorEntry(FORETOLD, timing(1.0)),
+        other: OperatorEntry("p", timing(1.0)),
+    }
+    assert table.plans() == {other: "p"}
+    assert table.missing([op, other]) == [op]
+
+
+def test_networks_are_spread_over_the_work_of_all_images(
+    profiled: ProfiledSpace, small: SearchSpace, task: Signature
+) -> None:
+    eight = subject(small, task, replace(CPU, batch=8))
+
+    @functools.cache
+    def lower(genotype: Genotype) -> Graph:
+        return (eight if sum(genotype.id.encode()) % 2 else profiled).lower(genotype)
+
+    mixed = ProfiledSpace(small, lower)
+    every = [n_macs_of_batch(lower(genotype)) for genotype in drawn(mixed)]
+    found = [n_macs_of_batch(net) for net in initial_table._spread([mixed], 12).values()]
+    assert (min(found), max(found)) == (min(every), max(every))

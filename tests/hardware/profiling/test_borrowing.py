@@ -1,0 +1,283 @@
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.core.errors import TableError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.costs.table_cost import TableCostModel
+from hwnas.hardware.latency_tables.latency_table import (
+    LatencyTable,
+    TableConfig,
+    folder,
+    is_transferred,
+    load_table,
+)
+from hwnas.hardware.latency_tables.provenance import own_table
+from hwnas.hardware.profiling import initial_table, table_transfer
+from hwnas.hardware.profiling.operator_measurement import digest
+from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
+from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace
+from hwnas.hardware.profiling.table_transfer import SourceTable
+from hwnas.hardware.target import Remote
+from hwnas.models.graph import OpSpec, Signature
+from hwnas.models.spaces import SearchSpace
+from hwnas.training.data import DatasetConfig
+from hwnas.workflows import device as device_module
+from hwnas.workflows import profile as profiling
+from hwnas.workflows import profile as transferring
+from hwnas.workflows.config import ProfileConfig
+from hwnas.workflows.reporter import RecordingReporter
+from tests.conftest import few_of
+from tests.hardware.profiling.fakes import CPU, Device, FakeWorker, drawn_once, pool, subject
+
+REFERENCE = Device()
+FLAGS = ("avx2", "avx512f", "sse2")
+
+
+@pytest.fixture(scope="module")
+def profiled(small: SearchSpace, task: Signature) -> ProfiledSpace:
+    return drawn_once(small, task)
+
+
+@pytest.fixture
+def other(profiled: ProfiledSpace, tmp_path: Path) -> LatencyTable:
+    """The table of another CPU, whose plans have a name of their own."""
+    found = REFERENCE.table(tmp_path / "shipped" / "cpu" / "s", profiled.operators(0))
+    found.provenance = {"device": {"cpu": "theirs", "flags": [*FLAGS]}}
+    return found
+
+
+def _source(table: LatencyTable, flags: Sequence[str] = FLAGS) -> SourceTable:
+    return SourceTable.of(table, {"device": {"flags": flags}})
+
+
+def _errors(table: LatencyTable, profiled: ProfiledSpace, device: Device) -> Any:
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    quiet = Device(device.factors, operator_ms=device.operator_ms)
+    nets = [profiled.lower(genotype) for genotype in profiled.sample(100, 77)]
+    found = [model.latency(net, profiled.space.name).value for net in nets]
+    return np.abs(np.array(found) / [quiet.network(net) for net in nets] - 1)
+
+
+@pytest.mark.parametrize("factor", few_of([0.3, 1.0, 4.0], 1))
+def test_all_networks_are_foretold_from_few(
+    other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, factor: float
+) -> None:
+    device = Device({"depthwise": 1.3 * factor, "pointwise": factor}, operator_ms=1e-4, noise=0.01)
+    worker, table = FakeWorker(device), LatencyTable(tmp_path / "own")
+    table_transfer.borrow(
+        table, _source(other), [profiled], pool(worker), MeasurementEffort(16, 4), NullProgress()
+    )
+    assert worker.tuned == worker.timed == []
+    assert len({id(net) for net, _ in worker.networks}) == 16
+    errors = _errors(table, profiled, device)
+    assert np.mean(errors <= 0.05) >= 0.9
+    assert errors.max() < 0.1
+    kept = load_table(table.path)
+    assert kept.plans() == {}
+    assert kept.taken_over() == other.plans()
+    assert all(is_transferred(entry.plan) for entry in kept.entries.values())
+    said = initial_table.words(kept, profiled.space.name)
+    assert "shipped" not in said
+    assert "cpu (theirs) and 16 networks measured here" in said
+    assert initial_table.words(other, profiled.space.name) == ""
+
+
+def test_more_is_measured_where_few_tell_little(
+    other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
+) -> None:
+    worker = FakeWorker(Device(noise=0.2))
+    table = LatencyTable(tmp_path / "own")
+    table_transfer.borrow(
+        table, _source(other), [profiled], pool(worker), MeasurementEffort(12, 4), NullProgress()
+    )
+    assert len(table.networks) == 48
+    assert table.calibration[profiled.space.name]["coefficients"]["interval"] > 0.1
+
+
+def test_plans_for_other_vectors_are_tuned(
+    other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
+) -> None:
+    worker, table = FakeWorker(Device()), LatencyTable(tmp_path / "own")
+    source = _source(other, ["avx2"])
+    table_transfer.borrow(
+        table, source, [profiled], pool(worker), MeasurementEffort(12, 4), NullProgress()
+    )
+    networks = [net for net, _ in worker.networks]
+    assert {node.op for net in networks for node in net} == set(worker.tuned)
+    assert set(load_table(table.path).taken_over()) == set(worker.tuned) & set(table.entries)
+
+
+def test_networks_reach_from_the_fastest_to_the_slowest(
+    other: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    def ms(n: int) -> list[float]:
+        nets = [profiled.lower(g) for g in table_transfer.covered(other, profiled, n)]
+        return [REFERENCE.network(net) for net in nets]
+
+    found, rng = ms(16), random.Random(1)
+    drawn = [REFERENCE.network(profiled.lower(profiled.space.sample(rng))) for _ in range(200)]
+    assert min(found) < min(drawn) * 1.05
+    assert max(found) > max(drawn) * 0.95
+    gaps = np.diff(np.log(sorted(found)))
+    assert gaps.max() < 4 * math.log(max(found) / min(found)) / 15
+    assert ms(32)[:16] == found
+
+
+def test_a_space_that_the_other_table_does_not_know_is_not_covered(
+    other: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    assert _source(other).covers(profiled, 16)
+    few = LatencyTable(other.path, dict([*other.entries.items()][:3]), provenance=other.provenance)
+    assert not _source(few).covers(profiled, 16)
+
+
+def test_spaces_that_are_borrowed_together_are_all_foretold(
+    other: LatencyTable, profiled: ProfiledSpace, tiny: SearchSpace, task: Signature, tmp_path: Path
+) -> None:
+    """Operators that two spaces share have one latency: that of a fit of both."""
+    second = subject(tiny, task)
+    for op, entry in REFERENCE.table(tmp_path / "x", second.operators(0)).entries.items():
+        other.entries.setdefault(op, entry)
+    device = Device({"depthwise": 1.6, "pointwise": 0.8}, operator_ms=1e-4, noise=0.01)
+    table = LatencyTable(tmp_path / "own")
+    both = [profiled, second]
+    table_transfer.borrow(
+        table,
+        _source(other),
+        both,
+        pool(FakeWorker(device)),
+        MeasurementEffort(16, 4),
+        NullProgress(),
+    )
+    for each in both:
+        errors = _errors(table, each, device)
+        assert np.mean(errors <= 0.05) >= 0.9
+        assert errors.max() < 0.1
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
+    other: LatencyTable,
+    profiled: ProfiledSpace,
+    tiny: SearchSpace,
+    task: Signature,
+    tmp_path: Path,
+    is_covered: bool,
+) -> None:
+    second = subject(tiny, task)
+    if is_covered:
+        other.entries |= REFERENCE.table(tmp_path / "x", second.operators(0)).entries
+    table, both = LatencyTable(tmp_path / "own"), [profiled, second]
+
+    def fill(subjects: Sequence[ProfiledSpace]) -> list[ProfiledSpace]:
+        wanted = device_module._wanted(table, subjects, seed=0)
+        effort = MeasurementEffort(16, 4, rounds=1)
+        device_module.fill(
+            table, _source(other), wanted, pool(FakeWorker()), effort, NullProgress()
+        )
+        return wanted
+
+    assert fill([profiled]) == [profiled]
+    assert fill(both) == both
+    TableCostModel(table, CPU, profiled.lower, [each.space.name for each in both], "")
+    assert device_module._wanted(table, both, seed=0) == []
+
+
+def test_networks_are_measured_again_only_where_operators_were_borrowed(
+    other: LatencyTable, tiny: SearchSpace, task: Signature, tmp_path: Path
+) -> None:
+    second, table = subject(tiny, task), LatencyTable(tmp_path / "own")
+    other.entries |= REFERENCE.table(tmp_path / "x", second.operators(0)).entries
+    source, effort = _source(other), MeasurementEffort(16, 4, rounds=1)
+    table_transfer.borrow(table, source, [second], pool(FakeWorker()), effort, NullProgress())
+    row = table.networks[0] | {"search_space": "measured here"}
+    table.networks.insert(0, row)
+    table.calibration["measured here"] = {}
+    counts = NetworksConfig(6, 19, 10)
+    config = ProfileConfig(
+        target=CPU, dataset=DatasetConfig("digits"), networks=counts, tuning=TuningConfig(4)
+    )
+
+    def profile() -> list[str]:
+        worker = FakeWorker()
+        profiling._measure(config, table, second, pool(worker), RecordingReporter())
+        assert table.networks[0] == row
+        return [digest(net) for net, _ in worker.networks]
+
+    assert len({*profile()}) == len(table.networks) - 1 == 35
+    assert table.taken_over()  # what only the other space has
+    assert profile() == []
+
+
+#: Of a profile that ends as soon as a borrowed table is good enough.
+WITHIN = ProfileConfig(
+    target=CPU, dataset=DatasetConfig("digits"), networks=NetworksConfig(6, 19, 10),
+    tuning=TuningConfig(4), search_space="mbconv_small", within=0.2,
+)  # fmt: skip
+
+
+def test_held_out_networks_are_compiled_where_no_plan_is_taken_over(
+    other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU of other vectors: few of the operators were tuned to borrow a table."""
+    table, worker = LatencyTable(tmp_path / "own"), FakeWorker(Device(operator_ms=1e-4))
+    monkeypatch.setattr(profiling, "source", lambda config: _source(other, ["avx2"]))
+
+    def held_out() -> list[str]:
+        found = profiling._soon(WITHIN, table, profiled, pool(worker), RecordingReporter())
+        assert found is not None
+        return [whole.network for whole in found]
+
+    first = held_out()
+    assert len(first) == 10
+    assert len({*worker.tuned}) == len(worker.tuned) < len(table.entries)
+    assert set(load_table(table.path).taken_over()) == set(worker.tuned)
+    n_tuned, n_measured = len(worker.tuned), len(worker.networks)
+    assert held_out() == first
+    assert (len(worker.tuned), len(worker.networks)) == (n_tuned, n_measured)
+
+
+def test_table_that_does_not_know_all_operators_is_not_enough(
+    other: LatencyTable, profiled: ProfiledSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets = [{node.op for node in profiled.lower(g)} for g in profiled.sample(35, 1)]
+    rare = min(
+        set[OpSpec]().union(*nets[25:]), key=lambda op: (sum(op in net for net in nets), str(op))
+    )
+    other.entries.pop(rare)
+    monkeypatch.setattr(profiling, "source", lambda config: _source(other))
+    table = LatencyTable(tmp_path / "own")
+    assert profiling._soon(WITHIN, table, profiled, pool(FakeWorker()), RecordingReporter()) is None
+
+
+def test_own_table_is_transferred_from_before_one_that_ships(
+    tiny: SearchSpace, task: Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transferring, "SHIPPED", tmp_path)
+    config = ProfileConfig(
+        target=replace(CPU, name="lab"), dataset=DatasetConfig("digits"), transfer_from="cpu",
+        search_space="tiny", table=TableConfig(str(tmp_path)), n_samples=10,
+    )  # fmt: skip
+    with pytest.raises(TableError, match=r"no latency table .* for tvm-float32-1t-b1 in"):
+        transferring.references(config)
+    target, second = replace(CPU, name="cpu"), subject(tiny, task)
+    shipped = REFERENCE.table(folder(target, tmp_path), second.operators(0))
+    shipped.provenance = {"device": {"cpu": "theirs"}}
+    shipped.save()
+    own = own_table(target, Remote(), tmp_path, tmp_path)
+    own.save()
+
+    def of() -> Path:
+        return transferring._covering(transferring.references(config), config, second)[0].path
+
+    assert of() == shipped.path  # the other knows no network
+    own.entries = dict(shipped.entries)
+    own.save()
+    assert of() == own.path != shipped.path

@@ -1,0 +1,184 @@
+"""Families that packages bring, and spaces that users bring: nothing of hwnas is changed."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hwnas.__main__ import run
+from hwnas.core.errors import SpaceError
+from hwnas.models import families, spaces
+from hwnas.models.spaces import Option, SearchSpace
+from tests.conftest import SHARED_WEIGHTS, space_yaml
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "experiments" / "own_family"
+QUICK = ("train.epochs=1", *SHARED_WEIGHTS, "n_trials=6", "run.dir=run")
+FAMILY = """
+from hwnas.models.families.base import TrainingRecipe as Recipe
+
+class Mine:
+    recipe = Recipe("sgd", 0.1, 0.0)
+    def check(self, space): ...
+    def resolution(self, space, genotype): return 8
+    def lower(self, space, genotype, task): return ()
+    def build(self, space, genotype, task): ...
+    def supernet(self, space, task): ...
+
+mine = Mine()
+
+class Half:
+    def check(self, space): ...
+    lower = resolution = check
+
+class Needs:
+    def __init__(self, what): ...
+"""
+
+
+def _bring(folder: Path, *points: str, package: str = "mine", version: str = "1.0") -> None:
+    """Put into a folder what an installed package with these entry points leaves there."""
+    (folder / "mine_family.py").write_text(FAMILY)
+    (folder / "broken_family.py").write_text("import there_is_no_such_package\n")
+    info = folder / f"{package}-{version}.dist-info"
+    info.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    (info / "METADATA").write_text(metadata)
+    lines = "\n".join([f"[{families.GROUP}]", *points])
+    (info / "entry_points.txt").write_text(f"{lines}\n")
+
+
+@pytest.mark.parametrize("value", ["mine_family:Mine", "mine_family:mine"])
+def test_family_of_a_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    _bring(tmp_path, f"mine = {value}", version="1.2.3")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert type(families.get("mine")).__name__ == "Mine"
+    assert type(families.get("mbconv")).__name__ == "MBConv"
+    assert families.origin("mine") == ("mine", "1.2.3")
+    assert families.origin("mbconv") == ()
+    with pytest.raises(SpaceError, match=r"Unknown family 'nine'.*'mine'.*Allowed: .*mbconv, .*"):
+        families.get("nine")
+
+
+@pytest.mark.parametrize(
+    ("point", "name", "message"),
+    [
+        (
+            "mine = broken_family:Mine",
+            "mine",
+            "Entry point 'mine = broken_family:Mine' of package mine cannot be loaded: "
+            "ModuleNotFoundError: No module named 'there_is_no_such_package'",
+        ),
+        ("mine = mine_family:Theirs", "mine", "cannot be loaded: AttributeError: "),
+        ("mine = mine_family:Needs", "mine", "cannot be loaded: TypeError: "),
+        ("mine = mine_family:Half", "mine", "is no family: it lacks recipe, build, supernet. "),
+        ("mine = mine_family:FAMILY", "mine", "cannot be loaded: AttributeError"),
+        ("mbconv = mine_family:Mine", "mbconv", "'mbconv' is a family of hwnas itself. Give yours"),
+    ],
+)
+def test_entry_point_that_is_no_family_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, name: str, message: str
+) -> None:
+    _bring(tmp_path, point)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SpaceError) as caught:
+        families.get(name)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_packages_with_a_family_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _bring(tmp_path, "mine = mine_family:Mine")
+    _bring(tmp_path, "mine = mine_family:mine", package="other")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SpaceError, match=r"Several families are called 'mine'.* of package other"):
+        families.get("mine")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder into which the example was installed."""
+    folder = tmp_path_factory.mktemp("own_family")
+    shutil.copytree(EXAMPLE, folder / "source")  # so that nothing is built in the checkout
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    where = ["--target", str(folder / "site"), str(folder / "source")]
+    command = [sys.executable, "-m", "pip", "install", *options, *where]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_example_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
+    done = subprocess.run(
+        [*command, str(EXAMPLE / "test_plain.py")],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def test_example_is_searched_from_the_command_line(
+    installed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    words = ["search", "+target=npu", f"search_space={EXAMPLE / 'plain.yaml'}", *QUICK]
+    assert run(words) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "Unknown family 'plain'. Allowed: mbconv" in line
+    monkeypatch.syspath_prepend(str(installed))
+    assert run(words) == 0
+    assert (tmp_path / "run" / "front.csv").read_text().count("\n") > 1
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"weight_bits": 4}, ""),
+        ({"stage0_conv0.weight_bits": 4}, ""),
+        ({"stages.0.weight_bits": 4}, "Unknown name 'stages.0.weight_bits'.*: .*stage0_conv0"),
+        ({"stages.1.blocks.0.weight_bits": 4}, "Unknown name 'stages.1.blocks.0.weight_bits'"),
+        ({"exits.0.active": 1, "exits.0.at": 0}, "has exits, but .* 'plain' has no operator .*'st"),
+    ],
+)
+def test_what_is_said_of_stages_needs_operators_of_their_names(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Option], message: str
+) -> None:
+    """Those of the example have names of their own."""
+    monkeypatch.syspath_prepend(str(installed))
+    plain = spaces.load_space(EXAMPLE / "plain.yaml")
+    found = replace(plain, fixed={**plain.fixed, **said})
+    if not message:
+        families.family_of(found)
+        return
+    with pytest.raises(SpaceError, match=message) as error:
+        families.family_of(found)
+    assert "\n" not in str(error.value)
+
+
+def test_own_space_of_a_known_family_needs_no_python(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = space_yaml(tiny)
+    raw["choices"]["stages.0.width"] = [5, 9]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run(["search", "+target=npu", "search_space=mine.yaml", *QUICK]) == 0
+    with (tmp_path / "run" / "front.csv").open(newline="") as file:
+        assert {row["stages.0.width"] for row in csv.DictReader(file)} <= {"5", "9"}

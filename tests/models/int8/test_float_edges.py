@@ -1,0 +1,116 @@
+"""Networks in int8 of which some operators stay in float32."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.memory import weight_bytes
+from hwnas.models import spaces
+from hwnas.models.families.annotations import edges
+from hwnas.models.graph import Graph, Node, OpSpec, Signature
+from hwnas.models.int8.quantisation import calibrate, quantise
+from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in, through_int8
+from hwnas.models.int8.simulation import SimulatedInt8
+from hwnas.models.onnx.writer import check_int8, write_int8
+from tests.conftest import target
+from tests.models.int8.networks import calibrated
+
+ORT = replace(target("cpu"), runtime="onnxruntime")
+
+
+def mixed(lowered: Graph) -> Graph:
+    kept = edges(lowered)
+    nodes = tuple(replace(node, in_float=node.name in kept) for node in lowered)
+    return replace(lowered, nodes=nodes, dtype="int8")
+
+
+def _network(
+    name: str, seed: int, task: Signature
+) -> tuple[SimulatedInt8, QuantisedNetwork, torch.Tensor, torch.Tensor]:
+    """Return a network with float edges, simulated and in int8, images and torch's answers."""
+    found = spaces.load_space(spaces.find(name))
+    genotype = found.sample(random.Random(seed))
+    network, lowered, images = calibrated(found, genotype, task, seed)
+    graph = mixed(lowered)
+    with torch.no_grad():
+        answers = network(images)
+    return (
+        SimulatedInt8(network, graph, calibrate(network, graph, images)),
+        quantise(network, graph, images),
+        images,
+        answers,
+    )
+
+
+@pytest.mark.parametrize("name", ["tiny", "cpu_small", "mbconv_mixed", "resnet_small"])
+def test_file_computes_what_is_simulated(name: str, task: Signature) -> None:
+    for seed in range(3):
+        simulated, int8, images, answers = _network(name, seed, task)
+        found = OrtSession(write_int8(int8, any_batch=True)).run(images.numpy())
+        with torch.no_grad():
+            expected = simulated(images).numpy()
+        largest = np.abs(expected).max()
+        assert np.abs(found - expected).mean() < 2e-3 * largest
+        assert np.abs(found - answers.numpy()).mean() < 0.05 * largest
+
+
+def test_only_what_int8_operators_read_or_write_is_quantised(task: Signature) -> None:
+    _, int8, *_ = _network("tiny", 0, task)
+    model = onnx.load_from_string(write_int8(int8))
+    quantised = {n.name.partition("/")[0] for n in model.graph.node if n.op_type[:4] == "Quan"}
+    assert quantised == through_int8(op.node for op in int8.ops)
+    assert "input" not in quantised
+    assert not {"pool", "classifier"} & quantised
+    assert "stem" in quantised  # blocks read it
+    dtypes = {t.name: numpy_helper.to_array(t).dtype for t in model.graph.initializer}
+    assert dtypes["stem/weight"] == dtypes["classifier/weight"] == np.float32
+    inner = [dtype for name, dtype in dtypes.items() if name.startswith("stages.0")]
+    assert np.float32 not in {d for d in inner if d in (np.int8, np.int32)}
+    assert np.int8 in inner
+
+
+def test_training_for_int8_teaches_edges_in_float32(task: Signature) -> None:
+    simulated, _, images, _ = _network("tiny", 0, task)
+    simulated.train()
+    torch.autograd.backward(simulated(images).square().mean())
+    gradients = [p.grad for p in simulated.parameters() if p.requires_grad]
+    assert all(gradient is not None for gradient in gradients)
+    before = simulated.quantised()
+    with torch.no_grad():
+        simulated.network.get_parameter("classifier.weight").mul_(2)
+    after = simulated.quantised()
+    (real, _), (doubled, _) = before.ops[-1].real, after.ops[-1].real  # type: ignore[misc]
+    np.testing.assert_allclose(doubled, 2 * real)
+    assert after.ops[-1].weights is None
+
+
+def test_stand_in_runs_and_counts_float32_weights(task: Signature) -> None:
+    found = spaces.load_space(spaces.find("tiny"))
+    network, lowered, images = calibrated(found, found.largest(), task)
+    del network
+    graph = as_run(mixed(lowered), ORT)
+    outputs = OrtSession(onnx_files.random_model(graph)).run(images.numpy()[:1])
+    assert np.isfinite(outputs).all()
+    reals = [op.node.name for op in stand_in(graph).ops if op.real is not None]
+    assert reals == ["stem", "classifier"]
+    whole = as_run(replace(lowered, dtype="int8"), ORT)
+    parameters = sum(n.op.n_params for n in lowered if n.name in reals)
+    extra = weight_bytes(graph) - weight_bytes(whole)
+    assert 2 * parameters < extra < 3 * parameters  # four bytes instead of one, no scales
+
+
+def test_operators_of_unknown_scales_may_stay_in_float32() -> None:
+    shape = (8, 4, 4)
+    node = Node("norm", OpSpec("layernorm", shape, shape), ("input",))
+    with pytest.raises(CompileError, match="norm"):
+        check_int8(Graph.of([node]))
+    check_int8(Graph.of([replace(node, in_float=True)]))

@@ -1,0 +1,214 @@
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.onnx_files import random_weights
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.models.graph import ACTIVATIONS, Graph, OpSpec, Shape, fuse
+from hwnas.models.onnx.importer import import_onnx
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.models.parameters import Weights
+from tests.hardware.runtimes.torch_models import MODELS, model
+from tests.models.onnx.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
+
+Array = NDArray[Any]
+SIDE = 16  #: of the images that torch's models read
+
+
+def images(shape: Sequence[int], n: int = 3) -> NDArray[np.float32]:
+    return np.random.default_rng(2).standard_normal((n, *shape)).astype(np.float32)
+
+
+def run(lowered: Graph, weights: Weights, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    fused = fuse(lowered, "float32", lowered[0].op.batch)
+    return OrtSession(write_fp32(fused, weights)).run(x)
+
+
+def round_trip(lowered: Graph) -> Graph:
+    """Write, read and write again; outputs are equal, and names and weights if none was fused."""
+    lowered = Graph.of(replace(node, op=replace(node.op, dtype="float32")) for node in lowered)
+    weights = random_weights(lowered, 1)
+    written = write_fp32(lowered, weights)
+    found, found_weights = import_onnx(written)
+    assert {*found_weights} == {*weights}
+    for name, arrays in weights.items():
+        for array, other in zip(arrays, found_weights[name], strict=True):
+            assert other.dtype == np.float32
+            np.testing.assert_array_equal(array, other)
+    x = images(lowered[0].op.in_shape)
+    np.testing.assert_array_equal(OrtSession(written).run(x), run(found, found_weights, x))
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("op", ONE_INPUT.values(), ids=ONE_INPUT)
+def test_operator_is_read_as_it_was_written(op: OpSpec, batch: int) -> None:
+    op = replace(op, dtype="float32", batch=batch)
+    (node,) = round_trip(alone(op))
+    assert node.name == "operator"
+    assert node.op == replace(op, kind=op.kind.replace("+bn", ""))
+
+
+@pytest.mark.parametrize("activation", ["", *ACTIVATIONS])
+@pytest.mark.parametrize("base", ["conv2d", "linear", "add", "mul"])
+def test_activation_is_read_as_it_was_written(base: str, activation: str) -> None:
+    for shape in (IMAGE, TOKENS, VECTOR) if base != "mul" else (VECTOR,):
+        kind = f"{base}+{activation}".strip("+")
+        (node,) = round_trip(alone(OpSpec(kind, shape, shape), 1 + (base in ("add", "mul"))))
+        assert node.op.kind == kind
+
+
+@pytest.mark.parametrize("shape", [IMAGE, TOKENS, VECTOR])
+@pytest.mark.parametrize("base", ["conv2d", "linear"])
+def test_sum_is_read_and_fused_again(base: str, shape: Shape) -> None:
+    lowered = alone(OpSpec(f"{base}+add+relu", shape, shape), 2)
+    found = round_trip(lowered)
+    assert [node.op.kind for node in found] == [base, "add+relu"]
+    assert [node.op.kind for node in fuse(found, "float32")] == [lowered[0].op.kind]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("lowered", NETWORKS.values(), ids=NETWORKS)
+def test_network_is_read_as_it_was_written(lowered: Graph, batch: int) -> None:
+    lowered = Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
+    found = round_trip(lowered)
+    assert [node.name for node in found] == [node.name for node in lowered]
+    assert [node.inputs for node in found] == [node.inputs for node in lowered]
+
+
+def export(module: torch.nn.Module, opset: int, **options: Any) -> bytes:
+    example = torch.zeros(1, 3, SIDE, SIDE)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the exporter itself
+        path = Path(folder, "model.onnx")
+        torch.onnx.export(module, (example,), path, opset_version=opset, dynamo=False, **options)
+        return path.read_bytes()
+
+
+def outputs(module: torch.nn.Module, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        found: NDArray[np.float32] = module(torch.from_numpy(x)).numpy()
+    return found
+
+
+# Of a comparison in torch's own nn.MultiheadAttention.
+tracing_is_no_error = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+# Layer norms are operators from 17 on, attention can be exported from 14 on.
+EXPORTS = [
+    (name, opset)
+    for name in MODELS
+    for opset in (13, 17)
+    if opset == 17 or not name.startswith(("transformer", "convnext"))
+]
+
+
+@tracing_is_no_error
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(("name", "opset"), EXPORTS)
+def test_export_computes_what_it_did(name: str, opset: int, free: bool) -> None:
+    module, x = model(name), images((3, SIDE, SIDE))
+    options = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}} if free else {}
+    exported = export(module, opset, **options)
+    found = run(*import_onnx(exported), x)
+    expected = outputs(module, x)
+    if not free:
+        np.testing.assert_allclose(OrtSession(exported).run(x), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert np.ptp(expected) > 0.1
+
+
+@tracing_is_no_error
+def test_batch_norm_that_was_exported_is_folded() -> None:
+    module = model("resnet")
+    kept = torch.onnx.TrainingMode.PRESERVE
+    exported = export(module, 17, training=kept, do_constant_folding=False)
+    kinds = [node.op_type for node in onnx.load_from_string(exported).graph.node]
+    assert kinds.count("BatchNormalization") == 6
+    lowered, weights = import_onnx(exported)
+    x = images((3, SIDE, SIDE))
+    np.testing.assert_allclose(run(lowered, weights, x), outputs(module, x), rtol=1e-4, atol=1e-4)
+    assert [node.op.kind for node in fuse(lowered, "float32")] == [
+        "conv2d+bn+relu",
+        "max_pool2d",
+        "conv2d+bn+relu",
+        "conv2d+bn+add+relu",
+        "conv2d+bn+relu",
+        "conv2d+bn",
+        "conv2d+bn+add+relu",
+        "mean",
+        "linear",
+    ]
+
+
+def test_operators_are_named_after_modules() -> None:
+    lowered, _ = import_onnx(export(model("mobilenet v3"), 17))
+    names = [node.name for node in lowered]
+    assert names[:3] == ["0", "3.layers.0", "3.layers.3"]
+    assert {"3.layers.6.fc1", "3.layers.6.fc2", "3.layers.7", "8"} <= {*names}
+
+
+def test_foreign_network_is_compiled_by_tvm(tmp_path: Path) -> None:
+    from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
+    from tests.hardware.runtimes.rpc_lab import HOST
+
+    module, x = model("transformer by hand"), images((3, SIDE, SIDE))
+    lowered, weights = import_onnx(export(module, 17))
+    lowered = fuse(lowered, "float32")
+    engine = TvmEngine(HOST, LocalDevice(1))
+    plans = {node.op: engine.plans(node.op, 1)[0] for node in lowered}
+    files = {}
+    for suffix, content in engine.export(lowered, plans, weights).items():
+        files[suffix] = tmp_path / f"network{suffix}"
+        files[suffix].write_bytes(content)
+    found = engine.open(files).session.run(x)
+    np.testing.assert_allclose(found, outputs(module, x), rtol=1e-4, atol=1e-4)
+
+
+class Spread(torch.nn.Module):
+    """Attention with something wrong."""
+
+    def __init__(self, fault: str):
+        super().__init__()
+        self.fault = fault
+        self.qkv = torch.nn.Conv2d(3, 24, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).reshape(1, 3, 2, 4, -1).transpose(-1, -2).unbind(1)
+        if self.fault == "order":
+            q, k = k, q
+        scores: torch.Tensor = q @ k.transpose(-1, -2) * (0.7 if self.fault == "scale" else 0.5)
+        if self.fault == "no values":
+            return scores
+        if self.fault == "mask":
+            scores = scores + torch.ones(SIDE**2, SIDE**2).tril()
+        shares = scores.softmax(-2 if self.fault == "axis" else -1)
+        mixed = shares * (2 if self.fault == "shares" else 1) @ v
+        out: torch.Tensor = mixed.transpose(-1, -2).reshape(1, -1, SIDE, SIDE)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("scale", "scaled by 0.7. Allowed: all three computed by one layer, in this order"),
+        ("order", "Allowed: all three computed by one layer, in this order"),
+        ("mask", "not a number for each pixel or token"),
+        ("axis", "over the last axis of products of queries and keys"),
+        ("shares", r"\(MatMul(_\d)?\): of "),
+        ("no values", "a product of two tensors is only known within attention"),
+    ],
+)
+def test_attention_with_a_fault_is_refused(fault: str, message: str) -> None:
+    import_onnx(export(Spread(""), 17))
+    with pytest.raises(CompileError, match=message):
+        import_onnx(export(Spread(fault), 17))

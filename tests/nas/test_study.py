@@ -1,0 +1,130 @@
+import json
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.samplers import RandomSampler
+
+from hwnas.core.errors import RunError
+from hwnas.core.progress import NullProgress
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop, reading, storage, trials
+from hwnas.nas.options import NAME, SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.nas.trial_attributes import STD
+from hwnas.tasks.base import Incumbent, Score
+from hwnas.tasks.metrics.budget import Budget
+from tests.nas.fakes import SizeAccuracy, SizeCost
+
+OBJECTIVES = ("accuracy", "latency_ms")
+_KEYED = "WHERE key = 'space'"
+
+
+def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> LocalStudy:
+    problem = loop.SearchProblem(space, Budget(), SizeCost(), SizeAccuracy())
+    opened = LocalStudy(path, space, OBJECTIVES)
+    loop.run_trials(problem, opened, SamplerConfig(name, 10, 12), 0, n_trials, NullProgress())
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("pareto", ["startup"] * 12 + ["gain"] * 8),
+        ("nsga2", ["ladder"] * 9 + ["generation"] * 11),
+        ("tpe", ["ladder"] * 9 + ["sampler"] * 11),
+    ],
+)
+def test_file_alone_tells_candidates_and_why_they_were_proposed(
+    tiny: SearchSpace, tmp_path: Path, name: str, phases: list[str]
+) -> None:
+    folder = tmp_path / "a #name"
+    folder.mkdir()
+    opened = _search(tiny, folder / "study.db", name, 20)
+    while_open = reading.read_study(folder / "study.db")
+    opened.close()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    record = reading.read_study(folder / "study.db")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert record == while_open
+    assert list(record.objectives) == list(OBJECTIVES)
+    assert record.candidates == opened.candidates
+    outline = reading.in_file(folder / "study.db").outline()
+    assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
+    assert outline.space == tiny
+    assert [record.proposals[number].phase for number in range(20)] == phases
+
+
+def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_path: Path) -> None:
+    opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
+    opened.close()
+    file = storage.open_file(tmp_path / "study.db")
+    told = optuna.load_study(study_name=NAME, storage=file).trials
+    file.engine.dispose()
+    stds = [c.figures["accuracy"].std for c in opened.candidates]
+    assert [trial.system_attrs[STD] for trial in told] == stds
+    assert min(stds) > 0.001
+
+
+class _Slow(SizeAccuracy):
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
+        time.sleep(0.05)
+        return super().score(genotype, incumbent)
+
+
+def test_time_of_trials_that_kills_cut_off_is_spent_once_a_candidate_is_scored(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.nas.study.EVERY_S", 0.01)
+    cut_off_s = [0.0]
+    for _ in range(2):
+        killed = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
+        killed.ask(RandomSampler(seed=0), 3)
+        time.sleep(0.1)
+        killed.close()  # what was asked for is never told
+        opened = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
+        assert opened.spent_s == 0
+        opened.close()
+        cut_off_s.append(opened._cut_off_s)
+    assert 0.05 < cut_off_s[1] < cut_off_s[2] - 0.05
+    problem = loop.SearchProblem(tiny, Budget(), SizeCost(), _Slow())
+    for n_trials in (1, 2):  # whose own time is counted, too, while they run
+        opened = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
+        loop.run_trials(problem, opened, SamplerConfig("random"), 0, n_trials, NullProgress())
+        took_s = trials.spent_s(opened._memory.trials, OBJECTIVES)
+        assert took_s >= 0.05 * n_trials
+        assert opened.spent_s == pytest.approx(cut_off_s[2] + took_s)
+        opened.close()
+
+
+def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    found = replace(tiny, when={"expansion": {"kernel": (3,)}})
+    opened = _search(found, tmp_path / "study.db", "pareto", 20)
+    opened.close()
+    read = reading.in_file(tmp_path / "study.db")
+    assert read.outline().space == found
+    assert read.read().candidates == opened.candidates
+    with sqlite3.connect(tmp_path / "study.db") as file:
+        ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_KEYED}")
+        earlier = {key: value for key, value in json.loads(raw).items() if key != "when"}
+        file.execute(
+            f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
+        )
+    assert reading.in_file(tmp_path / "study.db").outline().space == tiny
+
+
+def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
+    LocalStudy(tmp_path / "none.db", tiny, OBJECTIVES).close()
+    with pytest.raises(RunError, match="no finished trial yet"):
+        reading.read_study(tmp_path / "none.db")
+    for content in (b"", b"not a database at all" * 100):
+        (tmp_path / "no.db").write_bytes(content)
+        with pytest.raises(RunError, match="cannot be read"):
+            reading.read_study(tmp_path / "no.db")
+        with pytest.raises(RunError, match="cannot be read"):
+            reading.in_file(tmp_path / "no.db").outline()

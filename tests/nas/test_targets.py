@@ -1,0 +1,188 @@
+"""One search for several targets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
+from hwnas.nas.options import SamplerConfig
+from hwnas.nas.study import LocalStudy
+from hwnas.nas.targets import Targets, joined, judge
+from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics.budget import Budget
+from tests.conftest import few_of
+from tests.nas.fakes import SizeAccuracy, SizeCost, size
+
+BUDGETS = {"a": Budget({"latency_ms": 30.0}), "b": Budget({"latency_ms": 20.0, "flash_kib": 50.0})}
+TARGETS = Targets(BUDGETS)
+
+
+def _candidate(genotype: Genotype, *, accuracy: float | None = 0.9, **costs: float) -> Candidate:
+    figures = {name.replace("__", "."): Quantity(v, "modelled") for name, v in costs.items()}
+    if accuracy is not None:
+        figures["accuracy"] = Quantity(accuracy, "measured")
+    return Candidate(3, genotype, figures, {"a.cycles": 7.0, "n_images": 5.0})
+
+
+@pytest.fixture
+def genotype(tiny: SearchSpace) -> Genotype:
+    return tiny.smallest()
+
+
+def test_a_target_sees_its_own_figures(genotype: Genotype) -> None:
+    both = _candidate(genotype, a__latency_ms=25.0, b__latency_ms=25.0, b__flash_kib=40.0)
+    seen = TARGETS.seen(both, "a")
+    assert set(seen.figures) == {"accuracy", "latency_ms"}
+    assert seen.details == {"cycles": 7.0, "n_images": 5.0}
+    assert (seen.trial, seen.state) == (3, "complete")
+    over = TARGETS.seen(both, "b")
+    assert over.state == "infeasible"
+    assert over.reason == "latency_ms 25 over budget 20"
+    assert set(over.figures) == {"latency_ms", "flash_kib"}
+    assert not TARGETS.fits_all(both)
+    assert Targets({"a": BUDGETS["a"], "b": Budget()}).fits_all(both)
+
+
+def test_what_a_target_cannot_run_is_infeasible_there_alone(genotype: Genotype) -> None:
+    only_a = _candidate(genotype, a__latency_ms=25.0)
+    assert TARGETS.seen(only_a, "a").state == "complete"
+    assert TARGETS.seen(only_a, "b").reason == "Target 'b' cannot run it."
+
+
+def test_budget_of_one_target_is_enough() -> None:
+    def over(**costs: float) -> Mapping[str, float]:
+        figures = {n.replace("__", "."): Quantity(v, "modelled") for n, v in costs.items()}
+        exceeded, violations = TARGETS.exceeded(figures), TARGETS.violations(figures)
+        assert bool(exceeded) is (max(violations.values()) > 0)
+        return violations
+
+    fits = over(a__latency_ms=24.0, b__latency_ms=40.0, b__flash_kib=10.0)
+    assert fits == {"a.latency_ms": pytest.approx(-0.2)}
+    near = over(a__latency_ms=60.0, b__latency_ms=22.0, b__flash_kib=10.0)
+    assert near == {"b.latency_ms": pytest.approx(0.1), "b.flash_kib": pytest.approx(-0.8)}
+    assert over(b__latency_ms=10.0, b__flash_kib=10.0)["b.latency_ms"] < 0
+
+
+def test_costs_are_named_after_targets(genotype: Genotype) -> None:
+    refusing = SizeCost(refuses=size(genotype), n_affordable=5)
+    model = TARGETS.cost_model({"a": SizeCost(), "b": refusing})
+    assert model.n_affordable == 5
+    cost = model.cost(genotype)
+    assert set(cost.figures) == {f"a.{name}" for name in SizeCost().cost(genotype).figures}
+    assert cost.details == {"a.detail": 1.0}
+    nobody = TARGETS.cost_model({"a": refusing, "b": refusing})
+    with pytest.raises(CompileError, match="b: refused"):
+        nobody.cost(genotype)
+
+
+def test_figures_of_one_target_have_plain_names(genotype: Genotype) -> None:
+    only = Targets({"b": BUDGETS["b"]})
+    plain = _candidate(genotype, latency_ms=25.0, flash_kib=60.0)
+    assert only.seen(plain, "b") is plain
+    assert only.limits == only.all_limits == {"latency_ms": 20.0, "flash_kib": 50.0}
+    assert only.exceeded(plain.figures) == BUDGETS["b"].exceeded(plain.figures)
+    assert only.violations(plain.figures) == BUDGETS["b"].violations(plain.figures)
+    assert not only.met(plain.figures)
+    model = SizeCost()
+    assert only.cost_model({"b": model}) is model
+    assert only.view("b", ("accuracy", "latency_ms")).name == ""
+
+
+def test_columns_of_a_target_have_its_name() -> None:
+    assert column("npu.latency_ms").title == "npu latency [ms]"
+    assert column("accuracy").maximise
+    with pytest.raises(ConfigError, match="Unknown metric"):
+        column("npu.latency")
+
+
+class _Other:
+    """Costs that fall where those of the other target grow."""
+
+    n_affordable: int | None = None
+
+    def cost(self, genotype: Genotype) -> Cost:
+        return Cost({"latency_ms": Quantity(60.0 - size(genotype), "modelled")})
+
+
+@pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
+def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    small, large = size(tiny.smallest()), size(tiny.largest())
+    third = (large - small) / 3
+    budgets = {
+        "a": Budget({"latency_ms": small + third}),
+        "b": Budget({"latency_ms": 60.0 - large + third}),
+    }
+    targets = Targets(budgets)
+    models = targets.cost_model({"a": SizeCost(), "b": _Other()})
+    problem = loop.SearchProblem(tiny, targets, models, SizeAccuracy())
+    study = LocalStudy(tmp_path / "s.db", tiny, objectives)
+    config = SamplerConfig(name, population_size=10, n_startup_trials=8)
+    candidates = loop.run_trials(problem, study, config, 0, 60, NullProgress())
+    study.close()
+    scored = [c for c in candidates if "accuracy" in c.figures]
+    for candidate in candidates:
+        views = [targets.seen(candidate, t) for t in budgets]
+        assert (candidate.state == "complete") is any(v.state == "complete" for v in views)
+        assert not targets.fits_all(candidate)  # no network is both small and large
+    for target in budgets:
+        assert any(targets.seen(c, target).state == "complete" for c in scored)
+    assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny, "accuracy").keys()
+
+
+def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
+    def member(accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()) -> Member:
+        parts = {}
+        for target, latency in zip("ab", ms, strict=True):
+            figures = {
+                "accuracy_int8": Quantity(accuracy, "measured"),
+                "latency_ms": Quantity(latency, "measured"),
+            }
+            parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
+        return joined(_candidate(genotype), parts)
+
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    best = member(0.95, (1.0, 2.0), ("latency_ms",))
+    found = judge(
+        [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0)), best],
+        objectives,
+    )
+    assert [m.on_front for m in found] == [True, False, True, False]
+    assert [m.label for m in found] == [
+        "", "left the front", "", "over a.latency_ms; over b.latency_ms",
+    ]  # fmt: skip
+    assert judge([best], objectives)[0].on_front is False
+
+
+def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
+    def part(accuracy: float, name: str, ratio: float) -> Member:
+        figures = {name: Quantity(accuracy, "measured"), "latency_ms": Quantity(2.0, "measured")}
+        details = dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))
+        return Member(_candidate(genotype), figures, details, {"model": "sha"}, ("latency_ms",))
+
+    parts = {"a": part(0.9, "accuracy_fp32", 0.5), "b": part(0.8, "accuracy_int8", 1.0)}
+    member = joined(_candidate(genotype), parts)
+    assert member.is_for_all
+    assert (member.metric, member.quality.value) == ("accuracy", 0.8)
+    assert member.over_budget == ("a.latency_ms", "b.latency_ms")
+    found = {name: replace(own, files={}) for name, own in parts.items()}
+    assert member.parts == found
+    values = {name: figure.value for name, figure in member.all_figures.items()}
+    assert values == {
+        "a.accuracy_fp32": 0.9, "a.latency_ms": 2.0, "b.accuracy_int8": 0.8, "b.latency_ms": 2.0,
+        "a.accuracy": 0.9, "b.accuracy": 0.8, "accuracy": 0.8,
+    }  # fmt: skip
+    assert member.is_outrun
+    assert member.outrun == "1.00 times (0.90 to 1.10) as long as in float32, timed in turns on b"
+    assert parts["b"].outrun.endswith("in turns")
+    assert parts["a"].outrun == ""

@@ -1,0 +1,78 @@
+"""Which metrics there are: those of hwnas, and those that packages bring."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hwnas.core.errors import ConfigError
+from hwnas.tasks import metrics
+from tests.tasks.metrics.bring import bring
+
+
+def test_files_of_results_keep_their_order() -> None:
+    assert list(metrics.known())[:8] == ["accuracy", "mae", *metrics.GIVEN]
+    assert metrics.GIVEN == (
+        "latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m",
+    )  # fmt: skip
+    assert {"throughput_ips", "co2_g", "cost_usd_per_m"} <= {*metrics.costs()}
+    assert "accuracy" not in metrics.costs()
+
+
+def test_every_metric_names_metrics_that_there_are() -> None:
+    for name, metric in metrics.known().items():
+        assert metric.name == name
+        assert {*metric.needs} <= {*metrics.known()}
+        assert bool(metric.needs) is (metric.derive is not None)
+        assert metric.derive is not None or not metric.facts
+
+
+def test_metric_of_a_target_has_its_name_before_the_label() -> None:
+    assert metrics.column("npu.throughput_ips").title == "npu throughput [images/s]"
+    assert metrics.column("npu.throughput_ips").maximise
+    with pytest.raises(ConfigError, match=r"Unknown metric 'throughput'\. Did you mean"):
+        metrics.column("npu.throughput")
+
+
+def test_metric_of_a_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_metrics: Callable[[], None]
+) -> None:
+    bring(tmp_path, "heat_k = own_metric:METRIC")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fresh_metrics()
+    assert metrics.column("heat_k").title == "heat [K]"
+    assert list(metrics.known())[-1] == "heat_k"
+
+
+def test_shares_are_shown_in_decimals_and_what_has_a_unit_in_digits() -> None:
+    assert metrics.shown("accuracy", 0.912345) == "0.9123"
+    assert metrics.shown("npu.accuracy", 0.012345, ".3f") == "0.012"
+    values = (1.23456e-12, 0.0123456, 12.3456, 123456.7, 1.23456e12)
+    told = ["1.235e-12", "0.01235", "12.35", "123457", "1.235e+12"]
+    assert [metrics.shown("mae", value) for value in values] == told
+    assert metrics.shown("mae", 1.5e-12, "+.4f") == "+1.5e-12"
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ("heat_k = no_such_module:METRIC", "cannot be loaded: ModuleNotFoundError"),
+        ("heat_k = own_metric:LABEL", "is no metric"),
+        ("warmth_k = own_metric:METRIC", "is the metric 'heat_k': give both the same name"),
+        ("latency_ms = own_metric:TAKEN", "Two metrics are called 'latency_ms'"),
+    ],
+)
+def test_what_is_no_metric_is_refused_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fresh_metrics: Callable[[], None],
+    point: str,
+    message: str,
+) -> None:
+    bring(tmp_path, point)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fresh_metrics()
+    with pytest.raises(ConfigError) as caught:
+        metrics.known()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

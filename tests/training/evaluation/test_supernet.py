@@ -1,0 +1,125 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas.models import families
+from hwnas.models.families import annotations
+from hwnas.models.families.layers import fold_batch_norm
+from hwnas.models.int8.simulation import as_run
+from hwnas.models.spaces import SearchSpace
+from hwnas.tasks.base import Incumbent
+from hwnas.training.data import ImageData
+from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+from hwnas.training.inference import per_sample, recalibrate
+from tests.conftest import images_of
+from tests.models.families.test_precision import with_precision
+
+
+def _evaluator(
+    space: SearchSpace, data: ImageData, confidence: float | None = 0.99
+) -> SupernetEvaluator:
+    family = families.get(space.family)
+    torch.manual_seed(0)
+    supernet = family.supernet(space, data.signature)
+    supernet.module.eval()
+    config = ScoringConfig(n_recalibration=256, confidence=confidence)
+    return SupernetEvaluator(supernet, family, space, data, config)
+
+
+def test_recalibrated_statistics_are_those_of_the_images(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    family = families.get("mbconv")
+    network = family.build(tiny, tiny.largest(), digits.signature)
+    images = digits.prepare(images_of(digits.train)[:200], 12)  # one batch
+    recalibrate(network, images)
+    norm = network.get_submodule("stem.norm")
+    assert isinstance(norm, torch.nn.BatchNorm2d)
+    assert norm.running_mean is not None
+    with torch.no_grad():
+        out = network.get_submodule("stem.conv")(images)
+    torch.testing.assert_close(norm.running_mean, out.mean((0, 2, 3)), atol=1e-5, rtol=1e-4)
+
+
+def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData) -> None:
+    network = families.get("mbconv").build(tiny, tiny.largest(), digits.signature)
+    images = digits.prepare(images_of(digits.train)[:100], 12)
+    recalibrate(network, images)
+    with torch.no_grad():
+        before = network(images)
+        after = fold_batch_norm(network)(images)
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-3)
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in network.modules())
+
+
+def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    evaluator = _evaluator(tiny, digits)
+    genotype = tiny.sample(random.Random(0))
+    figure = evaluator.score(genotype).figure
+    network = evaluator.network(genotype)
+    resolution = families.get("mbconv").resolution(tiny, genotype)
+    with torch.no_grad():
+        logits = network(digits.prepare(images_of(digits.validation), resolution))
+    expected = float((logits.argmax(1) == digits.validation.targets).float().mean())
+    assert abs(figure.value - expected) < 1e-6
+    assert figure.source == "measured"
+    assert evaluator.score(genotype).figure == figure
+
+
+def test_images_that_are_not_kept_are_read_alike(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genotype = tiny.sample(random.Random(0))
+    kept = _evaluator(tiny, digits).score(genotype)
+    monkeypatch.setattr("hwnas.training.evaluation.shared_weights._KEPT", 0)
+    evaluator = _evaluator(tiny, digits)
+    assert evaluator.score(genotype) == kept
+    assert {name for name, _ in evaluator._prepared} == {"calibration"}
+
+
+def test_reading_stops_below_a_incumbent_alone(tiny: SearchSpace, digits: ImageData) -> None:
+    evaluator = _evaluator(tiny, digits)
+    rng = random.Random(1)
+    scores = [evaluator.score(tiny.sample(rng)) for _ in range(6)]
+    earlier = tuple(score.per_image for score in scores)
+    genotype = tiny.sample(rng)
+    whole = evaluator.score(genotype)
+    assert (
+        evaluator.score(genotype, Incumbent(whole.per_image, earlier)) == whole
+    )  # as good as itself
+    perfect = np.packbits(np.ones(len(digits.validation), np.bool_)).tobytes()
+    stopped = evaluator.score(genotype, Incumbent(perfect, earlier))
+    assert stopped.stopped
+    assert stopped.n_images is not None
+    assert stopped.n_images < len(digits.validation) == whole.n_images
+    unstoppable = _evaluator(tiny, digits, confidence=None)
+    assert unstoppable.score(genotype, Incumbent(perfect, earlier)).figure == whole.figure
+
+
+def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: ImageData) -> None:
+    space = with_precision(tiny, precision=("float32", "int8"))
+    evaluator, some = _evaluator(space, digits), tiny.largest().to_dict()
+    reals, whole = (space.genotype({**some, "precision": d}) for d in ("float32", "int8"))
+    plain = _evaluator(tiny, digits).score(tiny.largest())
+    assert evaluator.score(reals).figure == plain.figure
+    network = evaluator.network(whole)
+    lowered = annotations.lower(families.family_of(space), space, whole, digits.signature)
+    simulated = as_run(network, lowered, lambda: evaluator.calibration_images(whole))
+    resolution = families.family_of(space).resolution(space, whole)
+    batches = digits.batches(digits.validation, resolution)
+    found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
+    assert evaluator.score(whole).figure == digits.task.score(found)
+    assert not np.array_equal(
+        found,
+        np.concatenate(
+            [
+                per_sample(digits.task, network, *b)
+                for b in digits.batches(digits.validation, resolution)
+            ]
+        ),
+    )

@@ -1,0 +1,239 @@
+import random
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware.backends.onnxruntime.session import OrtSession
+from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.models.families.layers import weights_of
+from hwnas.models.graph import fuse, n_macs
+from hwnas.models.int8.quantised_network import QuantisedNetwork
+from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.int8.tflite import write_tflite
+from hwnas.models.onnx.writer import write_fp32
+from hwnas.training import supernet
+from hwnas.training.data import DatasetConfig
+from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.pipeline import finish
+from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource
+from hwnas.training.loop import CheckpointPolicy
+from hwnas.training.options import TrainingConfig
+from hwnas.training.supernet import TrainingSetup
+from tests.conftest import few_of, images_of
+from tests.models.int8.networks import coarsely
+from tests.training.fakes import KillAfter, Killed, same
+
+DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
+
+
+def setup(name: str, folder: Path, train: TrainingConfig) -> TrainingSetup:
+    read = supernet.read_space_and_data([name], DIGITS, NullProgress())
+    return supernet.SupernetTraining(DIGITS, train, 0, folder).setups(*read)[name]
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> NetworkSource:
+    """Return a network in a supernet that has learned something."""
+    train = TrainingConfig(epochs=8, batch_size=64)
+    learned = setup("tiny", tmp_path_factory.mktemp("supernets"), train)
+    evaluator = learned.evaluator(learned.trained(NullProgress())[0], ScoringConfig())
+    genotype = learned.space.sample(random.Random(1))
+    return NetworkSource(learned, evaluator, genotype, LargestSubnetTeacher(evaluator))
+
+
+def elsewhere(origin: NetworkSource, folder: Path) -> NetworkSource:
+    """Return the same with trainings of its own."""
+    return replace(origin, setup=replace(origin.setup, supernets=folder))
+
+
+def litert(network: QuantisedNetwork) -> LiteRTSession:
+    return LiteRTSession(write_tflite(network))
+
+
+def accuracies(finished: DeployableNetwork) -> dict[str, float]:
+    return {step["step"]: step["accuracy"][0] for step in finished.record["steps"]}
+
+
+def test_fine_tuning_pays_and_int8_is_what_its_file_says(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
+    config = FinishingConfig(epochs=3, max_int8_drop=100)
+    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
+    found = accuracies(finished)
+    assert list(found) == ["inherited", "fine-tuned", "int8"]
+    assert found["fine-tuned"] > found["inherited"] + 0.02
+    assert found["int8"] > found["fine-tuned"] - 0.05
+    assert finished.lowered == origin.lowered()
+    data = origin.setup.data
+    images = data.prepare(images_of(data.validation), origin.resolution).numpy()
+    labels = data.validation.targets.numpy()
+    assert finished.int8 is not None
+    for session, name in (
+        (litert(finished.int8), "int8"),
+        (OrtSession(write_fp32(finished.lowered, weights_of(finished.network, finished.lowered))),
+         "fine-tuned"),
+    ):  # fmt: skip
+        accuracy = np.mean(session.run(images).argmax(1) == labels)
+        assert accuracy == pytest.approx(found[name], abs=0.003)
+
+
+def test_without_epochs_the_weights_are_those_that_search_scored(origin: NetworkSource) -> None:
+    finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, NullProgress())
+    assert isinstance(origin.weights, SupernetEvaluator)
+    score = origin.weights.score(origin.genotype)
+    steps = finished.record["steps"]
+    assert [step["step"] for step in steps] == ["inherited", "int8"]
+    assert steps[0]["accuracy"] == score.figure.to_json()
+    assert finished.record["weights"] == "supernet, batch norm recalibrated"
+    assert finished.record["int8"] == "post-training, 512 calibration images"
+
+
+def test_pruned_network_is_trained_again_and_described_by_its_operators(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
+    config, where = FinishingConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
+    finish(where, replace(config, prune=0.0), litert, NullProgress())
+    finished = finish(where, config, litert, NullProgress())
+    assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
+    found = accuracies(finished)
+    assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
+    assert found["narrowed"] < found["fine-tuned"]
+    assert found["pruned"] > found["narrowed"]
+    assert finished.record["weights"] == (
+        "supernet, batch norm recalibrated, fine-tuned for 3 epochs, 30% of the channels pruned, "
+        "fine-tuned for 3 epochs"
+    )
+    assert n_macs(finished.lowered) < 0.7 * n_macs(origin.lowered())
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrate so badly that int8 loses much: as if it had four bits."""
+
+    monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
+
+
+@pytest.mark.usefixtures("coarse")
+def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_path: Path) -> None:
+    finished = finish(
+        elsewhere(origin, tmp_path), FinishingConfig(epochs=8), litert, NullProgress()
+    )
+    found = accuracies(finished)
+    assert found["int8"] < found["fine-tuned"] - 0.03
+    assert found["int8-trained"] > found["int8"]
+    assert finished.record["int8"].startswith("trained for int8, 8 epochs")
+    assert finished.int8 is not None
+    assert finished.simulated is not None
+    data = origin.setup.data
+    images = data.prepare(images_of(data.validation), origin.resolution)
+    answers = litert(finished.int8).run(images.numpy())
+    with torch.no_grad():
+        errors = [
+            np.abs(answers - network(images).numpy()).mean()
+            for network in (finished.simulated, finished.network)
+        ]
+    assert errors[0] < errors[1] / 10, "int8 is held against what it was trained as"
+
+
+@pytest.mark.usefixtures("coarse")
+def test_int8_is_not_trained_for_where_no_time_is_left(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
+    where, config = elsewhere(origin, tmp_path), FinishingConfig(epochs=1)
+    finished = finish(where, config, litert, NullProgress(), lambda: 0.0)
+    assert finished.in_haste
+    assert "int8-trained" not in accuracies(finished)
+    assert finished.record["int8"].endswith("there was no time to train for int8")
+    trained = finish(where, config, litert, NullProgress())
+    assert "int8-trained" in accuracies(trained)
+    again = finish(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
+    assert not again.in_haste
+    assert "int8-trained" in accuracies(again)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_int8_is_not_trained_for_where_it_may_lose_as_much(
+    origin: NetworkSource, tmp_path: Path
+) -> None:
+    config = FinishingConfig(epochs=1, max_int8_drop=100)
+    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
+    assert "int8-trained" not in accuracies(finished)
+    assert finished.simulated is None
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("killed_after", few_of([40, 20, 5], 1))
+def test_finishing_that_was_killed_ends_with_the_same_weights(
+    origin: NetworkSource, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in each of the three trainings, of 16 steps each."""
+    config = FinishingConfig(epochs=1, prune=0.3, max_int8_drop=0)
+    whole = finish(elsewhere(origin, tmp_path / "whole"), config, litert, NullProgress())
+    monkeypatch.setattr(
+        "hwnas.training.supernet.CheckpointPolicy", partial(CheckpointPolicy, every_s=0.0)
+    )
+    cut = elsewhere(origin, tmp_path / "cut")
+    with pytest.raises(Killed):
+        finish(cut, config, litert, KillAfter(killed_after))
+    resumed = finish(cut, config, litert, NullProgress())
+    assert same(whole.network.state_dict(), resumed.network.state_dict())
+    assert whole.int8 is not None
+    assert resumed.int8 is not None
+    assert write_tflite(whole.int8) == write_tflite(resumed.int8)
+    assert accuracies(whole) == accuracies(resumed)
+    assert "int8-trained" in accuracies(whole)
+    again = finish(cut, config, litert, NullProgress())
+    assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
+
+
+def untrained(name: str, folder: Path) -> NetworkSource:
+    found = setup(name, folder, TrainingConfig(epochs=1, batch_size=512))
+    evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
+    return NetworkSource(found, evaluator, found.space.smallest(), LargestSubnetTeacher(evaluator))
+
+
+@pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
+def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
+    convolutional = name != "vit_small"
+    config = FinishingConfig(epochs=1, prune=0.3 if convolutional else 0.0)
+    finished = finish(untrained(name, tmp_path), config, litert, NullProgress())
+    images = torch.randn(2, *finished.lowered[0].op.in_shape)
+    fused = fuse(finished.lowered, "float32")
+    session = OrtSession(write_fp32(fused, weights_of(finished.network, fused)))
+    with torch.no_grad():
+        expected = finished.network(images).numpy()
+    np.testing.assert_allclose(session.run(images.numpy()), expected, atol=1e-3)
+    assert (finished.int8 is not None) == convolutional
+    assert ("cannot be written in int8" in finished.record.get("no_int8", "")) != convolutional
+
+
+def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="are not pruned; leave prune out"):
+        finish(untrained("vit_small", tmp_path), FinishingConfig(prune=0.3), litert, NullProgress())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": -1}, r"epochs must be a whole number in \[0, 100000\], got -1"),
+        ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\], got 1.5"),
+        ({"prune": 1.0}, r"prune must be a number in \[0, 1\), got 1.0"),
+        ({"max_int8_drop": -0.1}, r"max_int8_drop must be a number in \[0, 1000\], got -0.1"),
+        ({"prune": 0.2, "epochs": 0}, "prune needs training afterwards"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FinishingConfig(**options)

@@ -1,0 +1,251 @@
+import shlex
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas.core import package
+from hwnas.core.errors import RunError
+from hwnas.core.progress import NullProgress
+from hwnas.hardware import suggested_commands
+from hwnas.hardware.latency_tables.latency_table import (
+    TRANSFERRED,
+    LatencyTable,
+    OperatorEntry,
+    TableConfig,
+    load_table,
+)
+from hwnas.hardware.profiling.options import TuningConfig
+from hwnas.hardware.profiling.table_transfer import SourceTable
+from hwnas.hardware.target import Remote, Target
+from hwnas.models.graph import Graph, Node, OpSpec
+from hwnas.training.checkpoints import Checkpoint
+from hwnas.training.data import DatasetConfig
+from hwnas.training.parallel import _locked
+from hwnas.workflows import device as device_module
+from hwnas.workflows import profile_layers
+from hwnas.workflows.config import ProfileConfig, SearchConfig
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.device import MeasuredTarget, profile_command, table_digest
+from tests.conftest import target
+from tests.hardware.profiling.fakes import FakeWorker, timing
+
+OPS = [OpSpec("conv2d+bn", (8, 4, 4), (n, 4, 4), dtype="float32") for n in (8, 16, 24)]
+MEASURED, GUESSED, NEW = OPS
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
+    found = FakeWorker()
+
+    class LocalPool:
+        def __init__(self, *arguments: Any):
+            pass
+
+        def do(self, task: Callable[[Any], Any]) -> Any:
+            return task(found)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(device_module, "DevicePool", LocalPool)
+    return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LatencyTable:
+    entries = {
+        MEASURED: OperatorEntry("kept", timing(1.0)),
+        GUESSED: OperatorEntry(TRANSFERRED, timing(9.0)),
+    }
+    found = LatencyTable(tmp_path / "t", entries)
+    found.save()
+    return found
+
+
+def _search(cost: str) -> SearchConfig:
+    data, tuning = DatasetConfig("digits"), TuningConfig(n_plans=4)
+    return SearchConfig(target=target("cpu"), dataset=data, cost=cost, tuning=tuning)
+
+
+def _profile() -> ProfileConfig:
+    data, tuning = DatasetConfig("digits"), TuningConfig(n_plans=4)
+    return ProfileConfig(target=target("cpu"), dataset=data, tuning=tuning)
+
+
+@pytest.mark.parametrize("config", [_search("measured"), _search("roofline"), _profile()])
+def test_what_is_tuned_is_kept_in_the_table(
+    table: LatencyTable, worker: FakeWorker, config: SearchConfig | ProfileConfig
+) -> None:
+    device = MeasuredTarget(config, table)
+    assert device.plan(MEASURED) == "kept"
+    for op in (GUESSED, NEW, GUESSED, NEW):
+        assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
+    assert worker.tuned == worker.timed == [GUESSED, NEW]
+    assert load_table(table.path).missing(OPS) == []
+    assert table.entries[GUESSED].timing.median_ms != 9.0
+    assert table_digest(device) == {}
+
+
+def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
+    table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[Any] = []
+
+    class Pool:
+        def __init__(self, target: Target, *arguments: Any):
+            self.target, self.is_closed = target, False
+            pools.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    config = _search("measured")
+    compiled = MeasuredTarget(config, table)
+    monkeypatch.setattr(device_module, "DevicePool", Pool)
+    with compiled.running(replace(config.target, batch=8)) as same:  # its files say their batch
+        assert (same, pools) == (compiled, [])
+    compiled.close()
+    device = MeasuredTarget(
+        replace(config, target=replace(config.target, runtime="onnxruntime")), table
+    )
+    pools.clear()
+    with device.running(replace(device.config.target, dtype="int8")) as same:
+        assert (same, pools) == (device, [])
+    own = replace(device.config.target, batch=8)
+    with device.running(own) as found:
+        assert found.worker is not device.worker
+        assert [(pool.target.batch, pool.is_closed) for pool in pools] == [(8, False)]
+        assert found.plan(MEASURED) == "kept"
+    assert pools[0].is_closed
+
+
+def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: FakeWorker) -> None:
+    device = MeasuredTarget(_search("measured"), table)
+    with pytest.raises(RunError, match="Another process is working in"):
+        MeasuredTarget(_profile(), load_table(table.path))
+    device.close()
+    MeasuredTarget(_profile(), load_table(table.path)).close()
+
+
+def test_table_that_a_search_predicts_from_stays_as_it_is(
+    table: LatencyTable, worker: FakeWorker
+) -> None:
+    digest = table.digest([], OPS)
+    device = MeasuredTarget(_search("table"), table, digest)
+    before, files = table_digest(device), {p: p.read_bytes() for p in table.path.iterdir()}
+    assert device.plan(MEASURED) == "kept"
+    for op in (GUESSED, NEW, GUESSED):
+        assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
+    assert worker.tuned == [GUESSED, NEW]
+    assert table_digest(device) == before == {"latency_table": digest}
+    assert {p: p.read_bytes() for p in table.path.iterdir()} == files
+
+
+def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
+    table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (GUESSED, NEW)}
+    table.entries[GUESSED] = OperatorEntry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
+    monkeypatch.setattr(profile_layers, "own_table", lambda *arguments: table)
+    monkeypatch.setattr(
+        device_module, "source", lambda config: SourceTable(table, {NEW: plans[NEW]})
+    )
+    net = Graph.of(Node(f"n{i}", op, ("input",)) for i, op in enumerate([*OPS, NEW]))
+    found, source = profile_layers._layers(net, _profile())
+    assert source == "measured, each operator alone"
+    assert (worker.tuned, worker.timed) == ([], [GUESSED, NEW])
+    told = [1.0, *(worker.device.operator(op) for op in (GUESSED, NEW, NEW))]
+    assert [layer.latency_ms for layer in found] == told
+    assert load_table(table.path).plans() == {MEASURED: "kept", **plans}
+
+
+def test_layers_of_a_dtype_that_no_roofline_has_are_not_bound() -> None:
+    config = _profile()
+    assert config.target.roofline is not None
+    net = [Node("n", replace(OPS[0], dtype=dtype), ("input",)) for dtype in ("int8", "bfloat16")]
+    found = profile_layers._bounded(Graph.of(net), [1.0, 1.0], config)
+    assert [bool(layer.bound) for layer in found] == [True, False]
+
+
+def test_next_steps_name_folders_of_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suggested_commands, "_OWN", {})
+    text = (package.ROOT / "conf" / "target" / "cpu.yaml").read_text()
+    for path in ("mine/target/board.yaml", "more/dataset/photos.yaml"):
+        Path(path).parent.mkdir(parents=True)
+    Path("mine/target/board.yaml").write_text(text.replace("name: cpu", "name: board"))
+    Path("more/dataset/photos.yaml").write_text("dataset: {name: digits}\n")
+    folders = ["--config-dir", "mine", "--config-dir=more"]
+    compose("profile", [*folders, "+target=cpu"])
+    assert "--config-dir" not in profile_command(_profile())
+    config = compose("profile", ["--config-dir", "mine", "+target=board"])
+    said = shlex.split(profile_command(config))
+    assert said[3:7] == ["profile", "--config-dir", "mine", "+target=board"]
+    assert compose("profile", said[4:]).target == config.target
+    photos = replace(_profile(), dataset=DatasetConfig("photos"))
+    assert shlex.split(profile_command(photos))[4:6] == ["--config-dir", "more"]
+
+
+def test_cure_says_everything_that_decides_which_table_it_is() -> None:
+    plain = _search("table")
+    assert profile_command(plain) == (
+        "python -m hwnas profile +target=cpu search_space=cpu_small dataset=digits"
+    )
+    changed = replace(
+        plain,
+        table=TableConfig("my tables"),
+        dataset=DatasetConfig("images", path="a folder"),
+        rpc=Remote("host:9190", "rpi4"),
+        search_space="my/own.yaml",
+    )
+    words = shlex.split(profile_command(changed))
+    assert words[:4] == ["python", "-m", "hwnas", "profile"]
+    for word in (
+        "table.dir=my tables",
+        "dataset=images",
+        "dataset.path=a folder",
+        "rpc.tracker=host:9190",
+        "rpc.key=rpi4",
+        "search_space=my/own.yaml",
+    ):
+        assert word in words
+
+
+def test_cure_is_for_the_target_and_the_data_that_were_meant() -> None:
+    said = [
+        "+target=cuda", "search_space=tiny", "dataset=images", "task=regression",
+        "dataset.hub_id=a/b", "dataset.label_column=angle", "target.dtype=int8",
+        "target.batches=[1,8]", "target.meter=nvml", "target.onnxruntime.provider=tensorrt",
+        "target.onnxruntime.options.device_id='1'",
+    ]  # fmt: skip
+    config: ProfileConfig = compose("profile", said)
+    words = shlex.split(profile_command(config))
+    assert words[:5] == ["python", "-m", "hwnas", "profile", "+target=cuda"]
+    again: ProfileConfig = compose("profile", words[4:])
+    assert (again.target, again.dataset) == (config.target, config.dataset)
+    lab = replace(target("cpu"), name="lab")  # of no file that is known
+    own = profile_command(replace(config, target=lab))
+    assert "+target=lab target.runtime=tvm target.dtype=float32 target.threads=1" in own
+    assert "target.tvm.mcpu=host" in own
+    assert "meter" not in own
+
+
+def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "key" / "supernet.safetensors")
+    other = _locked(checkpoint, 10, NullProgress())
+    released = threading.Event()
+
+    def release() -> None:
+        released.set()
+        other.close()
+
+    threading.Timer(1.5, release).start()
+    mine = _locked(checkpoint, 10, NullProgress())
+    assert released.is_set()
+    mine.close()
