@@ -1,4 +1,6 @@
-"""``python -m hwnas why``: what the terminal shows of an explanation."""
+"""Print the results of ``why`` and ``verify``."""
+
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -9,20 +11,23 @@ from hwnas.cli.console import Phases
 from hwnas.export.options import VerifyConfig
 from hwnas.workflows.config import WhyConfig
 from hwnas.workflows.verify import verify
-from hwnas.workflows.why import why
-from hwnas.workflows.why_sources import Part, WhyReport
+
+if TYPE_CHECKING:
+    from hwnas.workflows.why_sources import Part, WhyReport
 
 _WIDTH = 100
 
 
 def why_command(config: WhyConfig) -> None:
-    """Print what the run folder says of a candidate, or its front."""
+    """Print the history of a candidate, or the front of a run."""
+    from hwnas.workflows.why import why  # ``verify`` runs where Optuna is not installed
+
     console = Console(width=min(Console().width, _WIDTH), highlight=False, markup=False)
     found = why(config)
     (_print if found.headline else _print_front)(console, found)
 
 
-def _print(console: Console, found: WhyReport) -> None:
+def _print(console: Console, found: "WhyReport") -> None:
     console.print(found.headline, style="bold")
     for section in found.sections:
         console.print(f"\n{section.title}", style="bold")
@@ -30,7 +35,7 @@ def _print(console: Console, found: WhyReport) -> None:
             console.print(Padding(_rendered(part), (0, 0, 0, 2), expand=False))
 
 
-def _print_front(console: Console, found: WhyReport) -> None:
+def _print_front(console: Console, found: "WhyReport") -> None:
     for i, section in enumerate(found.sections):
         if i:
             console.print()
@@ -39,7 +44,7 @@ def _print_front(console: Console, found: WhyReport) -> None:
             console.print(_rendered(part))
 
 
-def _rendered(part: Part) -> RenderableType:
+def _rendered(part: "Part") -> RenderableType:
     if isinstance(part, str):
         return part
     table = Table(*part.heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)

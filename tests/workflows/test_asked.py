@@ -67,7 +67,7 @@ def test_numbers_of_any_library_become_plain(value: Any) -> None:
         (_figure(torch.ones(2)), r"is Tensor .*; it must be a number"),
         (_figure(0.5, low=0.6), r"is 0\.5, outside its interval from 0.6 to None"),
         (_figure(0.5, low=math.nan), "at an end is nan"),
-        (0.5, r"is float 0\.5; say hwnas\.Figure\(VALUE, SOURCE\)"),
+        (0.5, r"is float 0\.5; say hwnas\.Quantity\(VALUE, SOURCE\)"),
     ],
 )
 def test_figures_that_a_run_could_not_be_read_with_are_refused(figure: Any, words: str) -> None:
