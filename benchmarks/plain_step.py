@@ -32,7 +32,7 @@ from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, load_data
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
-from hwnas.training.single_network import StudentNetwork, train_alone
+from hwnas.training.single_network import StudentNetwork, train_network
 
 _STEPS, _DRAWN = 200, 40
 _SIGNATURE = Signature(1, 10)
@@ -61,7 +61,7 @@ def main() -> None:
         ends: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             saving = CheckpointPolicy(Checkpoint(Path(folder, "unkept.safetensors")), every_s=1e9)
-            train_alone(student, TrainingData(data, dataset), config, 0, saving, _Ticks(ends))
+            train_network(student, TrainingData(data, dataset), config, 0, saving, _Ticks(ends))
         whole = _least([b - a for a, b in pairwise(ends)])
         images = data.prepare(data.train.take(torch.arange(64)).images, resolution)
         alone = _least(_alone(network.train(), images, data.train.targets[:64]))

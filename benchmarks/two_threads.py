@@ -39,7 +39,7 @@ def main() -> None:
     setup = TrainingSetup(member, families[member.name], data, dataset, train, 0, nowhere)
 
     def macs(genotype: Genotype) -> int:
-        return n_macs(setup.lowered(genotype))
+        return n_macs(setup.graph(genotype))
 
     drawn = sorted((member.sample(random.Random(s)) for s in range(_DRAWN)), key=macs)
     for genotype in (drawn[i] for i in _SHOWN):

@@ -64,7 +64,7 @@ def main() -> None:
         )
         for _ in range(asked.networks):
             genotype = searched.sample(rng)
-            lowered = setup.lowered(genotype)
+            lowered = setup.graph(genotype)
 
             def costs(network: QuantisedNetwork, lowered: Any = lowered) -> Mapping[str, Quantity]:
                 return compile_tflite(write_tflite(network), lowered, target).cost.figures

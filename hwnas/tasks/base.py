@@ -109,30 +109,29 @@ class Task(Protocol):
         """Return what ``Kind.from_json`` needs."""
         ...
 
-    def goals(self, targets: Tensor) -> Tensor:
+    def loss_targets(self, targets: Tensor) -> Tensor:
         """Return what ``loss`` compares outputs with."""
         ...
 
-    def mixed(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return targets and goals of images of which ``share`` is the first, the rest the second.
+    def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """Return targets and loss targets of images mixed as ``share * a + (1 - share) * b``.
 
         Source: Zhang et al., "mixup", ICLR 2018, https://arxiv.org/abs/1710.09412.
         """
         ...
 
-    def loss(self, outputs: Tensor, goals: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return what training minimises, averaged over images.
 
         Args:
             outputs: ``(N, n_outputs)``.
-            goals: Of ``goals``, ``mixed`` or ``taught``.
-            smoothing: Share of the goals that is spread over all answers, where these exclude each
-                other.
+            loss_targets: From ``loss_targets``, ``mixup_targets`` or ``distillation_targets``.
+            smoothing: Label smoothing, of tasks with classes.
         """
         ...
 
-    def taught(self, outputs: Tensor) -> Tensor:
-        """Return the goals of networks that learn what another one answers."""
+    def distillation_targets(self, outputs: Tensor) -> Tensor:
+        """Return loss targets from the outputs of a teacher."""
         ...
 
     def per_sample(self, outputs: PerImageResults, targets: Targets) -> PerImageResults:

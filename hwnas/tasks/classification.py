@@ -73,25 +73,25 @@ class ClassificationTask:
         """Return the classes."""
         return {"name": self.name, "classes": list(self.classes)}
 
-    def goals(self, targets: Tensor) -> Tensor:
+    def loss_targets(self, targets: Tensor) -> Tensor:
         """Return labels ``(N,)`` as they are."""
         return targets
 
-    def mixed(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Return labels of what images show most of, and probabilities ``(N, n_classes)``."""
         from torch.nn.functional import one_hot
 
         n = len(self.classes)
-        goals = share * one_hot(first, n).float() + (1 - share) * one_hot(second, n).float()
-        return (first if share >= 0.5 else second), goals
+        loss_targets = share * one_hot(first, n).float() + (1 - share) * one_hot(second, n).float()
+        return (first if share >= 0.5 else second), loss_targets
 
-    def loss(self, outputs: Tensor, goals: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the cross entropy with labels ``(N,)`` or probabilities ``(N, n_classes)``."""
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(outputs, goals, label_smoothing=smoothing)
+        return cross_entropy(outputs, loss_targets, label_smoothing=smoothing)
 
-    def taught(self, outputs: Tensor) -> Tensor:
+    def distillation_targets(self, outputs: Tensor) -> Tensor:
         """Return the probabilities that another network says, at a temperature of 1."""
         return outputs.softmax(dim=1)
 

@@ -116,16 +116,16 @@ class RegressionTask:
             "guess_std": self.guess_std,
         }
 
-    def goals(self, targets: Tensor) -> Tensor:
+    def loss_targets(self, targets: Tensor) -> Tensor:
         """Return targets ``(N, n)`` in standard deviations from the mean."""
         return (targets - targets.new_tensor(self.mean)) / targets.new_tensor(self.std)
 
-    def mixed(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Return the targets of both images, mixed as they are."""
         targets = share * first + (1 - share) * second
-        return targets, self.goals(targets)
+        return targets, self.loss_targets(targets)
 
-    def loss(self, outputs: Tensor, goals: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the Huber loss, scaled so that far from the goal it is the absolute error.
 
         ``smoothing`` is of answers that exclude each other, which values do not.
@@ -136,9 +136,9 @@ class RegressionTask:
         """
         from torch.nn.functional import smooth_l1_loss
 
-        return smooth_l1_loss(outputs, goals, beta=_BETA)
+        return smooth_l1_loss(outputs, loss_targets, beta=_BETA)
 
-    def taught(self, outputs: Tensor) -> Tensor:
+    def distillation_targets(self, outputs: Tensor) -> Tensor:
         """Return what another network answers: it is learned as targets are."""
         return outputs
 

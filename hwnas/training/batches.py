@@ -53,7 +53,7 @@ class TrainingBatch:
 
     images: Tensor  #: ``(N, H, W, C)``, uint8, or float32 in [0, 255] where they are mixed
     targets: Tensor  #: as the data set says them; where images are mixed, nearest to what they show
-    goals: Tensor  #: what the task's loss compares outputs with
+    loss_targets: Tensor  #: what the task's loss compares outputs with
     data: ImageData
     #: where the images are as they are in the training split: their places in it, ``(N,)``
     places: Tensor | None = None
@@ -64,7 +64,7 @@ class TrainingBatch:
         return TrainingBatch(
             self.images.to(device),
             self.targets.to(device),
-            self.goals.to(device),
+            self.loss_targets.to(device),
             self.data,
             self.places,
         )
@@ -77,7 +77,7 @@ class TrainingBatch:
 
     def loss(self, outputs: Tensor, smoothing: float) -> Tensor:
         """Return the loss of a network's outputs ``(N, n_outputs)``."""
-        return self.data.task.loss(outputs, self.goals, smoothing)
+        return self.data.task.loss(outputs, self.loss_targets, smoothing)
 
     def total(self, outputs: Tensor) -> float:
         """Return the sum of what the task finds of each image."""
@@ -117,14 +117,14 @@ def draw(
     part = train.take(index[own], changes.at(own))
     if as_they_are or not config.mixup:
         places = index[own] if changes.none else None
-        goals = material.data.task.goals(part.targets)
-        return TrainingBatch(part.images, part.targets, goals, material.data, places)
+        loss_targets = material.data.task.loss_targets(part.targets)
+        return TrainingBatch(part.images, part.targets, loss_targets, material.data, places)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
     share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     mixed = share * part.images.float() + (1 - share) * partner.images.float()
-    targets, goals = material.data.task.mixed(part.targets, partner.targets, share)
-    return TrainingBatch(mixed, targets, goals, material.data)
+    targets, loss_targets = material.data.task.mixup_targets(part.targets, partner.targets, share)
+    return TrainingBatch(mixed, targets, loss_targets, material.data)
 
 
 @lru_cache(1)

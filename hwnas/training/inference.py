@@ -56,7 +56,7 @@ def _thread_pool() -> ThreadPool:
 # ``watch`` stops a training that learns nothing, but none of fewer steps than its window has.
 
 
-def guessing(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
+def at_chance_level(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
     """Return which networks do not surely answer better than guesses do.
 
     Args:
@@ -67,7 +67,7 @@ def guessing(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]
     return {name: value for name, value in found.items() if not task.has_learned(value * n, n)}
 
 
-def told(data: ImageData, found: Mapping[str, float], cure: str) -> list[str]:
+def chance_level_messages(data: ImageData, found: Mapping[str, float], cure: str) -> list[str]:
     """Return in a sentence which networks may be guessing on validation; none where none is.
 
     Args:
@@ -76,7 +76,7 @@ def told(data: ImageData, found: Mapping[str, float], cure: str) -> list[str]:
         cure: Options that train longer.
     """
     n, label = len(data.validation), column(data.task.metric).label
-    each = [f"{name} ({label} {v:.4g})" for name, v in guessing(data.task, found, n).items()]
+    each = [f"{name} ({label} {v:.4g})" for name, v in at_chance_level(data.task, found, n).items()]
     return [
         f"No better than by guessing, as far as {n:,} validation images tell: {', '.join(each)}. "
         f"Train longer: {cure}."

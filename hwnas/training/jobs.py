@@ -103,12 +103,12 @@ class TrainingJob:
             network,
             setup.resolution(self.genotype),
             self.recipe,
-            measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
+            measure=lambda: {metric: setup.quick_validation(copy.deepcopy(network), self.genotype)},
             grids=setup.grids(network, self.genotype),
             dtype=setup.dtype(self.genotype),
-            has_exits=bool(setup.lowered(self.genotype).exits),
+            has_exits=bool(setup.graph(self.genotype).exits),
         )
-        return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
+        return network, setup.train_single(student, self.options, self.checkpoint(), progress, log)
 
 
 C = TypeVar("C")

@@ -144,7 +144,7 @@ _POLL_S = 1.0  # between looks at what another process trains
 
 
 @contextlib.contextmanager
-def sole(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
+def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
     """Have no other command train the same meanwhile; wait for one that does."""
     processes = current()
     with contextlib.ExitStack() as stack:

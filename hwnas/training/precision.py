@@ -18,17 +18,17 @@ _ABLE = {"avx512_bf16", "amx_bf16"}  # features of CPUs that multiply bfloat16
 DENSE = 50
 
 
-def choose_precision(asked: str, lowered: Graph, device: str) -> str:
+def choose_precision(asked: str, graph: Graph, device: str) -> str:
     """Return the format that a network is trained in: as asked, or which is the faster one.
 
     Args:
         asked: An option ``train.dtype``.
-        lowered: The network; of a supernet the largest.
+        graph: The network; of a supernet the largest.
         device: The type of the device that trains it.
     """
     if asked != AUTO:
         return asked
-    faster = device == "cpu" and _multiplies_bfloat16() and density(lowered) >= DENSE
+    faster = device == "cpu" and _multiplies_bfloat16() and density(graph) >= DENSE
     return BFLOAT16 if faster else FLOAT32
 
 
@@ -37,9 +37,9 @@ def _multiplies_bfloat16() -> bool:
     return not _ABLE.isdisjoint(machine.describe()["flags"])
 
 
-def density(lowered: Graph) -> float:
+def density(graph: Graph) -> float:
     """Return the multiply-accumulates of dense convolutions for each value that they write."""
-    dense = [node.op for node in lowered if node.op.kind.startswith("conv") and node.op.groups == 1]
+    dense = [node.op for node in graph if node.op.kind.startswith("conv") and node.op.groups == 1]
     written = sum(math.prod(op.out_shape) for op in dense)
     return sum(op.n_macs for op in dense) / max(written, 1)
 

@@ -121,13 +121,13 @@ class Sandwich:
         outputs, task = self._outputs(genotypes[0], batch, roundings), batch.data.task
         smoothing = self.config.label_smoothing
         loss = batch.loss(outputs, smoothing)
-        goals = batch.goals
+        loss_targets = batch.loss_targets
         if self.config.distillation:
-            goals, smoothing = task.taught(outputs.detach()), 0.0
+            loss_targets, smoothing = task.distillation_targets(outputs.detach()), 0.0
 
         def student(genotype: Genotype) -> tuple[Tensor, Gradients]:
             found = self._outputs(genotype, batch, roundings)
-            return self._learned(task.loss(found, goals, smoothing))
+            return self._learned(task.loss(found, loss_targets, smoothing))
 
         for genotype in genotypes[1:]:
             batch.at(self.resolution(genotype))  # made here, not by several threads

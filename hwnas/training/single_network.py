@@ -12,7 +12,7 @@ from torch.func import functional_call
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
 from hwnas.models.families.base import TrainingRecipe
-from hwnas.models.int8.weight_grids import WeightGrid, WeightGrids, put_on
+from hwnas.models.int8.weight_grids import WeightGrid, WeightGrids, quantise_weights_
 from hwnas.training import loop, parallel
 from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
 from hwnas.training.inference import recalibrate
@@ -46,13 +46,15 @@ class TeacherNetwork:
     recorded: SoftTargets | None = None  #: what it answers to the very batches of the training
     dtype: str = FLOAT32  #: of its forward pass
 
-    def goals(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
+    def loss_targets(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
         """Return what is learned from its answers to the images of a batch."""
         if self.recorded is not None:
             return self.recorded.of(batch, step_context)
         seen = batch.at(self.resolution)
         with torch.no_grad():
-            return batch.data.task.taught(forward(lambda: self.network(seen), seen, self.dtype))
+            return batch.data.task.distillation_targets(
+                forward(lambda: self.network(seen), seen, self.dtype)
+            )
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class StudentNetwork:
     first_epoch: int = 0  #: its number: it goes on from trainings that saw those before
 
 
-def train_alone(
+def train_network(
     student: StudentNetwork,
     material: TrainingData,
     config: TrainingConfig,
@@ -97,7 +99,7 @@ def train_alone(
             "to train the supernet."
         )
     summary = loop.train(_trainee(student, config), material, config, seed, saving, progress)
-    put_on(student.network, student.grids)
+    quantise_weights_(student.network, student.grids)
     train = material.data.train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     images = train.take(order[:_N_RECALIBRATION]).images
@@ -155,8 +157,8 @@ class _SingleNetworkStep:
         *early, outputs = found if self.student.has_exits else found[None]
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.student.teacher) is not None:
-            goals = teacher.goals(batch, step_context)
-            loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
+            loss_targets = teacher.loss_targets(batch, step_context)
+            loss = torch.lerp(loss, batch.data.task.loss(outputs, loss_targets), teacher.alpha)
         loss = sum((self._early(batch, answers, outputs.detach()) for answers in early), loss)
         torch.autograd.backward(loss)
         return StepOutcome({"loss": float(loss.detach())}, batch.total(outputs), 1)
@@ -167,7 +169,7 @@ class _SingleNetworkStep:
         Source: Zhang et al., "Be Your Own Teacher", ICCV 2019, https://arxiv.org/abs/1905.08094.
         """
         task = batch.data.task
-        taught = task.loss(answers, task.taught(last))
+        taught = task.loss(answers, task.distillation_targets(last))
         return torch.lerp(batch.loss(answers, self.config.label_smoothing), taught, _SELF)
 
     @cached_property

@@ -58,7 +58,7 @@ class SoftTargets:
         else:
             epoch, position = divmod(step_context.step, self.n_steps)
             outputs = self._file(str(epoch))[position]
-        return batch.data.task.taught(outputs.float()).to(batch.goals.device)
+        return batch.data.task.distillation_targets(outputs.float()).to(batch.loss_targets.device)
 
     def _file(self, name: str) -> Tensor:
         if name not in self._loaded:

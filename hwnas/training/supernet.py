@@ -23,7 +23,7 @@ from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.elastic_layers import Rounding
 from hwnas.models.graph import Graph
 from hwnas.models.int8 import weight_grids
-from hwnas.models.int8.weight_grids import WeightGrids, grids, put_on
+from hwnas.models.int8.weight_grids import WeightGrids, grids, quantise_weights_
 from hwnas.models.spaces import Genotype, SearchSpace, Space
 from hwnas.models.spaces.union import joined
 from hwnas.training import loop, precision
@@ -42,9 +42,9 @@ from hwnas.training.loop import (
     TrainingSummary,
 )
 from hwnas.training.options import TrainingConfig, by_descent
-from hwnas.training.parallel import sole
+from hwnas.training.parallel import train_once
 from hwnas.training.sandwich import Sandwich
-from hwnas.training.single_network import StudentNetwork, train_alone
+from hwnas.training.single_network import StudentNetwork, train_network
 
 _GLANCE = 2000  # validation images that a log's figures are read from
 _GLANCE_CALIBRATION = 512
@@ -94,14 +94,14 @@ class TrainingSetup:
         """Return the height and width of the images that a genotype reads."""
         return self.family.resolution(self.space, genotype)
 
-    def lowered(self, genotype: Genotype) -> Graph:
+    def graph(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
         return annotations.lower(self.family, self.space, genotype, self.data.signature)
 
     def dtype(self, genotype: Genotype) -> str:
         """Return the number format that the network of a genotype is trained in."""
         device = loop.device(self.train).type
-        return precision.choose_precision(self.train.dtype, self.lowered(genotype), device)
+        return precision.choose_precision(self.train.dtype, self.graph(genotype), device)
 
     def build(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, freshly initialised from the seed."""
@@ -111,15 +111,13 @@ class TrainingSetup:
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
         """Return what the weights of the plain network of a genotype lie on."""
-        return (
-            grids(network, self.lowered(genotype)) if weight_compression.names(self.space) else {}
-        )
+        return grids(network, self.graph(genotype)) if weight_compression.names(self.space) else {}
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> Rounding:
         """Return what shared weights are rounded to where they compute a genotype."""
         if not weight_compression.names(self.space):
             return {}
-        return weight_grids.rounding(supernet, genotype, self.lowered(genotype))
+        return weight_grids.rounding(supernet, genotype, self.graph(genotype))
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
@@ -135,7 +133,7 @@ class TrainingSetup:
         """Return what decides the weights, by the names that messages use."""
         signature, task = self.data.signature, self.data.task
         options = self.train.decisive(by_descent(self.family.recipe))
-        bare, outputs = annotations.bare_space(self.space), task.words.outputs
+        bare, outputs = annotations.weight_relevant_space(self.space), task.words.outputs
         brought = "".join(f", {word}" for word in tasks.brought(task.name))
         return {
             "family": self.space.family,
@@ -193,7 +191,9 @@ class TrainingSetup:
         supernet, checkpoint = self.untrained(), self.checkpoint()
         rounding = partial(self.rounding, supernet)
         dtype = self.dtype(self.space.largest())
-        bare = annotations.bare_space(self.space)  # what else is drawn would draw other subnets
+        bare = annotations.weight_relevant_space(
+            self.space
+        )  # what else is drawn would draw other subnets
         sandwich = Sandwich(supernet, bare, self.resolution, self.train, rounding, dtype)
         trainee = TrainingJobSpec(
             supernet.module,
@@ -202,7 +202,7 @@ class TrainingSetup:
             measure=lambda: _glance(self, supernet),
         )
         total = loop.n_steps(self.train, len(self.data.train))
-        with sole(checkpoint, total, progress):
+        with train_once(checkpoint, total, progress):
             saving = CheckpointPolicy(checkpoint, log=log)
             summary = loop.train(trainee, self.material, self.train, self.seed, saving, progress)
         supernet.module.eval()
@@ -218,7 +218,10 @@ class TrainingSetup:
             start: What else decides its weights, beside what decides the supernet's.
             first_epoch: The number of the first one of its last training.
         """
-        what = self.of | {"genotype": annotations.bare(genotype).id, "start": start}
+        what = self.of | {
+            "genotype": annotations.weight_relevant_genotype(genotype).id,
+            "start": start,
+        }
         if first_epoch:
             what["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
@@ -226,7 +229,7 @@ class TrainingSetup:
             what["recipe"] = asdict(recipe)
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
-    def teach(
+    def train_single(
         self,
         student: StudentNetwork,
         options: TrainingConfig,
@@ -240,18 +243,18 @@ class TrainingSetup:
         """
         total = loop.n_steps(options, len(self.data.train))
         progress = progress if checkpoint.n_steps() < total else NullProgress()
-        with sole(checkpoint, total, progress):
+        with train_once(checkpoint, total, progress):
             saving = CheckpointPolicy(checkpoint, log=log)
-            return train_alone(student, self.material, options, self.seed, saving, progress)
+            return train_network(student, self.material, options, self.seed, saving, progress)
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what scores subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
-    def glance(self, network: nn.Module, genotype: Genotype) -> float:
+    def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
         """Return the metric of a network, which is spent by it, on a part of validation."""
         resolution = self.resolution(genotype)
-        put_on(network, self.grids(network, genotype))
+        quantise_weights_(network, self.grids(network, genotype))
         images = some(self.data.train, _GLANCE_CALIBRATION).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
         part = some(self.data.validation, _GLANCE)
@@ -263,7 +266,9 @@ def _glance(setup: TrainingSetup, supernet: Supernet) -> LogRow:
     """Return the metric of both ends on a part of the validation split."""
     ends = {"smallest": setup.space.smallest(), "largest": setup.space.largest()}
     return {
-        f"{setup.data.task.metric}_{name}": setup.glance(supernet.extract(genotype), genotype)
+        f"{setup.data.task.metric}_{name}": setup.quick_validation(
+            supernet.extract(genotype), genotype
+        )
         for name, genotype in ends.items()
     }
 

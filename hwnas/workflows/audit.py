@@ -85,7 +85,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
         words = _words(findings, verdict, epochs, trained.data)
         words.append(_leaving_words(findings, leaving, members))
         alone = {f"{f.subject.genotype.id} alone": f.alone[0].value for f in findings}
-        words += inference.told(trained.data, alone, "epochs")
+        words += inference.chance_level_messages(trained.data, alone, "epochs")
         metric = members.metric
         rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)
@@ -227,7 +227,7 @@ def _findings(
             )
             evaluator = evaluators[job.genotype.space]
             images = partial(evaluator.calibration_images, job.genotype)
-            network = as_run(network, job.setup.lowered(job.genotype), images)
+            network = as_run(network, job.setup.graph(job.genotype), images)
             batches = data.batches(data.validation, job.setup.resolution(job.genotype))
             each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
             figures[i].append(data.task.score(each))

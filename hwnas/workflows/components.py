@@ -260,4 +260,6 @@ def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[st
 
 def as_left(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
     """Return weights as a search left them, where other searches may have gone on with some."""
-    return weights.as_left(networks) if isinstance(weights, TrainedEvaluator) else weights
+    return (
+        weights.at_recorded_fidelity(networks) if isinstance(weights, TrainedEvaluator) else weights
+    )

@@ -22,7 +22,7 @@ from hwnas.models.graph import NATIVE_BITS, Graph
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults, swept, within
 from hwnas.tasks.metrics import means
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.training.evaluation.trained import exits_heard
+from hwnas.training.evaluation.trained import predict_exits
 from hwnas.training.finetuning import compression
 from hwnas.training.finetuning.compression import (
     CalibrationImages,
@@ -124,7 +124,7 @@ class _CompressionJob:
         if not self.lowered.exits:
             return None
         genotype = self.pick.genotype
-        heard = exits_heard(network, self.pick.of.parts.setup_of(genotype), genotype)
+        heard = predict_exits(network, self.pick.of.parts.setup_of(genotype), genotype)
         each = [{"validation": answers} for answers in heard]
         found = swept(ExitNetworkResults(genotype.id, cost.figures, cost.segments, each))
         return within(found, self.config.max_exit_drop)
@@ -229,7 +229,7 @@ class _CompressionJob:
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
         part = data.train.take(order[:_N_SAMPLE])
         images = data.prepare(part.images, resolution)
-        return CalibrationImages(images, data.task.goals(part.targets), data.task)
+        return CalibrationImages(images, data.task.loss_targets(part.targets), data.task)
 
     def _at_proof(self, early: EarlyExits) -> Quantities:
         """Return what images may cost on the average that the export is proved on."""

@@ -221,7 +221,9 @@ def _train_supernet(
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
     told = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
-    told["notes"] = inference.told(setup.data, {"largest subnet": largest.value}, "train.epochs")
+    told["notes"] = inference.chance_level_messages(
+        setup.data, {"largest subnet": largest.value}, "train.epochs"
+    )
     return f"On the validation split ({n} images)", table, told
 
 
@@ -255,7 +257,7 @@ def _train_alone(
             **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
             **_facts(summary),
             "checkpoint": str(job.checkpoint().path),
-            "notes": inference.told(
+            "notes": inference.chance_level_messages(
                 setup.data, {job.genotype.id: found["validation"].value}, longer
             ),
         },
@@ -267,7 +269,7 @@ def _forms(
 ) -> dict[str, nn.Module]:
     """Return a trained network, in int8, too, if its space says so; by what is said of figures."""
     setup, genotype = job.setup, job.genotype
-    lowered = setup.lowered(genotype)
+    lowered = setup.graph(genotype)
     if lowered.dtype != annotations.INT8:
         return {"": network}
     try:

@@ -308,9 +308,11 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
     assert "calibrated alone" not in out
 
 
-@pytest.mark.parametrize(("slot", "in_haste"), [(ALWAYS, False), (TimeWindow(0.0, 1e9), True)])
+@pytest.mark.parametrize(
+    ("slot", "without_int8_training"), [(ALWAYS, False), (TimeWindow(0.0, 1e9), True)]
+)
 def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
-    slot: TimeWindow, in_haste: bool
+    slot: TimeWindow, without_int8_training: bool
 ) -> None:
     asked = list[tuple[str, bool]]()
 
@@ -325,8 +327,8 @@ def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
     crew = [of("npu"), of("too small"), of("cpu")]
     ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
     assert ready is not None
-    assert ready.in_haste == in_haste
-    assert asked == [("npu", True), ("cpu", True)] * in_haste
+    assert ready.without_int8_training == without_int8_training
+    assert asked == [("npu", True), ("cpu", True)] * without_int8_training
 
 
 @pytest.mark.parametrize("error", [CompileError("refused"), CollapseError("forgotten")])

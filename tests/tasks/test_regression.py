@@ -28,10 +28,10 @@ def _read(mine: Errors, incumbent: Errors, rng: np.random.Generator) -> Score:
 
 
 def test_outputs_are_standard_deviations_and_errors_are_in_the_unit() -> None:
-    goals = TASK.goals(torch.from_numpy(TARGETS))
-    assert float(goals.mean()) == pytest.approx(0, abs=1e-5)
-    assert float(goals.std(unbiased=False)) == pytest.approx(1, abs=1e-5)
-    errors = TASK.per_sample(goals.numpy() + 2 / np.float32(TASK.std[0]), TARGETS)
+    loss_targets = TASK.loss_targets(torch.from_numpy(TARGETS))
+    assert float(loss_targets.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(loss_targets.std(unbiased=False)) == pytest.approx(1, abs=1e-5)
+    errors = TASK.per_sample(loss_targets.numpy() + 2 / np.float32(TASK.std[0]), TARGETS)
     assert errors == pytest.approx(2, abs=1e-3)
 
 

@@ -19,7 +19,7 @@ from hwnas.training.inference import per_sample
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ProcessGroup
-from hwnas.training.single_network import StudentNetwork, TeacherNetwork, seconds, train_alone
+from hwnas.training.single_network import StudentNetwork, TeacherNetwork, seconds, train_network
 from tests.conftest import images_of
 from tests.training.fakes import KillAfter, Killed, Rows, material, same
 
@@ -42,7 +42,7 @@ class Learner:
         ticks = iter(range(10**6))
         saving = CheckpointPolicy(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows)
         what = material(self._data)
-        train_alone(self.student, what, config, 0, saving, progress or NullProgress())
+        train_network(self.student, what, config, 0, saving, progress or NullProgress())
 
     @property
     def accuracy(self) -> float:

@@ -52,7 +52,7 @@ def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: floa
     config = replace(CONFIG, mixup=mixup)
     whole = _draw(digits, config, 7)
     shares = [_draw(digits, config, 7, ProcessGroup(rank, 4)) for rank in range(4)]
-    for name in ("images", "targets", "goals"):
+    for name in ("images", "targets", "loss_targets"):
         assert torch.equal(
             torch.cat([getattr(share, name) for share in shares]), getattr(whole, name)
         )
@@ -65,14 +65,14 @@ def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> Non
 
 def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
     batch, plain = (_draw(digits, replace(CONFIG, mixup=m), 2) for m in (0.4, 0.0))
-    assert torch.allclose(batch.goals.sum(1), torch.ones(64))
-    share = batch.goals.max(1).values.min()
+    assert torch.allclose(batch.loss_targets.sum(1), torch.ones(64))
+    share = batch.loss_targets.max(1).values.min()
     assert 0.5 <= share < 1
     images = plain.images.float()
     mixed = [share * images + (1 - share) * images.flip(0)]
     mixed += [(1 - share) * images + share * images.flip(0)]
     assert any(torch.allclose(batch.images, each, atol=1e-3) for each in mixed)
-    assert torch.equal(batch.goals.argmax(1), batch.targets)
+    assert torch.equal(batch.loss_targets.argmax(1), batch.targets)
 
 
 def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
@@ -84,4 +84,4 @@ def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
     kept = {image.numpy().tobytes() for image in images_of(digits.train)}
     assert not any(image.numpy().tobytes() in kept for image in before.images)
     assert all(image.numpy().tobytes() in kept for image in after.images)
-    assert torch.equal(after.goals, after.targets)
+    assert torch.equal(after.loss_targets, after.targets)

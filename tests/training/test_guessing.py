@@ -8,7 +8,7 @@ import pytest
 from hwnas.tasks.base import Task
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.regression import RegressionTask
-from hwnas.training.inference import guessing, told
+from hwnas.training.inference import at_chance_level, chance_level_messages
 
 TEN = ClassificationTask(tuple("0123456789"))
 ANGLES = RegressionTask.of(("angle",), np.linspace(-60, 60, 500, dtype=np.float32)[:, None])
@@ -19,13 +19,13 @@ ANGLES = RegressionTask.of(("angle",), np.linspace(-60, 60, 500, dtype=np.float3
 )
 def test_what_is_no_better_than_guessing_is_told(task: Task, guess: float, learned: float) -> None:
     data: Any = SimpleNamespace(task=task, validation=range(360))
-    assert guessing(task, {"a": guess, "b": learned}, 360) == {"a": guess}
-    (line,) = told(data, {"a": guess, "b": learned}, "train.epochs")
+    assert at_chance_level(task, {"a": guess, "b": learned}, 360) == {"a": guess}
+    (line,) = chance_level_messages(data, {"a": guess, "b": learned}, "train.epochs")
     assert f"as far as 360 validation images tell: a ({'' if task is TEN else 'mean '}" in line
     assert line.endswith("Train longer: train.epochs.")
-    assert told(data, {"b": learned}, "train.epochs") == []
+    assert chance_level_messages(data, {"b": learned}, "train.epochs") == []
 
 
 def test_few_images_tell_less() -> None:
-    assert guessing(TEN, {"a": 0.2}, 20)
-    assert not guessing(replace(TEN, classes=("x", "y")), {"a": 0.95}, 20)
+    assert at_chance_level(TEN, {"a": 0.2}, 20)
+    assert not at_chance_level(replace(TEN, classes=("x", "y")), {"a": 0.95}, 20)

@@ -40,7 +40,7 @@ def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
         images = torch.randn(4, 1, side, side).to(memory_format=torch.channels_last)
         network = supernet.extract(genotype)
         plain = network(images)
-        weight_grids.put_on(network, weight_grids.grids(network, lowered))
+        weight_grids.quantise_weights_(network, weight_grids.grids(network, lowered))
         with rounded_by(weight_grids.rounding(supernet, genotype, lowered)):
             found = supernet.forward(images, genotype)
         torch.testing.assert_close(found, network(images), rtol=1e-3, atol=1e-4)
@@ -81,7 +81,7 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
             outputs.append(supernet.forward(batch.at(resolution(genotype)), genotype))
     task = digits.task
     first = batch.loss(outputs[0], TrainingConfig().label_smoothing)
-    second = task.loss(outputs[1], task.taught(outputs[0].detach()))
+    second = task.loss(outputs[1], task.distillation_targets(outputs[0].detach()))
     torch.autograd.backward((first, second))
     assert losses == pytest.approx([float(first.detach()), float(second.detach())])
     for gradient, parameter in zip(found, supernet.module.parameters(), strict=True):

@@ -181,14 +181,14 @@ def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: S
     return early_exits.annotated(lowered, space, genotype, signature.n_outputs)
 
 
-def bare(genotype: Genotype) -> Genotype:
+def weight_relevant_genotype(genotype: Genotype) -> Genotype:
     """Return what decides the weights of a network: trained in floats, in batches of their own."""
     said = tuple((n, option) for n, option in genotype.options if n not in _WEIGHTLESS)
     return replace(genotype, options=said)
 
 
-def bare_space(space: SearchSpace) -> SearchSpace:
-    """Return a space whose genotypes are ``bare``: all that the weights of its networks know."""
+def weight_relevant_space(space: SearchSpace) -> SearchSpace:
+    """Return a space of the choices that change the weights of a network."""
     return _without(space, _WEIGHTLESS)
 
 

@@ -183,7 +183,7 @@ class DeployableNetwork:
     record: dict[str, Any] = field(
         default_factory=dict
     )  #: what was done to the weights, for the proof
-    in_haste: bool = False  #: whether it loses too much in int8, and there was no time to train
+    without_int8_training: bool = False  #: True if time ran out before its int8 training
 
     @property
     def whole(self) -> "DeployableNetwork":

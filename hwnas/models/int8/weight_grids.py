@@ -136,7 +136,7 @@ def rounding(supernet: Supernet, genotype: Genotype, lowered: Graph) -> Rounding
     return {layer: grid.rounded for layer, grid in known if grid is not None}
 
 
-def put_on(network: nn.Module, found: WeightGrids) -> None:
+def quantise_weights_(network: nn.Module, found: WeightGrids) -> None:
     """Round the weights of a network to their grids, in place."""
     with torch.no_grad():
         for name, grid in found.items():

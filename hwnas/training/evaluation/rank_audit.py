@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from hwnas.core.quantity import Quantity
-from hwnas.models.families.annotations import bare
+from hwnas.models.families.annotations import weight_relevant_genotype
 from hwnas.models.spaces import Genotype, Space
 
 Group = Literal["front", "space"]
@@ -110,7 +110,7 @@ def choose(
     rng = random.Random(f"audit {seed}")
     drawn = _distinct(space.sample(rng) for _ in range(_DRAWN * n))
     for genotype in members:
-        drawn.pop(bare(genotype).id, None)
+        drawn.pop(weight_relevant_genotype(genotype).id, None)
     others = _spread(sorted(drawn.values(), key=size), n - len(members))
     return [AuditedNetwork("front", g) for g in members] + [
         AuditedNetwork("space", g) for g in others
@@ -121,7 +121,7 @@ def _distinct(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
     """Return the first genotype of each network, by what its weights are known by."""
     found: dict[str, Genotype] = {}
     for genotype in genotypes:
-        found.setdefault(bare(genotype).id, genotype)
+        found.setdefault(weight_relevant_genotype(genotype).id, genotype)
     return found
 
 

@@ -14,7 +14,7 @@ from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph
 from hwnas.models.int8.simulation import as_run
-from hwnas.models.int8.weight_grids import grids, put_on
+from hwnas.models.int8.weight_grids import grids, quantise_weights_
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.base import Incumbent, Index, PerImageResults, Score
 from hwnas.training.data import ImageData, InMemorySplit
@@ -95,7 +95,7 @@ class SupernetEvaluator:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
         if weight_compression.names(self._space):
-            put_on(network, grids(network, self._lowered(genotype)))
+            quantise_weights_(network, grids(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
 

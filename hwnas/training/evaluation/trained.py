@@ -83,10 +83,10 @@ class TrainedEvaluator:
         One without exits: nothing.
         """
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
-        lowered = setup.lowered(genotype)
-        if not lowered.exits:
+        graph = setup.graph(genotype)
+        if not graph.exits:
             return ()
-        return exits_heard(as_run(self.extracted(genotype), lowered, images), setup, genotype)
+        return predict_exits(as_run(self.extracted(genotype), graph, images), setup, genotype)
 
     @property
     def next_epoch(self) -> int:
@@ -96,7 +96,7 @@ class TrainedEvaluator:
     def train(self) -> None:
         """Do nothing: each candidate is trained when it is scored."""
 
-    def as_left(self, left: Mapping[str, int]) -> "TrainedEvaluator":
+    def at_recorded_fidelity(self, left: Mapping[str, int]) -> "TrainedEvaluator":
         """Return the same with networks as a search left them, whatever others did with them."""
         return TrainedEvaluator(self._setups, self._config, self._progress, left)
 
@@ -176,10 +176,10 @@ class TrainedEvaluator:
             recipe,
             grids=setup.grids(network, genotype),
             dtype=setup.dtype(genotype),
-            has_exits=bool(setup.lowered(genotype).exits),
+            has_exits=bool(setup.graph(genotype).exits),
             first_epoch=self._first_epoch(i),
         )
-        setup.teach(student, options, checkpoint, self._progress)
+        setup.train_single(student, options, checkpoint, self._progress)
         return network
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
@@ -199,10 +199,10 @@ class TrainedEvaluator:
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Quantity:
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
-        return score(as_run(network, setup.lowered(genotype), images), setup, genotype)
+        return score(as_run(network, setup.graph(genotype), images), setup, genotype)
 
 
-def exits_heard(
+def predict_exits(
     network: nn.Module, setup: TrainingSetup, genotype: Genotype
 ) -> tuple[ExitPredictionRecord, ...]:
     """Return what each exit of a network answers on the validation split, and its end."""

@@ -21,7 +21,7 @@ from hwnas.models.graph import n_macs, n_params
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import ImageData
 
-SIZES = {"params": n_params, "macs": n_macs}  #: of the lowered network; figures hold them, too
+SIZES = {"params": n_params, "macs": n_macs}  #: of the graph network; figures hold them, too
 SCORES = ("synflow", "naswot")  #: of the initial weights
 NAMES = (*SIZES, *SCORES)  #: what can be known
 
@@ -63,8 +63,8 @@ class ZeroCost:
         return {name: known[name] for name in self._names if name in SCORES}
 
     def _computed(self, genotype: Genotype) -> dict[str, float]:
-        lowered = self._family.lower(self._space, genotype, self._data.signature)
-        found = {name: math.log(size(lowered)) for name, size in SIZES.items()}
+        graph = self._family.lower(self._space, genotype, self._data.signature)
+        found = {name: math.log(size(graph)) for name, size in SIZES.items()}
         if not {*SCORES} & {*self._names}:
             return found
         with torch.random.fork_rng(devices=[]):

@@ -26,7 +26,7 @@ from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.families.layers import fold_batch_norm, layer_of
 from hwnas.models.graph import INPUT, NATIVE_BITS, Graph
-from hwnas.models.int8.weight_grids import grids, put_on
+from hwnas.models.int8.weight_grids import grids, quantise_weights_
 from hwnas.tasks.base import Task
 from hwnas.tasks.metrics import column
 from hwnas.tasks.metrics.budget import Budget
@@ -40,25 +40,25 @@ from hwnas.training.inference import recalibrate
 _INSIDE = ("layernorm", "attention")  # how channels hang together inside is not told
 
 
-def check_pruning(fraction: float, lowered: Graph) -> None:
+def check_pruning(fraction: float, graph: Graph) -> None:
     """Refuse what cannot be pruned, before anything is trained for it.
 
     Raises:
         ConfigError: the package is missing, the network is a transformer or has exits, or it is
             too narrow.
     """
-    if lowered.exits:
+    if graph.exits:
         raise ConfigError(f"prune={fraction}: networks with exits are not pruned; leave prune out.")
     if importlib.util.find_spec("torch_pruning") is None:
         raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
-    for node in lowered:
+    for node in graph:
         if node.op.base in _INSIDE:
             raise ConfigError(
                 f"prune={fraction}: networks with {node.op.base} ('{node.name}') are not "
                 "pruned; leave prune out."
             )
-    answer = lowered.output.name  # keeps what it has
-    narrowest = min(node.op.out_shape[0] for node in lowered if node.name != answer)
+    answer = graph.output.name  # keeps what it has
+    narrowest = min(node.op.out_shape[0] for node in graph if node.name != answer)
     if int(narrowest * (1 - fraction)) < 1:
         raise ConfigError(
             f"prune={fraction} takes out all {narrowest} channels of the narrowest "
@@ -66,7 +66,7 @@ def check_pruning(fraction: float, lowered: Graph) -> None:
         )
 
 
-def prune(network: nn.Module, lowered: Graph, fraction: float) -> tuple[nn.Module, Graph]:
+def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module, Graph]:
     """Return a narrower copy of a plain network, and its operators.
 
     The same fraction is taken out of every group of channels that hang together (those of a
@@ -75,7 +75,7 @@ def prune(network: nn.Module, lowered: Graph, fraction: float) -> tuple[nn.Modul
 
     Args:
         network: With its batch norm, which is not yet folded.
-        lowered: Its operators, named after its modules.
+        graph: Its operators, named after its modules.
         fraction: Of the channels, in [0, 1).
     """
     import torch_pruning as tp
@@ -85,20 +85,20 @@ def prune(network: nn.Module, lowered: Graph, fraction: float) -> tuple[nn.Modul
     # multiply-accumulates that they cost (16 small networks of two families, 15 to 50 % pruned).
     pruner = tp.pruner.BasePruner(
         pruned,
-        torch.zeros(1, *lowered[0].op.in_shape),
+        torch.zeros(1, *graph[0].op.in_shape),
         importance=tp.importance.GroupMagnitudeImportance(p=2),
         pruning_ratio=fraction,
-        ignored_layers=[layer_of(pruned, lowered.output.name)],
+        ignored_layers=[layer_of(pruned, graph.output.name)],
     )
     pruner.step()
-    return pruned, resized(lowered, pruned)
+    return pruned, resized(graph, pruned)
 
 
-def resized(lowered: Graph, network: nn.Module) -> Graph:
+def resized(graph: Graph, network: nn.Module) -> Graph:
     """Return operators with the channels that a network's layers have."""
-    channels = {INPUT: lowered[0].op.in_shape[0]}
+    channels = {INPUT: graph[0].op.in_shape[0]}
     found = []
-    for node in lowered:
+    for node in graph:
         op, c_in = node.op, channels[node.inputs[0]]
         c_out = len(layer_of(network, node.name).weight) if op.weight_shape else c_in
         op = replace(
@@ -109,7 +109,7 @@ def resized(lowered: Graph, network: nn.Module) -> Graph:
         )
         channels[node.name] = c_out
         found.append(replace(node, op=op))
-    return replace(lowered, nodes=tuple(found))
+    return replace(graph, nodes=tuple(found))
 
 
 _BATCH = 250  # images that are in memory at once, with all that layers make of them
@@ -124,7 +124,7 @@ class CalibrationImages:
     """Images that say what bits lose."""
 
     images: Tensor  #: ``(N, C, R, R)``, normalised; training images
-    goals: Tensor  #: of the task, ``(N, ...)``
+    loss_targets: Tensor  #: of the task, ``(N, ...)``
     task: Task
 
     def loss(self, network: nn.Module) -> float:
@@ -132,10 +132,15 @@ class CalibrationImages:
         n_all = len(self.images)
         n = math.ceil(n_all / _BATCH)
         parts = zip(
-            torch.tensor_split(self.images, n), torch.tensor_split(self.goals, n), strict=True
+            torch.tensor_split(self.images, n),
+            torch.tensor_split(self.loss_targets, n),
+            strict=True,
         )
         with torch.no_grad():
-            sums = (len(x) * float(self.task.loss(network(x), goals)) for x, goals in parts)
+            sums = (
+                len(x) * float(self.task.loss(network(x), loss_targets))
+                for x, loss_targets in parts
+            )
             return math.fsum(sums) / n_all
 
 
@@ -170,7 +175,7 @@ class NetworkCompressor:
     """Fits one trained network into budgets of the same limits."""
 
     network: nn.Module  #: trained, with its batch norm
-    lowered: Graph  #: its operators
+    graph: Graph  #: its operators
     sample: CalibrationImages  #: says what bits lose
     estimate: Estimate  #: asked for each layer with each number of bits
     means: CompressionMethods  #: what may be done
@@ -189,7 +194,7 @@ class NetworkCompressor:
             ConfigError: bits do not suffice, and channels cannot be taken out.
         """
         for fraction in self.means.prune:
-            narrower, operators = self.network, self.lowered
+            narrower, operators = self.network, self.graph
             if fraction:
                 check_pruning(fraction, operators)
                 narrower, operators = prune(narrower, operators, fraction)
@@ -209,32 +214,32 @@ class NetworkCompressor:
             return Compression(fraction, bits, self.estimate(operators.with_bits(bits)).figures)
         return None
 
-    def _lowest(self, lowered: Graph) -> dict[str, int]:
-        return {name: min(self.means.bits) for name in _layers(lowered, self.means.bits)}
+    def _lowest(self, graph: Graph) -> dict[str, int]:
+        return {name: min(self.means.bits) for name in _layers(graph, self.means.bits)}
 
-    def _chosen(self, asked: _Asked, lowered: Graph, budget: Budget) -> dict[str, int]:
+    def _chosen(self, asked: _Asked, graph: Graph, budget: Budget) -> dict[str, int]:
         """Return bits by operator that fit a budget and are expected to lose least."""
         names, limits = list(budget.limits), np.array([*budget.limits.values()])
-        current = _values(self.estimate(lowered).figures, names)
+        current = _values(self.estimate(graph).figures, names)
         aim = limits * (1 - _SPARE)
         for _ in range(_ROUNDS):
             bits = _program(asked, current - aim)
             if bits is None:
                 break
-            found = self.estimate(lowered.with_bits(bits)).figures
+            found = self.estimate(graph.with_bits(bits)).figures
             if not budget.exceeded(found):
                 return bits
             aim -= np.maximum(0.0, _values(found, names) - limits) + limits * _SPARE
-        return self._lowest(lowered)  # which fits, as was seen before
+        return self._lowest(graph)  # which fits, as was seen before
 
-    def _ask(self, network: nn.Module, lowered: Graph, names: Sequence[str]) -> _Asked:
+    def _ask(self, network: nn.Module, graph: Graph, names: Sequence[str]) -> _Asked:
         """Return what each layer alone gains of named costs, and loses."""
-        before, whole = self.sample.loss(network), self.estimate(lowered).figures
-        tried = list(_single(lowered, self.means.bits))
+        before, whole = self.sample.loss(network), self.estimate(graph).figures
+        tried = list(_single(graph, self.means.bits))
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
         with self.progress.phase("Ask what bits gain", len(tried)) as advance:
             for i, (name, bits) in enumerate(tried):
-                one = lowered.with_bits({name: bits})
+                one = graph.with_bits({name: bits})
                 gains[i] = _values(whole, names) - _values(self.estimate(one).figures, names)
                 losses[i] = max(0.0, self.sample.loss(rounded(network, name, one)) - before)
                 advance(1)
@@ -246,25 +251,25 @@ def _values(figures: Quantities, names: Sequence[str]) -> Array:
     return np.array([figures[name].upper for name in names])
 
 
-def _layers(lowered: Graph, bits: Sequence[int]) -> list[str]:
+def _layers(graph: Graph, bits: Sequence[int]) -> list[str]:
     """Return the operators whose weights may have fewer bits: depthwise ones have few weights."""
     fewest = min(bits, default=NATIVE_BITS)
-    readers = (n for n in lowered if n.op.weight_shape and not n.op.depthwise)
+    readers = (n for n in graph if n.op.weight_shape and not n.op.depthwise)
     return [node.name for node in readers if node.weight_bits > fewest]
 
 
-def _single(lowered: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
-    known = {node.name: node.weight_bits for node in lowered}
-    for name in _layers(lowered, options):
+def _single(graph: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
+    known = {node.name: node.weight_bits for node in graph}
+    for name in _layers(graph, options):
         yield from ((name, bits) for bits in options if bits < known[name])
 
 
-def rounded(network: nn.Module, name: str, lowered: Graph) -> nn.Module:
+def rounded(network: nn.Module, name: str, graph: Graph) -> nn.Module:
     """Return a copy with the weights of one layer on their grid."""
     copied = copy.deepcopy(network)
     module = layer_of(copied, name)
-    of_one = {n: grid for n, grid in grids(copied, lowered).items() if _is_of(copied, n, module)}
-    put_on(copied, of_one)
+    of_one = {n: grid for n, grid in grids(copied, graph).items() if _is_of(copied, n, module)}
+    quantise_weights_(copied, of_one)
     return copied
 
 

@@ -19,7 +19,7 @@ from hwnas.models.graph import Graph
 from hwnas.models.int8.quantisation import calibrate, in_int8
 from hwnas.models.int8.quantised_network import QuantisedNetwork
 from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, as_run
-from hwnas.models.int8.weight_grids import grids, put_on
+from hwnas.models.int8.weight_grids import grids, quantise_weights_
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.partition import without_exits
 from hwnas.tasks.base import PerImageResults
@@ -84,25 +84,25 @@ def finish(
         ConfigError: the network cannot be pruned so.
     """
     if config.prune:
-        compression.check_pruning(config.prune, origin.lowered())
+        compression.check_pruning(config.prune, origin.graph())
     finishing = _Finishing(origin, config, progress)
     network = finishing.tuned()
     if config.prune:
         network = finishing.prune(network)
     if config.bits:
         finishing.lower_bits(network)
-    network, lowered = fold_batch_norm(network), finishing.lowered
+    network, graph = fold_batch_norm(network), finishing.graph
     if load is None:
-        return DeployableNetwork(network, lowered, None, None, finishing.record(None))
+        return DeployableNetwork(network, graph, None, None, finishing.record(None))
     try:
-        check_int8(lowered)
+        check_int8(graph)
     except CompileError as error:
         return DeployableNetwork(
-            network, lowered, None, None, finishing.record(None, no_int8=str(error))
+            network, graph, None, None, finishing.record(None, no_int8=str(error))
         )
-    int8, simulated, how = finishing.in_int8(network, lowered, load, left_s)
-    record, in_haste = finishing.record(how), finishing.in_haste
-    return DeployableNetwork(network, lowered, int8, simulated, record, in_haste)
+    int8, simulated, how = finishing.in_int8(network, graph, load, left_s)
+    record, without_int8_training = finishing.record(how), finishing.without_int8_training
+    return DeployableNetwork(network, graph, int8, simulated, record, without_int8_training)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class _Finishing:
     def __init__(self, origin: NetworkSource, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[FinetuneStep] = []
-        self.in_haste = False  #: whether there was no time to train for int8
-        self.lowered = origin.lowered()  #: what the network computes by now
+        self.without_int8_training = False  #: whether there was no time to train for int8
+        self.graph = origin.graph()  #: what the network computes by now
         # All that decides the weights, beside the setup.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
 
@@ -148,10 +148,10 @@ class _Finishing:
 
     def as_run(self, network: nn.Module) -> Quantity:
         """Return the metric of the network of the last step, in the dtype its space says."""
-        if self.lowered.dtype != annotations.INT8:
+        if self.graph.dtype != annotations.INT8:
             return self.steps[-1].figure  # read already
         spent = copy.deepcopy(network)
-        return self._read(as_run(spent, self.lowered, lambda: self._origin.images))
+        return self._read(as_run(spent, self.graph, lambda: self._origin.images))
 
     def _read(self, network: nn.Module) -> Quantity:
         task = self._origin.task
@@ -169,7 +169,7 @@ class _Finishing:
 
     def prune(self, network: nn.Module) -> nn.Module:
         """Return a narrower network, trained again; append the steps."""
-        network, self.lowered = compression.prune(network, self.lowered, self._config.prune)
+        network, self.graph = compression.prune(network, self.graph, self._config.prune)
         recalibrate(network, self._origin.images)
         self._past.append(f"pruned by {self._config.prune}")
         self.note("narrowed", network)
@@ -178,35 +178,35 @@ class _Finishing:
 
     def lower_bits(self, network: nn.Module) -> None:
         """Put weights on their grids, and train them for it; append the steps."""
-        self.lowered = self.lowered.with_bits(self._config.bits)
+        self.graph = self.graph.with_bits(self._config.bits)
         self._past.append(f"bits {dict(sorted(self._config.bits.items()))}")
         rounded = copy.deepcopy(network)
-        put_on(rounded, grids(rounded, self.lowered))
+        quantise_weights_(rounded, grids(rounded, self.graph))
         self.note("rounded", rounded)
         if self._config.later:
             self.train(network, OF_FEW_BITS)
         else:
-            put_on(network, grids(network, self.lowered))
+            quantise_weights_(network, grids(network, self.graph))
 
     def in_int8(
-        self, network: nn.Module, lowered: Graph, load: Load, left_s: Callable[[], float]
+        self, network: nn.Module, graph: Graph, load: Load, left_s: Callable[[], float]
     ) -> tuple[QuantisedNetwork, SimulatedInt8 | None, str]:
         """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images
-        scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
-        if n := sum(node.in_float for node in lowered):
+        scales, how = calibrate(network, graph, images), f"{len(images)} calibration images"
+        if n := sum(node.in_float for node in graph):
             how += f", {n} operators in float32"
-        real, int8 = self.steps[-1].figure.value, in_int8(network, lowered, scales)
+        real, int8 = self.steps[-1].figure.value, in_int8(network, graph, scales)
         task, plain = self._origin.task, self._in_int8(int8, load)
         self.steps.append(FinetuneStep("int8", task.metric, plain))
         drop = task.points(real, plain.value)
         if drop <= self._config.max_int8_drop or not self._config.later:
             return int8, None, f"post-training, {how}"
         self._past.append(how)
-        simulated = SimulatedInt8(network, lowered, scales)
+        simulated = SimulatedInt8(network, graph, scales)
         lesson = self._lesson(simulated, FOR_INT8)
         if not lesson.fits(left_s()):
-            self.in_haste = True
+            self.without_int8_training = True
             return int8, None, f"post-training, {how}; there was no time to train for int8"
         seconds = lesson.learn(self._progress)
         trained = simulated.quantised()
@@ -237,7 +237,7 @@ class _Finishing:
         return found if no_int8 is None else {**found, "no_int8": no_int8}
 
     def _in_int8(self, network: QuantisedNetwork, load: Load) -> Quantity:
-        session, task = load(network.part(without_exits(self.lowered))), self._origin.task
+        session, task = load(network.part(without_exits(self.graph))), self._origin.task
 
         def found(images: Tensor, targets: Tensor) -> PerImageResults:
             return task.per_sample(session.run(images.numpy()), targets.numpy())
@@ -247,7 +247,7 @@ class _Finishing:
     def _lesson(self, network: nn.Module, training: FinetuneTraining) -> TrainingStage:
         """Return a training of a network in place, which decides its weights from now on."""
         self._past.append(training.words(self._origin, self._config))
-        return training.lesson(self._origin, self._config, network, self.lowered, self.past)
+        return training.lesson(self._origin, self._config, network, self.graph, self.past)
 
 
 def _told(bits: Mapping[str, int], epochs: int) -> str:

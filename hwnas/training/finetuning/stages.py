@@ -87,7 +87,9 @@ class FinetunedTeacher:
     @property
     def words(self) -> str:
         """Which network it is."""
-        return f", taught by {annotations.bare(self.genotype).id} ({self.origin})"
+        return (
+            f", taught by {annotations.weight_relevant_genotype(self.genotype).id} ({self.origin})"
+        )
 
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
@@ -140,9 +142,9 @@ class NetworkSource:
         """
         return self.weights.next_epoch
 
-    def lowered(self) -> Graph:
+    def graph(self) -> Graph:
         """Return the operators of the network."""
-        return self.setup.lowered(self.genotype)
+        return self.setup.graph(self.genotype)
 
     def checkpoint(self, past: str) -> Checkpoint:
         """Return where the network is kept after a training; ``past`` tells all before, and it."""
@@ -176,7 +178,7 @@ class TrainingStage:
 
     def learn(self, progress: Progress) -> float:
         """Train the network in place; return the seconds that it took, 0 where it was before."""
-        summary = self.setup.teach(self.student, self.options, self.checkpoint, progress)
+        summary = self.setup.train_single(self.student, self.options, self.checkpoint, progress)
         return summary.seconds if summary.n_steps else 0.0
 
     def fits(self, left_s: float) -> bool:
@@ -235,7 +237,7 @@ class FinetuneTraining:
         origin: NetworkSource,
         config: FinishingConfig,
         network: nn.Module,
-        lowered: Graph,
+        graph: Graph,
         past: str,
     ) -> TrainingStage:
         """Return the training of a network, in place.
@@ -244,7 +246,7 @@ class FinetuneTraining:
             origin: Whose it is.
             config: How it is finished.
             network: As it is by now.
-            lowered: Its operators.
+            graph: Its operators.
             past: All that decides the weights then, this training included, beside the setup.
         """
         setup = origin.setup
@@ -264,9 +266,9 @@ class FinetuneTraining:
             recipe,
             teacher,
             phase=self.phase,
-            grids={} if is_simulated else grids(network, lowered),
+            grids={} if is_simulated else grids(network, graph),
             dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
-            has_exits=bool(lowered.exits),
+            has_exits=bool(graph.exits),
             first_epoch=origin.first_epoch,
         )
         return TrainingStage(setup, student, options, origin.checkpoint(past))
@@ -281,7 +283,7 @@ FOR_INT8 = FinetuneTraining("int8-trained", "Train for int8", gentleness=0.3)
 def first(origin: NetworkSource, config: FinishingConfig) -> TrainingStage:
     """Return the fine-tuning of a network, which has learned nothing yet: to see what it takes."""
     network = origin.setup.build(origin.genotype)
-    return FINE_TUNED.lesson(origin, config, network, origin.lowered(), _tuned(origin, config))
+    return FINE_TUNED.lesson(origin, config, network, origin.graph(), _tuned(origin, config))
 
 
 def checkpoint(origin: NetworkSource, config: FinishingConfig) -> Checkpoint:

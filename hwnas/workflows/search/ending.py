@@ -13,7 +13,7 @@ from hwnas.nas.member import Member
 from hwnas.training.data import ImageData
 from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.finetuning.time_budget import TimeBudget
-from hwnas.training.inference import guessing
+from hwnas.training.inference import at_chance_level
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import baseline, cascades, context, finishing, joint_front
 from hwnas.workflows.search import cascades as exits
@@ -161,13 +161,11 @@ def _front(
     own.write_parquet("candidates.parquet", rows)
     base = baselines.get(of.target) if members else None
     held = baseline.against(base, of.config, candidates, members)
-    in_haste = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(
-        found.hurried
-    )
+    hurried = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(found.hurried)
     left = found.unfinished(of.target)
     front = TargetFront(
         of, own, candidates, members, held, verified.failed,
-        in_int8_in_haste=in_haste, guessing=_guessing(of.parts.data, members), unfinished=left.ids,
+        in_int8_in_haste=hurried, guessing=_guessing(of.parts.data, members), unfinished=left.ids,
         more=left.sentences(of.config.finish.probability, folder.path),
     )  # fmt: skip
     where = f"{of.target}: " * (len(contexts) > 1)
@@ -180,7 +178,7 @@ def _guessing(data: ImageData, members: Sequence[Member]) -> dict[str, float]:
     """Return the metric on validation of finished members that may be guessing, by id."""
     after = columns.finished(data.task.metric)
     found = {m.candidate.id: m.candidate.details[after] for m in members}
-    return guessing(data.task, found, len(data.validation))
+    return at_chance_level(data.task, found, len(data.validation))
 
 
 def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str:

@@ -185,7 +185,7 @@ class FinetuneResult:
     """What finishing one network came to."""
 
     figure: Quantity  #: its metric on the validation split
-    in_haste: bool = False  #: whether there was no time to train it for int8, which it would need
+    without_int8_training: bool = False  #: True if time ran out before its int8 training
 
 
 @dataclass(frozen=True)
@@ -302,5 +302,5 @@ def _ready(
     figure = own[0].tuned(genotype)
     if not slot.is_limited:  # it is trained for int8 when it is verified
         return FinetuneResult(figure)
-    in_haste = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
-    return FinetuneResult(figure, any(in_haste))
+    without_int8_training = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
+    return FinetuneResult(figure, any(without_int8_training))

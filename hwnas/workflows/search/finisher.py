@@ -96,7 +96,7 @@ class Finetuner:
         if not is_int8 or not self.config.later:
             return False
         try:
-            return self._in_int8(genotype, left_s).in_haste
+            return self._in_int8(genotype, left_s).without_int8_training
         except OF_ONE:
             return False
 
@@ -154,8 +154,8 @@ class Finetuner:
 
     def weights_of(self, genotype: Genotype) -> str:
         """Return what tells the weights that a network is delivered with from others of it."""
-        in_haste = ", in int8 in haste" * (genotype.id in self.hurried)
-        return f"{self.checkpoint(genotype).path.parent.name}{in_haste}"
+        suffix = ", in int8 in haste" * (genotype.id in self.hurried)
+        return f"{self.checkpoint(genotype).path.parent.name}{suffix}"
 
     def prepare(self, genotype: Genotype) -> None:
         """Have the teacher's answers at hand, for this network and all others."""
@@ -163,9 +163,9 @@ class Finetuner:
 
     def is_teacher(self, genotype: Genotype) -> bool:
         """Return whether a network has the weights of the one that teaches the others."""
-        return self.teacher is not None and annotations.bare(genotype) == annotations.bare(
-            self.teacher
-        )
+        return self.teacher is not None and annotations.weight_relevant_genotype(
+            genotype
+        ) == annotations.weight_relevant_genotype(self.teacher)
 
     def _origin(self, genotype: Genotype) -> NetworkSource:
         tutor = self.tutor

@@ -77,7 +77,7 @@ class FinetuningOutcome:
         """
         ready = {name: each for name, each in found.items() if each is not None}
         self.finished |= {name: each.figure for name, each in ready.items()}
-        self.hurried |= {name for name, each in ready.items() if each.in_haste}
+        self.hurried |= {name for name, each in ready.items() if each.without_int8_training}
         self.left_out |= {*found} if for_good else set()
         self.left_out -= {*self.finished}
 

@@ -63,7 +63,7 @@ class TargetFront:
         """Which members may be guessing, in a sentence."""
         if not self.guessing:
             return []
-        return inference.told(self.context.parts.data, self.guessing, LONGER)
+        return inference.chance_level_messages(self.context.parts.data, self.guessing, LONGER)
 
     @property
     def _hidden(self) -> list[str]:

@@ -95,7 +95,7 @@ def verified(
     metric, data = contexts[0].config.metric, contexts[0].parts.data
     named = {name for front in fronts for name in front.guessing}
     after = {c.id: c.figures[metric].value for c in found if c.id not in {*failed, *named}}
-    notes = [*left_out(failed), *inference.told(data, after, LONGER)]
+    notes = [*left_out(failed), *inference.chance_level_messages(data, after, LONGER)]
     reporter.say(notes, alarming=True)
     return JointFront(judge(members, names), failed, notes)
 

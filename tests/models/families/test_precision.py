@@ -87,7 +87,9 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
         assert found is not None
         assert {found.id} == ids
         assert precision.in_float(space, found) is None
-        assert annotations.bare(genotype) == annotations.bare(found)
+        assert annotations.weight_relevant_genotype(
+            genotype
+        ) == annotations.weight_relevant_genotype(found)
 
 
 def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Signature) -> None:

@@ -14,7 +14,7 @@ from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8.quantisation import calibrate, in_int8
 from hwnas.models.int8.simulation import SimulatedInt8
 from hwnas.models.int8.tflite import write_tflite
-from hwnas.models.int8.weight_grids import WeightGrid, grids, integers, put_on, steps
+from hwnas.models.int8.weight_grids import WeightGrid, grids, integers, quantise_weights_, steps
 from hwnas.training.inference import recalibrate
 
 
@@ -120,7 +120,7 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(
     seed: int, sparsity: str, task: Signature
 ) -> None:
     network, lowered, images = _network(task, seed, sparsity)
-    put_on(network, grids(network, lowered))
+    quantise_weights_(network, grids(network, lowered))
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.weight, 0.5, 2.0)
@@ -135,7 +135,7 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(
             assert (op.weights.weight == 0).mean() >= 0.5
     # The float network is what int8 computes: nothing is rounded a second time.
     real = copy.deepcopy(folded)
-    put_on(real, grids(real, lowered))
+    quantise_weights_(real, grids(real, lowered))
     for name, weight in real.named_parameters():
         torch.testing.assert_close(weight, folded.get_parameter(name), rtol=1e-5, atol=1e-7)
     with torch.no_grad():

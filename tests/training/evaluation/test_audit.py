@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from hwnas.core.quantity import Quantity
-from hwnas.models.families.annotations import bare
+from hwnas.models.families.annotations import weight_relevant_genotype
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.evaluation.rank_audit import (
     AuditedNetwork,
@@ -65,7 +65,11 @@ def test_network_that_runs_in_several_ways_is_chosen_once(small: SearchSpace) ->
     front = [space.genotype({**n, "batch": b, "threads": 1, "precision": p})
              for n in networks for b in (1, 8) for p in ways["precision"]]  # fmt: skip
     chosen = choose(front, space, 12, lambda genotype: len(genotype.options), seed=0)
-    assert len({bare(subject.genotype).id for subject in chosen}) == len(chosen) == 12
+    assert (
+        len({weight_relevant_genotype(subject.genotype).id for subject in chosen})
+        == len(chosen)
+        == 12
+    )
     assert [s.genotype for s in chosen[:6]] == front[::4]
 
 

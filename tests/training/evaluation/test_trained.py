@@ -95,9 +95,11 @@ def test_trainings_in_a_row_see_what_one_training_sees(
         if left is None:
             weights.score(genotype)
         else:  # of finishing alone
-            weights.as_left({genotype.id: left}).extracted(genotype)
+            weights.at_recorded_fidelity({genotype.id: left}).extracted(genotype)
             shown.clear()
-            origin = NetworkSource(setup, weights.as_left({genotype.id: left}), genotype)
+            origin = NetworkSource(
+                setup, weights.at_recorded_fidelity({genotype.id: left}), genotype
+            )
             pipeline.tuned(origin, FinishingConfig(epochs=2), NullProgress())
         return [*shown]
 
@@ -141,12 +143,12 @@ def test_networks_are_as_a_search_left_them_whatever_others_did(
         genotype.id: config.n_read("accuracy", {"accuracy_after_1_epochs": 0.5, "n_images": 90.0})
     }
     assert left == {genotype.id: 1}
-    assert not found.as_left(left).is_kept(genotype)
+    assert not found.at_recorded_fidelity(left).is_kept(genotype)
     found.score(genotype, _incumbent(0.01, 8))  # goes on to the end
     assert found.origin(genotype) == "scratch, epochs: 1 + 2"
-    assert found.as_left(left).origin(genotype) == "scratch, epochs: 1"
-    assert found.as_left(left).is_kept(genotype)
-    assert found.as_left({}).is_kept(setup.space.smallest()), "nothing was left of it"
+    assert found.at_recorded_fidelity(left).origin(genotype) == "scratch, epochs: 1"
+    assert found.at_recorded_fidelity(left).is_kept(genotype)
+    assert found.at_recorded_fidelity({}).is_kept(setup.space.smallest()), "nothing was left of it"
 
 
 def test_weights_that_were_not_asked_for_yet_are_trained(setup: TrainingSetup) -> None:
@@ -201,7 +203,7 @@ def test_a_network_in_int8_is_scored_so_and_shares_its_training(
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)
     for genotype in (whole, edges):
         found = evaluator.score(genotype).figure
-        lowered, network = setup.lowered(genotype), evaluator.network(genotype)
+        lowered, network = setup.graph(genotype), evaluator.network(genotype)
         int8 = quantise(network, lowered, evaluator.calibration_images(genotype))
         session = OrtSession(write_int8(int8, any_batch=True))
         batches = setup.data.batches(setup.data.validation, setup.resolution(genotype))

@@ -104,9 +104,11 @@ def test_loss_is_of_all_images_and_few_are_read_at_once() -> None:
             sizes.append(len(images))
             return images.flatten(1)
 
-    images, goals = torch.randn(1024, 10, 1, 1), torch.arange(1024) % 10
-    whole = float(TASK.loss(images.flatten(1), goals))
-    assert CalibrationImages(images, goals, TASK).loss(Network()) == pytest.approx(whole, rel=1e-6)
+    images, loss_targets = torch.randn(1024, 10, 1, 1), torch.arange(1024) % 10
+    whole = float(TASK.loss(images.flatten(1), loss_targets))
+    assert CalibrationImages(images, loss_targets, TASK).loss(Network()) == pytest.approx(
+        whole, rel=1e-6
+    )
     assert sum(sizes) == 1024
     assert max(sizes) <= 250
 

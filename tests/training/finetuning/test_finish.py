@@ -72,7 +72,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(
     assert list(found) == ["inherited", "fine-tuned", "int8"]
     assert found["fine-tuned"] > found["inherited"] + 0.02
     assert found["int8"] > found["fine-tuned"] - 0.05
-    assert finished.lowered == origin.lowered()
+    assert finished.lowered == origin.graph()
     data = origin.setup.data
     images = data.prepare(images_of(data.validation), origin.resolution).numpy()
     labels = data.validation.targets.numpy()
@@ -112,7 +112,7 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
         "supernet, batch norm recalibrated, fine-tuned for 3 epochs, 30% of the channels pruned, "
         "fine-tuned for 3 epochs"
     )
-    assert n_macs(finished.lowered) < 0.7 * n_macs(origin.lowered())
+    assert n_macs(finished.lowered) < 0.7 * n_macs(origin.graph())
 
 
 @pytest.fixture
@@ -150,13 +150,13 @@ def test_int8_is_not_trained_for_where_no_time_is_left(
 ) -> None:
     where, config = elsewhere(origin, tmp_path), FinishingConfig(epochs=1)
     finished = finish(where, config, litert, NullProgress(), lambda: 0.0)
-    assert finished.in_haste
+    assert finished.without_int8_training
     assert "int8-trained" not in accuracies(finished)
     assert finished.record["int8"].endswith("there was no time to train for int8")
     trained = finish(where, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
     again = finish(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
-    assert not again.in_haste
+    assert not again.without_int8_training
     assert "int8-trained" in accuracies(again)
 
 

@@ -45,22 +45,22 @@ def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
     setup = replace(setup, supernets=tmp_path)
     weights = TrainedEvaluator({"tiny": setup}, TrainedConfig(fidelities=[1, 2]))
     teacher, pupil = _teacher(setup, weights), setup.space.smallest()
-    goals, n_answers, n_learned = TeacherNetwork.goals, [0], [0]
+    loss_targets, n_answers, n_learned = TeacherNetwork.loss_targets, [0], [0]
 
     def answered(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
         n_answers[0] += 1
         return forward(network, images, dtype)
 
     def compared(self: TeacherNetwork, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        found, here = goals(self, batch, step_context), replace(self, recorded=None)
-        assert torch.allclose(found, goals(here, batch, step_context), atol=2e-3)
+        found, here = loss_targets(self, batch, step_context), replace(self, recorded=None)
+        assert torch.allclose(found, loss_targets(here, batch, step_context), atol=2e-3)
         n_learned[0] += 1
         return found
 
     monkeypatch.setattr(soft_targets, "forward", answered)
-    monkeypatch.setattr(TeacherNetwork, "goals", compared)
+    monkeypatch.setattr(TeacherNetwork, "loss_targets", compared)
     n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.batch_size)
     for n, left in enumerate((1, 2), 1):  # search took one less far than the other
-        mine = weights.as_left({pupil.id: left})
+        mine = weights.at_recorded_fidelity({pupil.id: left})
         pipeline.tuned(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())
         assert (n_answers[0], n_learned[0]) == (n_steps, n * n_steps)
