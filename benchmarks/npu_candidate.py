@@ -14,7 +14,7 @@ from hwnas.core import processes
 from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.models import families, spaces
 from hwnas.models.graph import Signature
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from tests.conftest import target
 
@@ -35,7 +35,7 @@ def main() -> None:
         for genotype in genotypes:
             start = time.perf_counter()
             lowered = family.lower(small, genotype, task)
-            tflite = write_tflite(stand_in(lowered))
+            tflite = write_tflite(random_int8_network(lowered))
             written = time.perf_counter()
             compile_tflite(tflite, lowered, device)
             times.append((written - start, time.perf_counter() - written))

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from hwnas.core import processes
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import RooflineCostModel
 from hwnas.models import families, spaces
 from hwnas.models.graph import Signature
@@ -113,7 +113,7 @@ def space_problem(folder: Path) -> loop.SearchProblem:
     """Return the search in a space of 4e11 genotypes."""
     small = spaces.load_space(spaces.find("mbconv_small"))
     family, task, sketch = families.get(small.family), Signature(1, 10), target("sketch")
-    model = RooflineCostModel(sketch, lambda g: as_run(family.lower(small, g, task), sketch))
+    model = RooflineCostModel(sketch, lambda g: fused_graph(family.lower(small, g, task), sketch))
     return loop.SearchProblem(small, Budget(), model, SyntheticAccuracy(small))
 
 

@@ -21,7 +21,7 @@ from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8 import tflite
-from hwnas.models.int8.quantised_network import QuantisedOp, stand_in
+from hwnas.models.int8.quantised_network import QuantisedOp, random_int8_network
 from hwnas.models.int8.tflite import trimmed
 
 _SPACES = ("dense_packed", "dense_small", "mbconv_small")
@@ -57,7 +57,7 @@ def _same(quantised: QuantisedOp) -> QuantisedOp:
 
 
 def _is_trimmed(lowered: Graph) -> bool:
-    return any(trimmed(op) is not op for op in stand_in(lowered).ops)
+    return any(trimmed(op) is not op for op in random_int8_network(lowered).ops)
 
 
 def _cost(

@@ -110,7 +110,7 @@ class Evaluations:
         self._file.execute("CREATE TABLE IF NOT EXISTS costs (id PRIMARY KEY, content, seconds)")
         self._file.execute("CREATE TABLE IF NOT EXISTS rights (id PRIMARY KEY, bits, seconds)")
         self._images: dict[int, Tensor] = {}
-        self.n_affordable = self._cost_model.n_affordable
+        self.max_cost_queries = self._cost_model.max_cost_queries
         self.confidence = parts.config.scoring.confidence
 
     @cached_property

@@ -47,7 +47,7 @@ def main() -> None:
         networks, _ = read_networks(config, NullProgress())
         table = load_table(folder)
         (space,) = config.spaces
-        model = TableCostModel(table, config.target, networks.as_run, [space], "")
+        model = TableCostModel(table, config.target, networks.fused_graph, [space], "")
         rng = random.Random(2026)
         drawn = [networks.space.sample(rng) for _ in range(asked.n)]
         plans = dict(table.taken_over())
@@ -91,7 +91,7 @@ def _measured(
             order = list(range(len(drawn)))
             random.Random(number).shuffle(order)
             for i in order:
-                timing = worker.time_network(networks.as_run(drawn[i]), plans)
+                timing = worker.time_network(networks.fused_graph(drawn[i]), plans)
                 found[i].append(timing.median_ms)
     return found
 

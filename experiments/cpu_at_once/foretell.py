@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from hwnas.core import package
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.operator_prediction import OperatorPredictions
 from hwnas.hardware.costs.table_cost import features, fit_calibration
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
@@ -78,7 +78,7 @@ def _networks(table: LatencyTable, target: Target) -> list[tuple[Graph, float]]:
     family, found = families.family_of(searched), []
     for row in table.networks:
         genotype = searched.genotype(json.loads(row["genotype"]))
-        lowered = as_run(family.lower(searched, genotype, Signature(1, 10)), target)
+        lowered = fused_graph(family.lower(searched, genotype, Signature(1, 10)), target)
         found.append((lowered, float(row["measured_ms"])))
     return found
 

@@ -1,6 +1,6 @@
 """How much faster, or slower, networks are in int8 than in float32 on this machine's CPU.
 
-python -m experiments.precision.in_turns [--networks 12] [--larger 4]
+python -m experiments.precision.interleaved [--networks 12] [--larger 4]
 
 The smallest, the largest and random networks of ``cpu_small``, and random ones of ``mbconv_224``,
 with random weights, by onnxruntime: in int8, with and without edges in float32, each timed in turns
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hwnas.core import package
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.target import Remote, Target, from_facts
 from hwnas.hardware.timing import TimingConfig
@@ -77,14 +77,14 @@ def _compared(
         "space": name, "id": genotype.id, "resolution": lowered[0].op.in_shape[1],
         "macs_m": round(n_macs(lowered) / 1e6, 3), "params_m": round(n_params(lowered) / 1e6, 4),
     }  # fmt: skip
-    real = as_run(replace(lowered, dtype="float32"), target)
+    real = fused_graph(replace(lowered, dtype="float32"), target)
     for kind, graph in (("int8", whole), ("edges", replace(whole, nodes=mixed))):
-        row |= _ratio(kind, as_run(graph, target), real, worker)
+        row |= _ratio(kind, fused_graph(graph, target), real, worker)
     return row
 
 
 def _ratio(kind: str, graph: Graph, real: Graph, worker: RetryingPool) -> dict[str, Any]:
-    found = worker.networks_in_turns(graph, real)
+    found = worker.interleaved_networks(graph, real)
     ratio = found.ratio
     return {
         f"float32_ms_beside_{kind}": f"{found.second.median_ms:.5g}",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hwnas.core.agreement import agreement
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import RooflineCostModel
 from hwnas.models import families, spaces
 from hwnas.models.graph import Graph, Signature, n_macs
@@ -29,7 +29,7 @@ def networks(batch: int) -> Iterator[dict[str, float]]:
     searched = spaces.load_space(spaces.find("mbconv_small"))
 
     def lower(genotype: Genotype) -> Graph:
-        return as_run(families.get(searched.family).lower(searched, genotype, IMAGES), device)
+        return fused_graph(families.get(searched.family).lower(searched, genotype, IMAGES), device)
 
     model = RooflineCostModel(device, lower)
     rows = pd.read_csv(HERE / f"h200_batch_{batch}.csv")

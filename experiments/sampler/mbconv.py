@@ -42,10 +42,10 @@ class Timed:
     behind: Evaluations
     seconds: float = 0.0
     n_costs: int = 0
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __post_init__(self) -> None:
-        self.n_affordable = self.behind.n_affordable
+        self.max_cost_queries = self.behind.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype."""

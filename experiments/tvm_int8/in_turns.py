@@ -1,6 +1,6 @@
 """How fast networks are in int8 by TVM, beside float32 by TVM and both by onnxruntime.
 
-python -m experiments.tvm_int8.in_turns [--networks 4]
+python -m experiments.tvm_int8.interleaved [--networks 4]
 
 The largest and random networks of several spaces, with stand-in weights, on one thread. Operators
 are tuned first, then each network is timed in turns with the same by another runtime or in another
@@ -23,12 +23,12 @@ from hwnas.core import package
 from hwnas.hardware.backends.onnxruntime.engine import OrtEngine
 from hwnas.hardware.backends.onnxruntime.engine import open_engine as open_onnxruntime
 from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.target import Remote, Target, from_facts
-from hwnas.hardware.timing import Timer, TimingConfig, in_turns, measure
+from hwnas.hardware.timing import Timer, TimingConfig, interleaved, measure
 from hwnas.models import families, spaces
 from hwnas.models.graph import Graph, OpSpec, Signature, n_macs
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.spaces import Genotype, SearchSpace
 
 _HERE = Path(__file__).parent
@@ -95,7 +95,7 @@ class Lab:
         ours = self.timer("tvm", "int8", lowered)
         for other in _OTHERS:
             runtime, dtype = other.split("_")
-            found = in_turns(ours, self.timer(runtime, dtype, lowered), _TIMING)
+            found = interleaved(ours, self.timer(runtime, dtype, lowered), _TIMING)
             ratio = found.ratio
             row[f"tvm_int8_ms_beside_{other}"] = f"{found.first.median_ms:.4g}"
             row[f"{other}_ms"] = f"{found.second.median_ms:.4g}"
@@ -111,7 +111,7 @@ class Lab:
     def timer(self, runtime: str, dtype: str, lowered: Graph) -> Timer:
         """Return a timer of a network; operators that have no plan are tuned first."""
         target = self._of(runtime, dtype)
-        graph = as_run(lowered, target)
+        graph = fused_graph(lowered, target)
         if runtime == "onnxruntime":
             engine = open_onnxruntime(target, Remote())
             assert isinstance(engine, OrtEngine)
@@ -120,7 +120,7 @@ class Lab:
             self._tune(node.op)
         if dtype == "float32":
             return self._tvm[dtype].network(graph, self._plans)
-        files = self._tvm[dtype].export(graph, self._plans, stand_in(lowered))
+        files = self._tvm[dtype].export(graph, self._plans, random_int8_network(lowered))
         return self._opened(files)
 
     def _opened(self, files: Mapping[str, bytes]) -> Timer:

@@ -21,7 +21,7 @@ from hwnas.hardware.target import Target, from_facts
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.graph import Signature
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 
 _TARGETS, _BITS, _KINDS = ("npu", "ethos_u85_256"), (8, 4, 3), ("dense", "2:4")
@@ -62,7 +62,9 @@ def _figures(
     searched: spaces.SearchSpace, genotype: spaces.Genotype, target: Target
 ) -> dict[str, float]:
     lowered = annotations.lower(families.family_of(searched), searched, genotype, Signature(1, 10))
-    figures = compile_tflite(write_tflite(stand_in(lowered)), lowered, target).cost.figures
+    figures = compile_tflite(
+        write_tflite(random_int8_network(lowered)), lowered, target
+    ).cost.figures
     return {name: round(figures[name].value, 5) for name in _FIGURES}
 
 

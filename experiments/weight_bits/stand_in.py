@@ -27,7 +27,7 @@ from hwnas.hardware.target import from_facts
 from hwnas.models import families, spaces
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.int8.quantisation import quantise
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.training.data import DatasetConfig, load_data
 from hwnas.training.jobs import TrainingJob
@@ -69,7 +69,7 @@ def main() -> None:
             def costs(network: QuantisedNetwork, lowered: Any = lowered) -> Mapping[str, Quantity]:
                 return compile_tflite(write_tflite(network), lowered, target).cost.figures
 
-            foretold = costs(stand_in(lowered))
+            foretold = costs(random_int8_network(lowered))
             network, _ = TrainingJob(setup, genotype).trained(NullProgress())
             images = setup.data.train.take(torch.arange(_CALIBRATION)).images
             prepared = setup.data.prepare(images, setup.resolution(genotype))

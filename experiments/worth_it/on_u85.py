@@ -20,7 +20,7 @@ from hwnas.hardware.target import from_facts
 from hwnas.models import families
 from hwnas.models.families import annotations
 from hwnas.models.graph import Signature
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 
 _HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ def main() -> None:
             searched, genotype = network(row)
             signature = Signature(1, 10)
             lowered = annotations.lower(families.family_of(searched), searched, genotype, signature)
-            cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target).cost
+            cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, target).cost
             rows.append({
                 "side": side, "id": row["id"], "space": searched.name,
                 "accuracy": float(row["verified_accuracy_int8"]),

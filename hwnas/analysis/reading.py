@@ -14,7 +14,7 @@ from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, objectives
 from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, unknown, why
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.int8_speed import RATIOS, is_outrun
+from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
 from hwnas.nas.member import own
 from hwnas.tasks.metrics import qualities
 
@@ -144,7 +144,7 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
 
 def _is_outrun(where: str, row: _Row) -> bool:
     ratios = [name for name in RATIOS if row.get(f"{_VERIFIED}{name}")]
-    return is_outrun({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
+    return int8_is_slower({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
 
 
 def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:

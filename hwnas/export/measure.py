@@ -126,7 +126,7 @@ def measure(
         own = ExitArtefacts(base.backend_of(target).artefacts(bench), name)
         artefacts = DerivedArtefacts(own, derives)
         read = prepared(images, said["mean"], said["std"])
-        costed = artefacts.recost(runtimes.paths(folder, name), lowered, read)
+        costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
         before, limits = _before(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
         found = [_compared(measured, costed.made, folder, recorded)]
@@ -147,7 +147,7 @@ def _in_a_row(
     files = early_exits.paths(folder, target, len(leaving["segments"]))
     read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
     lowered = exits_from_json(leaving)
-    costed = artefacts.recost(files, lowered, read)
+    costed = artefacts.remeasure(files, lowered, read)
     before = figures_of(leaving["worst"]) if whole.before else {}
     measured = ArtefactCosts(target, "Segments in a row", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.made, folder, recorded)
@@ -171,7 +171,7 @@ def _compared(
     ]
     changed = [n for n, f in measured.figures.items() if n not in before or f != before[n]]
     versions = recorded["made"]["versions"]
-    same = all(backends.version(n) == versions.get(n) for n in description.decisive)
+    same = all(backends.version(n) == versions.get(n) for n in description.fingerprint_packages)
     # Another version of the compiler may find another way.
     return replace(measured, other=[*changed, *another] if same else [], same=not another)
 

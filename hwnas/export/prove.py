@@ -137,7 +137,7 @@ def prove(
         return data.batches(data.test, resolution, rounded=True)
 
     reading = TestSplitPass(data.task, finished.network, others, test)
-    judge = bench.artefacts.judge
+    judge = bench.artefacts.evaluate
     outputs, cost = judge(runtimes.paths(folder, own), lowered, reading.images())
     task, kinds = data.task, runtimes.kinds()
     found = {name: np.concatenate(parts) for name, parts in reading.found.items()}

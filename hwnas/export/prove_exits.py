@@ -116,7 +116,7 @@ def _read(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults,
                 yield batch[0].numpy()
 
     where = early_exits.paths(subject.folder, subject.target, len(lowered.outputs))
-    outputs, cost = bench.artefacts.judge(where, lowered, images())
+    outputs, cost = bench.artefacts.evaluate(where, lowered, images())
     answered = {name: np.concatenate(parts) for name, parts in targets.items()}
     n = len(answered["validation"])
     parts = {"validation": outputs[:n], "test": outputs[n:]}

@@ -47,7 +47,7 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
 def hindrance(name: str) -> str:
     """Return why an artefact cannot run on this machine; empty if it can."""
     kind = kinds()[name]
-    return kind.elsewhere or backends.lacking(kind.needs)
+    return kind.unavailable_reason or backends.lacking(kind.needs)
 
 
 def needs_worker(name: str) -> bool:

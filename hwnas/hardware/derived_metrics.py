@@ -119,7 +119,7 @@ class DerivedCostModel:
 
     def __init__(self, model: CostModel, deriving: DerivedMetrics):
         self._model, self._deriving = model, deriving
-        self.n_affordable = model.n_affordable
+        self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.

@@ -22,6 +22,9 @@ _LATER: Mapping[str, Mapping[str, object]] = {
     "roofline": {"threads": 1},
 }
 
+#: Earlier names of runtimes and of their sections, which recorded targets may have.
+_RENAMED = {"elsewhere": "offline"}
+
 
 @dataclass
 class Roofline:
@@ -108,6 +111,12 @@ class Target:
         where = f"Target '{self.name}'"
         check_name(self.name, "target.name")
         check_bounds(self, "target.")
+        if self.runtime in _RENAMED:
+            raise ConfigError(
+                f"{where}: target.runtime={self.runtime} is now target.runtime="
+                f"{_RENAMED[self.runtime]}; its section target.{self.runtime} is now "
+                f"target.{_RENAMED[self.runtime]}."
+            )
         for name, value, allowed in (
             ("device_class", self.device_class, CLASSES),
             ("runtime", self.runtime, backends.names()),
@@ -186,7 +195,11 @@ def facts(target: Target) -> dict[str, Any]:
     backends that came later, or that other packages bring, are left out where they say nothing. So
     digests stay.
     """
-    unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
+    unsaid = {
+        name
+        for name in backends.added_after_release()
+        if _says_nothing(getattr(target, name, None))
+    }
     absent = {*UNSAID, *unsaid} | ({"facts"} if not target.facts else set())
     found = {name: value for name, value in asdict(target).items() if name not in absent}
     for name, before in _LATER.items():
@@ -207,7 +220,11 @@ def from_facts(recorded: Mapping[str, Any]) -> Target:
         Unfit: it is none.
         ConfigError: what it says is not allowed.
     """
-    found: Target = fitted(Target, dict(recorded), "target")
+    current = {_RENAMED.get(name, name): value for name, value in recorded.items()}
+    runtime = current.get("runtime")
+    if runtime in _RENAMED:
+        current["runtime"] = _RENAMED[runtime]
+    found: Target = fitted(Target, current, "target")
     return found
 
 

@@ -88,7 +88,7 @@ class InterleavedTimings:
     )
 
 
-def in_turns(first: Timer, second: Timer, config: TimingConfig) -> InterleavedTimings:
+def interleaved(first: Timer, second: Timer, config: TimingConfig) -> InterleavedTimings:
     """Time two things in turns of short repeats, so that the machine is as fast for both.
 
     Who begins is drawn for each turn: what disturbs at intervals would always meet the same one.

@@ -33,7 +33,7 @@ _ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
 class Benchmark:
     """A table as a space, with an evaluator and a cost model of it."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(
         self,

@@ -259,7 +259,7 @@ def _known(
         assert knowledge is not None
         return np.array([knowledge.features(space.genotype(a)) for a in assignments])
 
-    affordable = problem.cost_model.n_affordable
+    affordable = problem.cost_model.max_cost_queries
     if problem.heard is not None and means(names) and affordable is None:
         affordable = _GUESSED
     return SamplerContext(

@@ -7,7 +7,7 @@ from typing import TypeVar
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.hardware import backends
-from hwnas.hardware.costs.int8_speed import is_outrun, words
+from hwnas.hardware.costs.int8_speed import int8_is_slower, words
 from hwnas.models.spaces import Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks import metrics
@@ -103,14 +103,14 @@ class Member:
     @property
     def is_outrun(self) -> bool:
         """Whether it computes in int8 and was not measured to be faster than in float32."""
-        return any(is_outrun(part.details) for part in self.parts.values())
+        return any(int8_is_slower(part.details) for part in self.parts.values())
 
     @property
     def outrun(self) -> str:
         """How long it takes in int8, in words, where that is no faster; else empty."""
         told = ""
         for target, part in self.parts.items():
-            if is_outrun(part.details):
+            if int8_is_slower(part.details):
                 told = words(part.details) + f" on {target}" * bool(target)
         return told
 

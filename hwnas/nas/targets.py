@@ -143,8 +143,8 @@ class _CostOnAll:
 
     def __init__(self, targets: Targets, models: Mapping[str, CostModel]):
         self._targets, self._models = targets, models
-        affordable = [m.n_affordable for m in models.values() if m.n_affordable is not None]
-        self.n_affordable = min(affordable, default=None)
+        affordable = [m.max_cost_queries for m in models.values() if m.max_cost_queries is not None]
+        self.max_cost_queries = min(affordable, default=None)
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the costs on all targets that can run the network.

@@ -141,7 +141,7 @@ def _verify(
             others.append(batch[1].numpy())
             yield batch[0].numpy()
 
-    outputs, cost = bench.artefacts.judge(paths, lowered, images())
+    outputs, cost = bench.artefacts.evaluate(paths, lowered, images())
     n, n_exits = sum(map(len, targets)), len(lowered.exits)
     each = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
     found = task.per_sample(each[-1][:n], np.concatenate(targets))

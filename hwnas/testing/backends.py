@@ -142,10 +142,10 @@ class BackendContract:
         network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
-        """What ``judge`` reads are the files alone, in batches of any size."""
+        """What ``evaluate`` reads are the files alone, in batches of any size."""
         trained, images, expected = network
         files = _built(artefacts, trained, tmp_path)
-        outputs, cost = artefacts.judge(files, trained.lowered, iter([images[:3], images[3:]]))
+        outputs, cost = artefacts.evaluate(files, trained.lowered, iter([images[:3], images[3:]]))
         _assert_near(outputs, expected, backend_target.dtype)
         assert not cost.reason
         assert {*cost.figures} == {*metrics.GIVEN}
@@ -159,7 +159,7 @@ class BackendContract:
         tmp_path: Path,
     ) -> None:
         files = _built(artefacts, network[0], tmp_path)
-        found = artefacts.in_turns(files, files)
+        found = artefacts.interleaved(files, files)
         assert (found is not None) is description.measured
         if found is not None:
             assert found.ratio.source == "measured"

@@ -102,7 +102,7 @@ class SearchComponents:
         """Return the versions of the packages that decide the outcome."""
         names = [
             *DECISIVE,
-            *backends.decisive(self.config.target.runtime, self.config.target.dtype),
+            *backends.fingerprint_packages(self.config.target.runtime, self.config.target.dtype),
         ]
         found = {name: backends.version(name) for name in names}
         for member in self.space.members:
@@ -210,15 +210,15 @@ def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostMo
     costed = CostContext(
         target=config.target,
         lower=networks.lower,
-        as_run=networks.as_run,
-        as_written=networks.as_written,
+        fused_graph=networks.fused_graph,
+        exported_graph=networks.exported_graph,
         spaces=tuple(member.name for member in parts.space.members),
         bench=device,
         command=profile_command(config),
     )
     model = networks.backend.cost_models[config.cost](costed)
     if any(annotations.precision_options(member) for member in parts.space.members):
-        turns = model.in_turns if isinstance(model, MeasuredCostModel) else None
+        turns = model.interleaved if isinstance(model, MeasuredCostModel) else None
         model = FasterThanFloat(model, networks.in_float, turns)
     return DerivedCostModel(model, config.derives)
 

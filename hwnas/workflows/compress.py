@@ -207,7 +207,7 @@ class _CompressionJob:
 
     @property
     def _packs(self) -> bool:
-        return backends.get(self.pick.of.config.target.runtime).packs
+        return backends.get(self.pick.of.config.target.runtime).packs_weights
 
     @cached_property
     def _means(self) -> CompressionMethods:
@@ -257,7 +257,7 @@ class _CompressionJob:
                 files[suffix] = Path(folder, f"model{suffix}")
                 files[suffix].write_bytes(content)
             images = self._sample.images[:1].numpy()
-            cost = artefacts.recost(files, ready.lowered, images).cost
+            cost = artefacts.remeasure(files, ready.lowered, images).cost
         early = self._leaving(ready.simulated or ready.network, cost)
         return of.config.derives({**cost.figures, **({} if early is None else average(early))})
 

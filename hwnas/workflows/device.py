@@ -132,7 +132,7 @@ def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable |
 def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None:
     """Measure what a search needs where no table of this machine knows a space."""
     table = own_table(config.target, config.rpc, _own_root(config), SHIPPED)
-    all_of_them = [ProfiledSpace(member, networks.as_run) for member in networks.space.members]
+    all_of_them = [ProfiledSpace(member, networks.fused_graph) for member in networks.space.members]
     subjects = _wanted(table, all_of_them, config.seed)
     if not subjects:
         return
@@ -170,7 +170,7 @@ def fill(
         What was measured here; ``None`` where a table is borrowed.
     """
     if other is not None and all(other.covers(each, effort.n) for each in subjects):
-        table_transfer.borrow(table, other, subjects, pool, effort, progress)
+        table_transfer.transfer_table(table, other, subjects, pool, effort, progress)
         return None
     return initial_table.begin(table, subjects, pool, effort, progress)
 
@@ -224,12 +224,12 @@ def open_device(
             _begin(config, networks, progress)
         table = open_table(config.target, config.rpc, roots, accept, cure)
         # Better now than after an hour of training.
-        ops = _some(ProfiledSpace(networks.space, networks.as_run), config.seed)
+        ops = _some(ProfiledSpace(networks.space, networks.fused_graph), config.seed)
         spaces = [member.name for member in networks.space.members]
         told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
         if missing := _missing(table, ops, told):
             raise incomplete(missing, config.target, cure)
-        TableCostModel(table, config.target, networks.as_run, spaces, cure)
+        TableCostModel(table, config.target, networks.fused_graph, spaces, cure)
         device = MeasuredTarget(config, table, table.digest(spaces, ops))
         if told:  # rare operators follow from what the digest is of: others may come to the table
             device.table = table.only(ops)
@@ -263,7 +263,7 @@ def table_facts(device: MeasuredTarget | None) -> dict[str, Any] | None:
     """Return which table a run reads, and what is foreign about it."""
     if device is None:
         return None
-    return {"path": str(device.table.path), "foreign": device.table.foreign or None}
+    return {"path": str(device.table.path), "foreign": device.table.from_another_machine or None}
 
 
 def notes(device: MeasuredTarget | None, spaces: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from hwnas.hardware import backends as descriptions
 from hwnas.hardware.backends import base
 from hwnas.hardware.backends import base as backends
 from hwnas.hardware.backends.base import Backend
-from hwnas.hardware.costs.measured_cost import as_run, dtype_of
+from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph
 from hwnas.hardware.target import Target
 from hwnas.models.families import annotations, early_exits, weight_compression
 from hwnas.models.families import annotations as precision
@@ -49,8 +49,8 @@ class Networks:
 
     def _check_packing(self, space: SearchSpace) -> None:
         names, target = weight_compression.names(space), self.target
-        if names and not descriptions.get(target.runtime).packs:
-            able = [each.name for each in descriptions.known() if each.packs]
+        if names and not descriptions.get(target.runtime).packs_weights:
+            able = [each.name for each in descriptions.known() if each.packs_weights]
             raise ConfigError(
                 f"Space '{space.name}' chooses '{names[0]}', which gains nothing on target "
                 f"'{target.name}' ({target.runtime}): leave it out, or take a target of "
@@ -146,15 +146,15 @@ class Networks:
     def _family(self, genotype: Genotype) -> Family:
         return self.families[genotype.space]
 
-    def as_run(self, genotype: Genotype) -> Graph:
+    def fused_graph(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype as the target runs them."""
-        return as_run(self.lower(genotype), self.target)
+        return fused_graph(self.lower(genotype), self.target)
 
-    def as_written(self, genotype: Genotype) -> Graph:
+    def exported_graph(self, genotype: Genotype) -> Graph:
         """Return the operators as the target runs them; refuse what cannot be written for it."""
         lowered = self.lower(genotype)
         self.backend.check(lowered)
-        return as_run(lowered, self.target)
+        return fused_graph(lowered, self.target)
 
 
 def read_networks(

@@ -142,7 +142,7 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         return ProfileOutcome(layers=layered(parts, config))
     table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
     _describe(table, config, arguments)
-    subjects = [ProfiledSpace(member, parts.as_run) for member in parts.space.members]
+    subjects = [ProfiledSpace(member, parts.fused_graph) for member in parts.space.members]
     with table.locked(), _open_pool(config) as pool:
         if config.transfer_from is not None:
             (only,) = subjects
@@ -328,7 +328,7 @@ class _ThroughputResults:
     def percentiles(self) -> str:
         """Say how much slower the slowest inferences are than most."""
         genotype, n = self.middle.genotype, single_runs(self.middle.timing.median_ms / 1e3)
-        net, target = self.parts.as_run(genotype), self.parts.target_of(genotype)
+        net, target = self.parts.fused_graph(genotype), self.parts.target_of(genotype)
         phase = self.phases.phase("Single inferences", 1)
         with phase as advance, self._worker(target) as worker:
             n_plans = self.config.tuning.n_plans

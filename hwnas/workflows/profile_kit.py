@@ -79,7 +79,7 @@ def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> Offli
 
 def _write(kit: str, config: ProfileConfig, parts: Networks) -> OfflineProfile:
     chosen = _next(config, parts) if config.near is not None else _first(config, parts)
-    networks = [KitNetwork(genotype, parts.as_written(genotype)) for genotype in chosen]
+    networks = [KitNetwork(genotype, parts.exported_graph(genotype)) for genotype in chosen]
     path = Path(kit)
     notes = folder.write_kit(path, networks, config.target, profile_command(config))
     return OfflineProfile(kit=path, n_networks=len(networks), notes=notes)
@@ -123,7 +123,7 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 def asked(front: TargetFront) -> str:
     """Return which networks of a search to measure next, and how; empty if none need be."""
     config, parts = front.context.config, front.context.parts
-    if not backends.get(config.target.runtime).kits or config.cost != COST:
+    if not backends.get(config.target.runtime).is_offline or config.cost != COST:
         return ""
     device = backend.load_device(config.target)
     wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
@@ -236,7 +236,7 @@ def _lost(path: Path, device: MeasuredDevice) -> list[str]:
         raise TableError(
             f"{path} has networks measured {known}, which would be lost: name the files of all, "
             "measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or another file by "
-            "target.elsewhere.file=OTHER.json, or remove it."
+            "target.offline.file=OTHER.json, or remove it."
         )
     kept = {str(row) for row in device.measured.rows()}
     n = sum(str(row) not in kept for row in before.measured.rows())

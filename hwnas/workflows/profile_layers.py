@@ -12,7 +12,7 @@ from hwnas.core.typed_files import parsed, read_json
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.costs.cost_model import Cost, LayerCost
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import OperatorTime, network_cost, operator_bound
 from hwnas.hardware.latency_tables.provenance import own_table
 from hwnas.hardware.target import Roofline
@@ -140,7 +140,7 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], 
         if not cost.layers:
             cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
         return [_estimated(layer) for layer in cost.layers], source
-    lowered = as_run(lowered, target)
+    lowered = fused_graph(lowered, target)
     table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
     device = MeasuredTarget(config, table)
     try:
@@ -162,7 +162,7 @@ def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
             f"genotype={config.genotype}: only whole networks were measured on target "
             f"'{target.name}', which say nothing of operators; and it has no target.roofline."
         )
-    return network_cost(as_run(lowered, target), target, target.roofline)
+    return network_cost(fused_graph(lowered, target), target, target.roofline)
 
 
 def _estimated(layer: LayerCost) -> LayerLatency:

@@ -157,7 +157,7 @@ def record(
 
 def _versions(target: Target, evidence: ProofEvidence) -> dict[str, str]:
     """Return the versions of what made and ran the artefacts."""
-    made = backends.decisive(target.runtime, target.dtype)
+    made = backends.fingerprint_packages(target.runtime, target.dtype)
     ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
     return {n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
 

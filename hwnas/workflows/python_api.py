@@ -63,7 +63,7 @@ def search(
             ``objectives=["accuracy", "latency_ms"], budget="none"``::
 
                 class Widths:
-                    n_affordable = None  # how many a sampler may ask for: any number
+                    max_cost_queries = None  # how many a sampler may ask for: any number
 
                     def cost(self, genotype):
                         width = sum(v for n, v in genotype.options if n.endswith("width"))

@@ -176,7 +176,7 @@ def _written(
 ) -> Path:
     config = configs[0]
     path = Path(config.dir or default_path("split"))
-    decisive = [name for t in targets for name in backends.decisive(t.runtime, t.dtype)]
+    decisive = [name for t in targets for name in backends.fingerprint_packages(t.runtime, t.dtype)]
     facts: Row = {"status": "finished", "targets": [target_facts(target) for target in targets]}
     facts["versions"] = {
         name: backends.version(name) for name in dict.fromkeys(["hwnas", *decisive])

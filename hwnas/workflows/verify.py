@@ -241,7 +241,7 @@ class _RepeatedProof:
         if (why := runtimes.hindrance(name)) or not runtimes.needs_worker(name):
             return why
         target = proofs.target_of(self._recorded)
-        return base.backend_of(target).elsewhere(name, self._config.rpc)
+        return base.backend_of(target).unavailable_reason(name, self._config.rpc)
 
     def _test_split(self) -> Iterable[Any] | None:
         data = self._config.data

@@ -19,7 +19,7 @@ from hwnas.core.errors import SpaceError
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.fleet.models import ModelCatalogue, _read_run
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     OperatorEntry,
@@ -145,10 +145,10 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
         lowered = annotations.lower(
             family_of(several), several, several.genotype(chosen), signature
         )
-        assert {node.op.batch for node in as_run(lowered, cpu)} == {n}
+        assert {node.op.batch for node in fused_graph(lowered, cpu)} == {n}
         alone = annotations.lower(family_of(plain), plain, plain.smallest(), signature)
         if n == 1:
-            assert digest(as_run(lowered, cpu)) == digest(as_run(alone, cpu))
+            assert digest(fused_graph(lowered, cpu)) == digest(fused_graph(alone, cpu))
     assert running.chosen_of(plain, {"batch": [], "threads": []}) is plain
 
 
@@ -157,7 +157,7 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
     several = running.chosen_of(plain, {"threads": [1, 2]})
     assert setting(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
-        as_run(
+        fused_graph(
             annotations.lower(
                 family_of(several),
                 several,

@@ -31,7 +31,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def in_turns(*ratio: float) -> Any:
+def interleaved(*ratio: float) -> Any:
     """Return what stands in for timing two networks in turns."""
     timing = Timing(1.0, 0.9, 1.1, 9)
     return lambda *_: InterleavedTimings(
@@ -39,7 +39,7 @@ def in_turns(*ratio: float) -> Any:
     )
 
 
-FASTER, SLOWER = in_turns(0.7, 0.8, 0.9), in_turns(0.9, 0.95, 1.1)
+FASTER, SLOWER = interleaved(0.7, 0.8, 0.9), interleaved(0.9, 0.95, 1.1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,8 +47,8 @@ def faster() -> Iterator[pytest.MonkeyPatch]:
     """Have int8 be faster, whatever this machine says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
-        patch.setattr(MeasuredCostModel, "in_turns", FASTER)
-        patch.setattr(MeasuredArtefacts, "in_turns", FASTER)
+        patch.setattr(MeasuredCostModel, "interleaved", FASTER)
+        patch.setattr(MeasuredArtefacts, "interleaved", FASTER)
         # Goes into a table of operators, of which no figure here is.
         patch.setattr(
             RetryingPool, "time_operators", lambda _, work: [Timing(1.0, 0.9, 1.1, 3)] * len(work)
@@ -150,7 +150,7 @@ def test_export_of_a_network_in_float32_says_nothing_of_int8(root: Path) -> None
 def test_int8_that_is_not_faster_is_not_delivered(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(MeasuredArtefacts, "in_turns", SLOWER)
+    monkeypatch.setattr(MeasuredArtefacts, "interleaved", SLOWER)
     code, folder, _ = _exported(root, "slow", _picked(root, "int8", "0"))
     assert code == 1
     assert folder.name.endswith(".failed")
@@ -170,7 +170,7 @@ def test_int8_that_is_not_faster_is_not_delivered(
 def test_search_refuses_int8_that_it_does_not_find_to_be_faster(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MeasuredCostModel, "in_turns", SLOWER)
+    monkeypatch.setattr(MeasuredCostModel, "interleaved", SLOWER)
     folder = root / "refusing"
     assert run(["search", *OPTIONS, *_places(root), f"run.dir={folder}", "n_trials=6"]) == 0
     table = pq.read_table(folder / "candidates.parquet").to_pylist()
@@ -194,7 +194,7 @@ def test_targets_that_run_all_in_one_refuse_the_space(
 def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(MeasuredArtefacts, "in_turns", SLOWER)
+    monkeypatch.setattr(MeasuredArtefacts, "interleaved", SLOWER)
     raw = yaml.safe_load((root / "choosing.yaml").read_text())
     raw["choices"] = {
         n: o for n, o in raw["choices"].items() if n not in ("precision", "float_edges")

@@ -234,7 +234,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
                 images_of(parts.data.test), parts.networks.resolution(genotype)
             ).numpy()
             labels = parts.data.test.targets.numpy()
-            outputs = judge.judge(files, images).outputs
+            outputs = judge.evaluate(files, images).outputs
             right = float(np.mean(outputs.argmax(axis=1) == labels))
             assert float(row["verified_accuracy_fp32"]) == right
             other = OrtSession(files[".onnx"].read_bytes()).run(images)

@@ -48,6 +48,6 @@ KNOWN = {
 
 
 def test_targets_say_nothing_of_later_backends_that_they_do_not_use() -> None:
-    later = [d.name for d in backends.known() if d.later]
+    later = [d.name for d in backends.known() if d.added_after_release]
     assert later
     assert facts(target("npu")).keys().isdisjoint(later)

@@ -59,7 +59,7 @@ def test_each_device_has_its_own_provider_and_threads(monkeypatch: pytest.Monkey
         "said": _device(target="nvidia_l4", provider="cuda", threads=2),
     })  # fmt: skip
     cuda = TimedRuntime("cuda", "run/cuda", "onnxruntime", "cuda", 1)
-    l4 = TimedRuntime("nvidia_l4", "run/l4", "elsewhere", "", 1)
+    l4 = TimedRuntime("nvidia_l4", "run/l4", "offline", "", 1)
     assert {name: found.ran_on(fleet, name, NAME, 8) for name in fleet.devices} == {
         "cpu": TimedRuntime("cpu", "run/cpu", "tvm", "cpu", 4), "gpu": cuda, "like": cuda, "l4": l4,
         "mine": TimedRuntime("mine"), "said": replace(l4, provider="cuda", threads=2),

@@ -68,7 +68,7 @@ def _nothing(found: dict[str, Any]) -> None:
 def test_table_of_this_machine_is_trusted(cpu: Target, tmp_path: Path) -> None:
     table = _recorded(tmp_path, cpu, _nothing)
     found = open_table(cpu, HERE, [tmp_path], False, COMMAND)
-    assert (found.path, found.foreign, list(found.entries)) == (table.path, "", [OP])
+    assert (found.path, found.from_another_machine, list(found.entries)) == (table.path, "", [OP])
     assert own_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
 
 
@@ -81,7 +81,7 @@ def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what:
     for part in (str(table.path), words, COMMAND, "table.accept_foreign=true"):
         assert part in str(refused.value)
     accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
-    assert words in accepted.foreign
+    assert words in accepted.from_another_machine
     assert list(accepted.entries) == [OP]
 
 

@@ -10,7 +10,7 @@ from hwnas.hardware.timing import (
     Sentinel,
     Timing,
     TimingConfig,
-    in_turns,
+    interleaved,
     measure,
     percentiles,
     summarise,
@@ -254,7 +254,7 @@ def test_two_things_are_compared_turn_by_turn_on_a_machine_that_slows_down() -> 
     speeds = [1.0] * 11 + [1 + turn / 10 for turn in range(100)]  # a tenth slower at each turn
     first = Script([0.02 * speed * rng.uniform(0.99, 1.01) for speed in speeds])
     second = Script([0.03 * speed for speed in speeds])
-    found = in_turns(first, second, TimingConfig(repeats=3))
+    found = interleaved(first, second, TimingConfig(repeats=3))
     assert found.first.n_repeats == found.second.n_repeats == 9
     assert found.ratio.value == pytest.approx(2 / 3, rel=0.01)
     assert found.ratio.source == "measured"
@@ -269,14 +269,14 @@ def test_what_disturbs_at_intervals_decides_no_comparison() -> None:
         """Take as long for both; each second call, whose ever it is, three times as long."""
         return n * MS * (3 if next(calls) % 2 else 1)
 
-    found = in_turns(timer, timer, TimingConfig(repeats=9))
+    found = interleaved(timer, timer, TimingConfig(repeats=9))
     assert found.ratio.lower < 1 < found.ratio.upper
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.5, 4), (MS, 12)])
 def test_comparison_of_what_takes_long_has_fewer_turns(seconds: float, turns: int) -> None:
     timer = Machine(seconds)
-    found = in_turns(timer, Machine(2 * seconds), TimingConfig(repeats=4, min_repeat_ms=8))
+    found = interleaved(timer, Machine(2 * seconds), TimingConfig(repeats=4, min_repeat_ms=8))
     probes = 1 + 10
     assert len(timer.calls) == probes + 4 * turns
     assert found.first.n_repeats == turns

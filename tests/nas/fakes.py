@@ -25,7 +25,7 @@ class SizeCost:
     refuses: int | None = None  #: a sum of options that cannot be compiled
     unrunnable: int | None = None  #: a sum of options that the target cannot run
     asked: list[str] = field(default_factory=list)
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
         self.asked.append(genotype.id)

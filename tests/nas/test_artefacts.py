@@ -20,7 +20,7 @@ from hwnas.hardware.backends import base
 from hwnas.hardware.backends.base import Artefacts, Files, RemeasuredCost, TrainedNetwork
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.costs.cost_model import Cost
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.meters.meter import MeasuredEnergy
 from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, OperatorPlans
 from hwnas.hardware.runtimes.pool import RetryingPool
@@ -58,7 +58,7 @@ class Exporting:
         self.exported.append((lowered, plans, weights))
         return {".so": b"library", ".safetensors": safetensors.numpy.save({})}
 
-    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+    def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         outputs = self.run(files, images)
         return DeviceEvaluation(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
 
@@ -110,7 +110,7 @@ def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
     files = _artefacts(CPU, worker).build(parts)
     assert set(files) == {".onnx", ".so", ".safetensors"}
     ((lowered, plans, weights),) = worker.exported
-    assert lowered == as_run(network[1], CPU)
+    assert lowered == fused_graph(network[1], CPU)
     assert plans == {node.op: f"for {node.op.kind}" for node in lowered}
     assert set(weights) == {node.name for node in lowered if node.op.weight_shape}
 
@@ -123,7 +123,9 @@ def test_onnx_file_computes_what_the_network_does(
     files = _written(artefacts.build(parts), tmp_path)
     assert device is CPU or set(files) == {".onnx"}
     module, lowered, images = network
-    outputs, cost = artefacts.judge(files, lowered, iter([images.numpy()[:3], images.numpy()[3:]]))
+    outputs, cost = artefacts.evaluate(
+        files, lowered, iter([images.numpy()[:3], images.numpy()[3:]])
+    )
     with torch.no_grad():
         expected = module(images).numpy()
     scale = np.abs(expected).max()
@@ -138,7 +140,7 @@ def test_measured_latency_and_energy_are_the_file_s(
     for energy in (None, metered):
         artefacts = _artefacts(ORT, Exporting(energy))
         files = _written(artefacts.build(parts), tmp_path)
-        _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
+        _, cost = artefacts.evaluate(files, network[1], [network[2].numpy()])
         assert cost.figures["latency_ms"] == Quantity(2.0, "measured", 1.9, 2.2)
         assert cost.details["drifted"] == 1.0
         found = cost.figures["energy_mj"]
@@ -162,7 +164,7 @@ def test_split_is_read_in_pieces_that_end_in_time(
     artefacts = _artefacts(dataclasses.replace(ORT, batch=batch), worker)
     files = _written(artefacts.build(parts), tmp_path)
     images = np.resize(network[2].numpy(), (308, *network[2].shape[1:]))
-    outputs, _ = artefacts.judge(files, network[1], [images[:300], images[300:]])
+    outputs, _ = artefacts.evaluate(files, network[1], [images[:300], images[300:]])
     assert worker.read == read
     assert np.allclose(outputs, worker.run(files, images), atol=1e-5)
 
@@ -172,7 +174,7 @@ def test_cost_of_a_sketch_is_modelled(
 ) -> None:
     artefacts = _artefacts(SKETCH, Exporting())
     files = _written(artefacts.build(parts), tmp_path)
-    _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
+    _, cost = artefacts.evaluate(files, network[1], [network[2].numpy()])
     assert {figure.source for figure in cost.figures.values()} == {"modelled"}
 
 
@@ -188,13 +190,15 @@ class Wrong:
     def delivered(self, network: TrainedNetwork) -> dict[str, bytes]:
         raise AssertionError("nothing is exported")
 
-    def recost(self, files: Files, lowered: Graph, images: NDArray[np.float32]) -> RemeasuredCost:
+    def remeasure(
+        self, files: Files, lowered: Graph, images: NDArray[np.float32]
+    ) -> RemeasuredCost:
         raise AssertionError("nothing is exported")
 
-    def in_turns(self, files: Files, other: Files) -> InterleavedTimings | None:
+    def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
         raise AssertionError("no space says int8")
 
-    def judge(
+    def evaluate(
         self, files: Files, lowered: Graph, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
         assert sum(map(len, batches)) == 2 * len(self._labels)  # test and validation
@@ -291,7 +295,7 @@ def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
     is_outrun: bool,
 ) -> None:
     class InTurns(Exporting):
-        def in_turns(self, files: Files, other: Files) -> InterleavedTimings:
+        def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
             found = [
                 OrtSession(each[".onnx"].read_bytes()).run(images[:4]) for each in (files, other)
             ]

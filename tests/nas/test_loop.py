@@ -207,12 +207,12 @@ class _Narrow(SizeCost):
 
 def test_what_cannot_be_compiled_is_not_proposed_again(tiny: SearchSpace, tmp_path: Path) -> None:
     """Wide networks promise most, and where costs are not known ahead nothing speaks against."""
-    cost = _Narrow(n_affordable=0)
+    cost = _Narrow(max_cost_queries=0)
     candidates = _search(tiny, tmp_path / "s.db", 40, cost=cost, name="pareto")
     refused = [c.id for c in candidates if c.reason]
     assert refused
     assert len(refused) == len({*refused})
-    half = _search(tiny, tmp_path / "t.db", 20, cost=_Narrow(n_affordable=0), name="pareto")
+    half = _search(tiny, tmp_path / "t.db", 20, cost=_Narrow(max_cost_queries=0), name="pareto")
     assert half == candidates[:20]
     assert _search(tiny, tmp_path / "t.db", 40, cost=cost, name="pareto") == candidates
 
@@ -290,7 +290,7 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
 class _Fast:
     """Costs of ``SizeCost``, and a throughput that falls as they grow."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
         speed = Quantity(1e4 / size(genotype), "modelled")

@@ -74,9 +74,9 @@ def test_budget_of_one_target_is_enough() -> None:
 
 
 def test_costs_are_named_after_targets(genotype: Genotype) -> None:
-    refusing = SizeCost(refuses=size(genotype), n_affordable=5)
+    refusing = SizeCost(refuses=size(genotype), max_cost_queries=5)
     model = TARGETS.cost_model({"a": SizeCost(), "b": refusing})
-    assert model.n_affordable == 5
+    assert model.max_cost_queries == 5
     cost = model.cost(genotype)
     assert set(cost.figures) == {f"a.{name}" for name in SizeCost().cost(genotype).figures}
     assert cost.details == {"a.detail": 1.0}
@@ -108,7 +108,7 @@ def test_columns_of_a_target_have_its_name() -> None:
 class _Other:
     """Costs that fall where those of the other target grow."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
         return Cost({"latency_ms": Quantity(60.0 - size(genotype), "modelled")})

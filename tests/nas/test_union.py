@@ -151,7 +151,7 @@ def test_names_are_names_paths_lists_and_folders(
 class Small:
     """Costs and accuracies that follow from the options; ``other`` costs more."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(self, both: Space):
         self._both = both
@@ -167,10 +167,10 @@ class Small:
 
 
 def _candidates(
-    both: Space, path: Path, sampler: str, n: int, n_affordable: int | None = None
+    both: Space, path: Path, sampler: str, n: int, max_cost_queries: int | None = None
 ) -> list[Candidate]:
     small = Small(both)
-    small.n_affordable = n_affordable
+    small.max_cost_queries = max_cost_queries
     opened = LocalStudy(path, both, OBJECTIVES)
     problem = loop.SearchProblem(both, Budget(), small, small)
     config = SamplerConfig(sampler, n_startup_trials=8)
@@ -190,16 +190,16 @@ def test_first_trials_are_of_all_spaces(both: Space, tmp_path: Path, sampler: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_affordable", [None, 6])
+@pytest.mark.parametrize("max_cost_queries", [None, 6])
 def test_pareto_finds_the_fronts_of_both(
-    both: Space, tmp_path: Path, n_affordable: int | None
+    both: Space, tmp_path: Path, max_cost_queries: int | None
 ) -> None:
-    found = _candidates(both, tmp_path / "a.db", "pareto", 30, n_affordable)
+    found = _candidates(both, tmp_path / "a.db", "pareto", 30, max_cost_queries)
     assert len({candidate.id for candidate in found}) == 30
     front = pareto_front(found, OBJECTIVES)
     assert {candidate.genotype.space for candidate in front} == {"tiny", "other"}
-    _candidates(both, tmp_path / "b.db", "pareto", 17, n_affordable)
-    again = _candidates(both, tmp_path / "b.db", "pareto", 30, n_affordable)
+    _candidates(both, tmp_path / "b.db", "pareto", 17, max_cost_queries)
+    again = _candidates(both, tmp_path / "b.db", "pareto", 30, max_cost_queries)
     assert [candidate.id for candidate in again] == [candidate.id for candidate in found]
 
 

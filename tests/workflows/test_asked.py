@@ -21,7 +21,7 @@ GENOTYPE = Genotype("tiny", (("depth", 1),))
 class Says:
     """Says the same of any network."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(self, said: Any) -> None:
         self._said = said
@@ -98,5 +98,5 @@ def test_objects_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(ConfigError, match="evaluator= has no method score"):
         CustomComponents(evaluator=len)  # type: ignore[arg-type]
     model: Any = type("Model", (), {"cost": lambda self, genotype: Cost({})})()
-    with pytest.raises(ConfigError, match="cost_model= has no n_affordable"):
+    with pytest.raises(ConfigError, match="cost_model= has no max_cost_queries"):
         CheckedCostModel(model, DerivedMetrics(None, ()), ())  # type: ignore[arg-type]

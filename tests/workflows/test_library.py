@@ -91,7 +91,7 @@ def test_candidates_of_a_search_that_goes_on_are_those_of_its_study(
 def test_what_the_terminal_would_show_is_noted(
     found: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = SimpleNamespace(table=SimpleNamespace(foreign="of another machine"))
+    table = SimpleNamespace(table=SimpleNamespace(from_another_machine="of another machine"))
     front = SimpleNamespace(
         context=SimpleNamespace(device=table), against=SimpleNamespace(sentences=["Twice as fast."])
     )
@@ -261,7 +261,7 @@ class Depth:
 class Widths:
     """The wider, the dearer."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> hwnas.Cost:
         width = sum(int(v) for name, v in genotype.options if name.endswith("width"))

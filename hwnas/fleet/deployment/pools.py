@@ -214,8 +214,8 @@ def _as_before(kind: PoolType) -> TimedRuntime:
 def _alone(runtime: str) -> str:
     """Return why no server runs what a runtime does; empty: one does, or it is not known."""
     artefacts = backends.get(runtime).artefacts if runtime else ()
-    return next((f"{a.elsewhere}: its file of an export is {a.name}"
-                 for a in artefacts if a.elsewhere), "")  # fmt: skip
+    return next((f"{a.unavailable_reason}: its file of an export is {a.name}"
+                 for a in artefacts if a.unavailable_reason), "")  # fmt: skip
 
 
 def _files(kind: PoolType, ran: TimedRuntime) -> Iterator[Path]:

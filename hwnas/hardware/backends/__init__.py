@@ -90,16 +90,16 @@ def artefacts() -> dict[str, ArtefactType]:
     return {artefact.name: artefact for d in known() for artefact in d.artefacts}
 
 
-def decisive(runtime: str, dtype: str) -> list[str]:
+def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
     """Return the distributions whose versions decide the figures of a target.
 
     They are those of its backend and of the one that runs its artefact.
     """
     backend = get(runtime)
-    names = [*backend.decisive]
+    names = [*backend.fingerprint_packages]
     for other in known():
         if backend.dtypes[dtype] in (artefact.name for artefact in other.artefacts):
-            names += other.decisive
+            names += other.fingerprint_packages
     return list(dict.fromkeys(names))
 
 
@@ -143,14 +143,14 @@ def sections() -> dict[str, type]:
 
 
 @functools.cache
-def brought() -> frozenset[str]:
+def third_party() -> frozenset[str]:
     """Return the names of backends that other packages bring."""
     return frozenset(point.name for point in entry_points(group=GROUP) if _package(point) != _OWN)
 
 
-def later() -> frozenset[str]:
+def added_after_release() -> frozenset[str]:
     """Return the names of backends that came when there were runs already."""
-    return brought() | {d.name for d in known() if d.later}
+    return third_party() | {d.name for d in known() if d.added_after_release}
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from hwnas.hardware.backends.base import (
     TrainedNetwork,
     open_artefact,
 )
-from hwnas.hardware.costs.cost_model import Cost, in_a_row
+from hwnas.hardware.costs.cost_model import Cost, sequential_cost
 from hwnas.hardware.costs.int8_speed import columns
 from hwnas.hardware.derived_metrics import DerivedMetrics
 from hwnas.hardware.runtimes.interfaces import Segment
@@ -46,20 +46,22 @@ class DerivedArtefacts:
         """Return the files of an export that are the target's alone, by suffix."""
         return self._artefacts.delivered(network)
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, both from the files."""
-        outputs, cost = self._artefacts.judge(files, lowered, batches)
+        outputs, cost = self._artefacts.evaluate(files, lowered, batches)
         return outputs, replace(cost, figures=self._deriving(cost.figures))
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost from the files alone."""
-        found = self._artefacts.recost(files, lowered, images)
+        found = self._artefacts.remeasure(files, lowered, images)
         cost = replace(found.cost, figures=self._deriving(found.cost.figures))
         return replace(found, cost=cost)
 
-    def in_turns(self, files: Files, other: Files) -> InterleavedTimings | None:
+    def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
         """Return the latencies of two networks, timed alternately."""
-        return self._artefacts.in_turns(files, other)
+        return self._artefacts.interleaved(files, other)
 
 
 # Is a network faster in int8? Its files are timed in turns with those of the same in float32.
@@ -81,7 +83,7 @@ def compared(network: TrainedNetwork, files: Files, artefacts: Artefacts) -> Map
         for suffix, content in artefacts.build(real).items():
             others[suffix] = Path(folder, f"float32{suffix}")
             others[suffix].write_bytes(content)
-        found = artefacts.in_turns(files, others)
+        found = artefacts.interleaved(files, others)
     return {} if found is None else columns(found)
 
 
@@ -181,37 +183,39 @@ class ExitArtefacts:
             found |= {suffix_of(i, suffix): content for suffix, content in made.items()}
         return found
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, both from the files.
 
         Shapes:
             Of a network with exits, outputs ``(sum of N, n_exits + 1, n_outputs)``.
         """
         if not lowered.exits:
-            return self._artefacts.judge(files, lowered, batches)
+            return self._artefacts.evaluate(files, lowered, batches)
         segments = cut(lowered)
         session = loaded(files, len(segments), self._own)
         outputs = np.concatenate([session.run(images) for images in batches])
         costs = [
-            self._artefacts.judge(of_segment(files, i), segment, [_nothing(segment)])[1]
+            self._artefacts.evaluate(of_segment(files, i), segment, [_nothing(segment)])[1]
             for i, segment in enumerate(segments)
         ]
-        return outputs, in_a_row(costs)
+        return outputs, sequential_cost(costs)
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost from the files alone."""
         if not lowered.exits:
-            return self._artefacts.recost(files, lowered, images)
+            return self._artefacts.remeasure(files, lowered, images)
         costs, made = list[Cost](), dict[str, bytes]()
         for i, segment in enumerate(cut(lowered)):
-            found = self._artefacts.recost(of_segment(files, i), segment, _nothing(segment))
+            found = self._artefacts.remeasure(of_segment(files, i), segment, _nothing(segment))
             costs.append(found.cost)
             made |= {suffix_of(i, suffix): content for suffix, content in found.made.items()}
-        return RemeasuredCost(in_a_row(costs), made)
+        return RemeasuredCost(sequential_cost(costs), made)
 
-    def in_turns(self, files: Files, other: Files) -> InterleavedTimings | None:
+    def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
         """Return the latencies of two whole networks, timed alternately; none where nothing is."""
-        return self._artefacts.in_turns(files, other)
+        return self._artefacts.interleaved(files, other)
 
 
 def _part(network: TrainedNetwork, lowered: Graph) -> TrainedNetwork:

@@ -61,8 +61,8 @@ class CostContext:
 
     target: Target
     lower: Callable[[Genotype], Graph]  #: as families lower
-    as_run: Callable[[Genotype], Graph]  #: as the target runs it: fused, in its dtype
-    as_written: Callable[[Genotype], Graph]  #: likewise; refuses what cannot be written
+    fused_graph: Callable[[Genotype], Graph]  #: as the target runs it: fused, in its dtype
+    exported_graph: Callable[[Genotype], Graph]  #: likewise; refuses what cannot be written
     spaces: tuple[str, ...]  #: names of what is searched
     bench: TimingBench | None = None  #: of targets that are measured
     command: str = ""  #: that measures what a latency table lacks
@@ -91,7 +91,9 @@ class Artefacts(Protocol):
         """Return the files of an export that are the target's alone, by suffix."""
         ...
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, both from the files.
 
         Shapes:
@@ -99,11 +101,11 @@ class Artefacts(Protocol):
         """
         ...
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost from the files alone; images are what is read while it is measured."""
         ...
 
-    def in_turns(self, files: Files, other: Files) -> InterleavedTimings | None:
+    def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
         """Return the latencies of two networks, timed alternately; none where nothing is."""
         ...
 
@@ -145,7 +147,7 @@ class Backend(Protocol):
         """
         ...
 
-    def elsewhere(self, artefact: str, remote: Remote) -> str:
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
         """Return why an artefact of the target does not run from here; empty if it does."""
         ...
 
@@ -161,7 +163,7 @@ def backend_of(target: Target) -> Backend:
         ConfigError: a package that it needs is not installed.
     """
     description = backends.get(target.runtime)
-    found: Backend = backends.resolve_reference(description.works, description)(target)
+    found: Backend = backends.resolve_reference(description.factory, description)(target)
     return found
 
 
@@ -185,7 +187,7 @@ def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
 
 def roofline(costed: CostContext) -> CostModel:
     """Return the cost model that every target has which gives a roofline."""
-    return RooflineCostModel(costed.target, costed.as_written)
+    return RooflineCostModel(costed.target, costed.exported_graph)
 
 
 # What can be written as a file for a target; no weights are needed to know it.

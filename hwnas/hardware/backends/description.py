@@ -42,7 +42,7 @@ class ArtefactType:
         default_factory=dict
     )  #: distributions by the module that they bring
     command: str = ""  #: that runs it on a file of images
-    elsewhere: str = ""  #: why it never runs on this machine; empty if it does
+    unavailable_reason: str = ""  #: why it never runs on this machine; empty if it does
     one_batch: bool = False  #: whether it was compiled for one number of images an inference
 
 
@@ -73,7 +73,7 @@ class BackendDescription:
 
     name: str
     about: str  #: a line for the help
-    works: str  #: ``module:name`` of what makes a ``Backend`` of a target
+    factory: str  #: ``module:name`` of what makes a ``Backend`` of a target
     #: In which dtypes it runs networks, the default first; with the artefact of an export that the
     #: figures of a target are of.
     dtypes: Mapping[str, str]
@@ -83,13 +83,13 @@ class BackendDescription:
     engine: str = ""
     default: bool = False  #: whether targets mean it that name none
     remote: bool = False  #: whether its engine reaches devices that are not this machine
-    kits: bool = False  #: whether its devices are out of reach, and measured by kits
+    is_offline: bool = False  #: whether its devices are out of reach, and measured by kits
     settings: type | None = None  #: dataclass of the section that targets have for it
     #: Whether there were runs before its section: their digests know nothing of it.
-    later: bool = False
+    added_after_release: bool = False
     exits: bool = False  #: whether networks with exits run as segments, one after the other
-    sums: bool = False  #: whether a sum in int8 is part of what computes one of its terms
-    packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
+    fuses_add: bool = False  #: whether a sum in int8 is part of what computes one of its terms
+    packs_weights: bool = False  #: whether weights of fewer bits cost less, as stored in int8
     #: Dtypes that each network of a target may choose; empty: all run in the target's.
     precisions: Sequence[str] = ()
     #: How each network may run as it chooses: its ``batch``, its ``threads``.
@@ -103,7 +103,7 @@ class BackendDescription:
     #: ``module:function`` that says of a target which devices it runs on beside the machine's CPU
     devices: str = ""
     #: Distributions whose versions decide figures.
-    decisive: Sequence[str] = ()
+    fingerprint_packages: Sequence[str] = ()
     #: Modules whose code decides what the plans of latency tables mean, by dtype.
     schedules: Mapping[str, Sequence[str]] = field(default_factory=dict)
     artefacts: Sequence[ArtefactType] = ()  #: that exports may hold

@@ -19,7 +19,7 @@ from hwnas.hardware.backends.base import (
     roofline,
 )
 from hwnas.hardware.costs.cost_model import Cost, CostModel
-from hwnas.hardware.costs.measured_cost import as_run, dtype_of, host_cost
+from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph, host_cost
 from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, Session
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings, Timing
@@ -66,7 +66,9 @@ class MeasuredBackend:
     write: Write  #: files that are verified
     delivered: Write = nothing_more  #: files of an export that are the target's alone
     written: Callable[[Graph, Target], None] = check_int8  #: refuses what cannot be written
-    away: Callable[[Target, str, Remote], str] = nowhere_else  #: as ``Backend.elsewhere``
+    unavailable: Callable[[Target, str, Remote], str] = (
+        nowhere_else  #: as ``Backend.unavailable_reason``
+    )
 
     @property
     def cost_models(self) -> CostModels:
@@ -90,9 +92,9 @@ class MeasuredBackend:
         assert bench is not None
         return MeasuredArtefacts(self, bench)
 
-    def elsewhere(self, artefact: str, remote: Remote) -> str:
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
         """Return why an artefact of the target does not run from here; empty if it does."""
-        return self.away(self.target, artefact, remote)
+        return self.unavailable(self.target, artefact, remote)
 
     def user_file(self) -> Path | None:
         """Return nothing: there is none."""
@@ -114,23 +116,25 @@ class MeasuredArtefacts:
         """Return the files of an export that are the target's alone, by suffix."""
         return self._backend.delivered(network, self._target, self._bench)
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Run the files over the images on the device, and time them."""
-        left = _pieces(batches, as_run(lowered, self._target)[0].op.batch)
-        judged = self._bench.worker.judge(files, next(left))
+        left = _pieces(batches, fused_graph(lowered, self._target)[0].op.batch)
+        judged = self._bench.worker.evaluate(files, next(left))
         others = [self._bench.worker.run(files, images) for images in left]
         return np.concatenate([judged.outputs, *others]), self._cost(judged, lowered)
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost of files, timed on the device."""
-        return RemeasuredCost(self._cost(self._bench.worker.judge(files, images), lowered), {})
+        return RemeasuredCost(self._cost(self._bench.worker.evaluate(files, images), lowered), {})
 
-    def in_turns(self, files: Files, other: Files) -> InterleavedTimings:
+    def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
         """Return the latencies of two networks, timed alternately on the device."""
-        return self._bench.worker.in_turns(files, other)
+        return self._bench.worker.interleaved(files, other)
 
     def _cost(self, judged: DeviceEvaluation, lowered: Graph) -> Cost:
-        fused, timing = as_run(lowered, self._target), judged.timing
+        fused, timing = fused_graph(lowered, self._target), judged.timing
         cost = host_cost(fused, self._target, timing.figure, judged.energy)
         tail = {} if judged.p99 is None else {builtin.LATENCY_P99.name: judged.p99}
         details = {**cost.details, "drifted": float(timing.drifted)}
@@ -152,7 +156,7 @@ def _table(costed: CostContext) -> CostModel:
 
     assert costed.bench is not None
     table = costed.bench.table
-    return TableCostModel(table, costed.target, costed.as_run, costed.spaces, costed.command)
+    return TableCostModel(table, costed.target, costed.fused_graph, costed.spaces, costed.command)
 
 
 def _measured(costed: CostContext) -> CostModel:
@@ -160,7 +164,7 @@ def _measured(costed: CostContext) -> CostModel:
 
     bench = costed.bench
     assert bench is not None
-    return MeasuredCostModel(bench.worker, costed.target, costed.as_written, bench.plan)
+    return MeasuredCostModel(bench.worker, costed.target, costed.exported_graph, bench.plan)
 
 
 # Operators timed by what they add to a network, for runtimes that do not tell single ones.

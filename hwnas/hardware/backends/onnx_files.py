@@ -23,7 +23,7 @@ from hwnas.hardware.costs.measured_cost import dtype_of
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 
 FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: of exports
 
@@ -70,7 +70,7 @@ def random_model(lowered: Graph) -> bytes:
     from hwnas.models.onnx.writer import write_fp32, write_int8
 
     if any(node.op.dtype == "int8" for node in lowered):
-        return write_int8(stand_in(lowered))
+        return write_int8(random_int8_network(lowered))
     return write_fp32(lowered, random_weights(lowered, 0))
 
 
@@ -96,13 +96,15 @@ class ModelledArtefacts:
         """Return no files: there is no device."""
         return {}
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Run the file on this host; model its cost."""
         loaded = session(files[".onnx"].read_bytes())
         outputs = np.concatenate([loaded.run(images) for images in batches])
         return outputs, self._estimate(lowered)
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Refuse: there is no device.
 
         Raises:
@@ -110,7 +112,7 @@ class ModelledArtefacts:
         """
         raise ConfigError(self._unmeasurable)
 
-    def in_turns(self, files: Files, other: Files) -> None:
+    def interleaved(self, files: Files, other: Files) -> None:
         """Return nothing: nothing is measured."""
 
 

@@ -50,7 +50,7 @@ class CostModel(Protocol):
     """Says what a genotype costs on a target."""
 
     #: How many genotypes a sampler may ask about for each that it proposes; ``None``: any number.
-    n_affordable: int | None
+    max_cost_queries: int | None
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.
@@ -70,17 +70,17 @@ _CYCLES = "cycles"
 _OF_WHOLE = builtin.NAME  # follows from the latency of all
 
 
-def one_by_one(lowered: Graph, cost: Callable[[Graph], Cost]) -> Cost:
+def cost_by_segment(lowered: Graph, cost: Callable[[Graph], Cost]) -> Cost:
     """Return what a network costs, segment by segment if it has exits.
 
     Args:
         lowered: Its operators.
         cost: Of a network without exits, or of a segment.
     """
-    return in_a_row([cost(segment) for segment in cut(lowered)])
+    return sequential_cost([cost(segment) for segment in cut(lowered)])
 
 
-def in_a_row(costs: Sequence[Cost]) -> Cost:
+def sequential_cost(costs: Sequence[Cost]) -> Cost:
     """Return what a network costs whose segments all run; one alone costs what it costs."""
     if len(costs) == 1:
         return costs[0]

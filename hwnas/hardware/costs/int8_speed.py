@@ -22,7 +22,7 @@ def columns(found: InterleavedTimings) -> dict[str, float]:
     }  # fmt: skip
 
 
-def is_outrun(found: Mapping[str, float]) -> bool:
+def int8_is_slower(found: Mapping[str, float]) -> bool:
     """Return whether a network was not found to be faster in int8, by its ``columns``.
 
     The upper end of the ratio's interval counts: in float32 a network answers no worse. Where
@@ -44,18 +44,18 @@ class FasterThanFloat:
     Args:
         model: Says the costs.
         in_float: Gives the same network in float32, where a network is in int8 by choice.
-        in_turns: Times two networks alternately, where networks are measured; else what the model
-            says of both counts.
+        interleaved: Times two networks in alternation, where networks are measured. ``None``
+            compares the two predictions of the model.
     """
 
     def __init__(
         self,
         model: CostModel,
         in_float: Callable[[Genotype], Genotype | None],
-        in_turns: Callable[[Genotype, Genotype], InterleavedTimings] | None = None,
+        interleaved: Callable[[Genotype, Genotype], InterleavedTimings] | None = None,
     ):
-        self._model, self._in_float, self._in_turns = model, in_float, in_turns
-        self.n_affordable = model.n_affordable
+        self._model, self._in_float, self._interleaved = model, in_float, interleaved
+        self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype, beside what it takes in float32.
@@ -73,9 +73,9 @@ class FasterThanFloat:
         self, cost: Cost, genotype: Genotype, other: Genotype
     ) -> tuple[Mapping[str, float], str]:
         """Return what is known of the network in float32, and why that is to be preferred."""
-        if self._in_turns is not None:
-            found = columns(self._in_turns(genotype, other))
-            return found, f"In int8 it takes {words(found)}." if is_outrun(found) else ""
+        if self._interleaved is not None:
+            found = columns(self._interleaved(genotype, other))
+            return found, f"In int8 it takes {words(found)}." if int8_is_slower(found) else ""
         here, there = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
         told = (
             f"In int8 it takes {here.value:.4g} ms, in float32 {there.value:.4g} ({here.source})."

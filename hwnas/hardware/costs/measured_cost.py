@@ -6,7 +6,7 @@ from typing import final
 
 from hwnas.core.quantity import Quantity
 from hwnas.hardware import backends
-from hwnas.hardware.costs.cost_model import Cost, one_by_one
+from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
 from hwnas.hardware.memory import peak_activation_bytes, weight_bytes
 from hwnas.hardware.meters.meter import MeasuredEnergy
 from hwnas.hardware.runtimes.pool import RetryingPool
@@ -48,10 +48,10 @@ def dtype_of(lowered: Graph, target: Target) -> str:
     return lowered.dtype or target.dtype
 
 
-def as_run(lowered: Graph, target: Target) -> Graph:
+def fused_graph(lowered: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in dtype, batch size, threads."""
     dtype, batch = dtype_of(lowered, target), lowered.batch or target.batch
-    if dtype != "int8" or backends.get(target.runtime).sums:
+    if dtype != "int8" or backends.get(target.runtime).fuses_add:
         found = fuse(lowered, dtype, batch)
     else:
         nodes = (  # sums have a scale of their own: they are not fused
@@ -75,7 +75,7 @@ def _of_node(node: Node) -> str:
 class MeasuredCostModel:
     """Tunes what is not tuned yet, links the network and times it."""
 
-    n_affordable: int | None = 0  # it measures each
+    max_cost_queries: int | None = 0  # it measures each
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MeasuredCostModel:
             CompileError: the compiler refuses the network, crashes or hangs.
             DeviceError: no device answers.
         """
-        return one_by_one(self._lower(genotype), self._timed)
+        return cost_by_segment(self._lower(genotype), self._timed)
 
     def _timed(self, lowered: Graph) -> Cost:
         plans = {node.op: self._plan(node.op) for node in lowered}
@@ -101,11 +101,11 @@ class MeasuredCostModel:
         cost = host_cost(lowered, self._target, timing.figure)
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
-    def in_turns(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:
+    def interleaved(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:
         """Return the latencies of two genotypes, timed alternately.
 
         Raises:
             CompileError: the compiler refuses one of them, crashes or hangs.
             DeviceError: no device answers.
         """
-        return self._worker.networks_in_turns(self._lower(genotype), self._lower(other))
+        return self._worker.interleaved_networks(self._lower(genotype), self._lower(other))

@@ -15,7 +15,7 @@ from typing import Literal, final
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.cost_model import Cost, LayerCost, one_by_one
+from hwnas.hardware.costs.cost_model import Cost, LayerCost, cost_by_segment
 from hwnas.hardware.memory import (
     activation_bytes,
     parameter_bytes,
@@ -150,7 +150,7 @@ class RooflineCostModel:
         ConfigError: the target lacks what the model needs.
     """
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         if target.roofline is None:
@@ -162,7 +162,7 @@ class RooflineCostModel:
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return latency, energy, memories, MACs and parameters, and each operator's bound."""
-        return one_by_one(
+        return cost_by_segment(
             self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
         )
 

@@ -17,7 +17,7 @@ from scipy import optimize
 
 from hwnas.core.errors import TableError
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.cost_model import Cost, one_by_one
+from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
 from hwnas.hardware.costs.measured_cost import host_cost
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, incomplete
 from hwnas.hardware.memory import parameter_bytes
@@ -151,7 +151,7 @@ def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibrati
 class TableCostModel:
     """Predicts latency with an interval; nothing is compiled or measured."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class TableCostModel:
         Raises:
             TableError: the table lacks operators of it.
         """
-        return one_by_one(
+        return cost_by_segment(
             self._lower(genotype),
             lambda each: host_cost(each, self._target, self.latency(each, genotype.space)),
         )

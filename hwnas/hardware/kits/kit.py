@@ -13,7 +13,7 @@ from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph
 from hwnas.models.int8 import tflite
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.spaces import Genotype
 
 SCRIPTS = ("measure.py", "runtimes.py")  #: of which the second stands beside the first
@@ -92,7 +92,7 @@ def _files(lowered: Graph, notes: list[str]) -> dict[str, bytes]:
         notes.append("No TFLite files: these read one image at a time (target.batch=1).")
     else:
         try:
-            found[".tflite"] = tflite.write_tflite(stand_in(lowered))
+            found[".tflite"] = tflite.write_tflite(random_int8_network(lowered))
         except CompileError as error:
             notes.append(f"No TFLite files: {error}")
     return found

@@ -153,7 +153,7 @@ class LatencyTable:
     networks: list[TableRow] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
-    foreign: str = ""  #: why the table is not of this machine, if it is not
+    from_another_machine: str = ""  #: why the table is not of this machine, if it is not
 
     def digest(self, spaces: Iterable[str], ops: Iterable[OpSpec]) -> str:
         """Return a digest of what the table predicts from, for some spaces and operators.

@@ -33,7 +33,7 @@ def facts(target: Target, remote: Remote) -> dict[str, Any]:
     backend = backends.get(target.runtime)
     found: dict[str, Any] = {
         "device": device,
-        "versions": {name: backends.version(name) for name in backend.decisive},
+        "versions": {name: backends.version(name) for name in backend.fingerprint_packages},
         "target": target_facts(target),
         "hwnas": __version__,
     }
@@ -169,7 +169,7 @@ def open_table(
             f"with: {command}   or say cost=measured, which times each candidate instead, or "
             "table.accept_foreign=true and have its figures labelled."
         )
-    table.foreign = "; ".join(differing)
+    table.from_another_machine = "; ".join(differing)
     return table
 
 

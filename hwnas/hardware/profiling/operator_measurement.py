@@ -252,12 +252,12 @@ def measure_operators(
 
     Those that ``effort`` has a plan of are not tuned.
     """
-    missing, elsewhere = table.missing(ops), table.taken_over()
+    missing, transferred = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}
 
     def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:
         def work(worker: Worker) -> tuple[str, Timing]:
-            plan = effort.plans.get(op) or worker.tune(op, effort.n_plans, elsewhere.get(op, ""))
+            plan = effort.plans.get(op) or worker.tune(op, effort.n_plans, transferred.get(op, ""))
             return plan, worker.time_operators([(op, plan)])[0]
 
         return work

@@ -223,7 +223,7 @@ def covered(source: LatencyTable, subject: ProfiledSpace, n: int) -> list[Genoty
     return apart(logs, n)
 
 
-def borrow(
+def transfer_table(
     table: LatencyTable,
     source: SourceTable,
     subjects: Sequence[ProfiledSpace],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hwnas.core.errors import CompileError
 from hwnas.core.progress import Progress
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph
@@ -40,7 +40,7 @@ def batches(
         for size in BATCHES:
             sized = replace(target, batch=size)
             with open_worker(sized) as worker:
-                net = as_run(lowered, sized)
+                net = fused_graph(lowered, sized)
                 plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
                 found.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
             advance(1)
@@ -77,7 +77,7 @@ def compare_runtimes(
                         continue
                     try:
                         for index, lowered in enumerate(networks):
-                            net = as_run(lowered, target)
+                            net = fused_graph(lowered, target)
                             known = plans[which]
                             for node in net:
                                 if node.op not in known:

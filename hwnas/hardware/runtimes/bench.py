@@ -18,7 +18,7 @@ from hwnas.hardware.timing import (
     Timer,
     Timing,
     TimingConfig,
-    in_turns,
+    interleaved,
     measure,
     percentiles,
     tail,
@@ -98,10 +98,10 @@ class DeviceBench:
         timer = self._engine.network(lowered, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
-    def networks_in_turns(self, first: Graph, second: Graph) -> InterleavedTimings:
+    def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two networks, as the runtime compiles them by itself."""
         one, other = (self._engine.network(lowered, {}) for lowered in (first, second))
-        return in_turns(one, other, self._config)
+        return interleaved(one, other, self._config)
 
     def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
@@ -111,7 +111,7 @@ class DeviceBench:
         """Return the files of a compiled network, by suffix."""
         return dict(self._engine.export(lowered, plans, weights))
 
-    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+    def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return what a compiled network, loaded from its files, shows on its device."""
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
@@ -126,10 +126,12 @@ class DeviceBench:
             )
         return DeviceEvaluation(outputs, timing, energy, p99)
 
-    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> InterleavedTimings:
+    def interleaved(
+        self, first: Mapping[str, Path], second: Mapping[str, Path]
+    ) -> InterleavedTimings:
         """Return the latencies of two compiled networks, loaded from their files."""
         one, other = (self._engine.open(files).timer for files in (first, second))
-        return in_turns(one, other, self._config)
+        return interleaved(one, other, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

@@ -226,9 +226,9 @@ class RetryingPool:
         """Return the latency of a whole network."""
         return self._pool.do(lambda worker: worker.time_network(lowered, plans))
 
-    def networks_in_turns(self, first: Graph, second: Graph) -> InterleavedTimings:
+    def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two networks, as the runtime compiles them by itself."""
-        return self._pool.do(lambda worker: worker.networks_in_turns(first, second))
+        return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
     def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
@@ -238,13 +238,15 @@ class RetryingPool:
         """Return the files of a compiled network, by suffix."""
         return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
 
-    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+    def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return what a compiled network, loaded from its files, shows on its device."""
-        return self._pool.do(lambda worker: worker.judge(files, images))
+        return self._pool.do(lambda worker: worker.evaluate(files, images))
 
-    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> InterleavedTimings:
+    def interleaved(
+        self, first: Mapping[str, Path], second: Mapping[str, Path]
+    ) -> InterleavedTimings:
         """Return the latencies of two compiled networks, loaded from their files."""
-        return self._pool.do(lambda worker: worker.in_turns(first, second))
+        return self._pool.do(lambda worker: worker.interleaved(first, second))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

@@ -64,9 +64,9 @@ class Worker:
         timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
         return timing
 
-    def networks_in_turns(self, first: Graph, second: Graph) -> InterleavedTimings:
+    def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two networks, as the runtime compiles them by itself."""
-        compared: InterleavedTimings = self._call("networks_in_turns", first, second)
+        compared: InterleavedTimings = self._call("interleaved_networks", first, second)
         return compared
 
     def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
@@ -79,14 +79,16 @@ class Worker:
         files: dict[str, bytes] = self._call("export", lowered, _used(lowered, plans), weights)
         return files
 
-    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
+    def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return what a compiled network, loaded from its files, shows on its device."""
-        judged: DeviceEvaluation = self._call("judge", dict(files), images)
+        judged: DeviceEvaluation = self._call("evaluate", dict(files), images)
         return judged
 
-    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> InterleavedTimings:
+    def interleaved(
+        self, first: Mapping[str, Path], second: Mapping[str, Path]
+    ) -> InterleavedTimings:
         """Return the latencies of two compiled networks, loaded from their files."""
-        compared: InterleavedTimings = self._call("in_turns", dict(first), dict(second))
+        compared: InterleavedTimings = self._call("interleaved", dict(first), dict(second))
         return compared
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:

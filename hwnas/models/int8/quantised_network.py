@@ -138,7 +138,7 @@ def _on_grid(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
     return np.asarray(found)
 
 
-def stand_in(lowered: Graph) -> QuantisedNetwork:
+def random_int8_network(lowered: Graph) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     scales = {INPUT: QuantisationScale(0.05, 0)}

@@ -161,12 +161,27 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     return [old for old in recorded if key(old) not in renewed] + list(arguments)
 
 
+#: Spellings in the arguments of earlier runs, and the current ones.
+_RENAMED = {
+    "target.runtime=elsewhere": "target.runtime=offline",
+    "target.elsewhere.": "target.offline.",
+    "cost=measured_elsewhere": "cost=device_model",
+}
+
+
+def _current(argument: str) -> str:
+    """Return a recorded argument as it is spelt now."""
+    for earlier, now in _RENAMED.items():
+        argument = argument.replace(earlier, now)
+    return argument
+
+
 def _searched(manifest: Manifest) -> list[str]:
     """Return a run's arguments, with what it took by a default that other versions may not have.
 
     That is which search spaces suit a target, and how networks are trained, and for how long.
     """
-    arguments = [str(argument) for argument in manifest["arguments"]]
+    arguments = [_current(str(argument)) for argument in manifest["arguments"]]
     config, found = manifest.get("config", {}), [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:

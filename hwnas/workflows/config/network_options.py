@@ -72,7 +72,7 @@ class ProfileConfig:
         return self.kit is not None or self.measured is not None
 
     def _check_elsewhere(self) -> None:
-        name, kits = self.target.name, backends.get(self.target.runtime).kits
+        name, kits = self.target.name, backends.get(self.target.runtime).is_offline
         if self.elsewhere and not kits:
             raise ConfigError(
                 f"kit and measured are for devices out of reach: target '{name}' has "

@@ -168,6 +168,8 @@ class SearchConfig:
 
 def checked_cost(cost: str | None, target: Target) -> str:
     """Return the name of the cost model; refuse one that does not suit the target."""
+    if cost == "measured_elsewhere":
+        raise ConfigError("cost=measured_elsewhere is now cost=device_model.")
     allowed = backends.get(target.runtime).costs
     if cost is not None and cost not in allowed:
         raise ConfigError(

@@ -53,13 +53,13 @@ class CheckedCostModel:
     """A cost model of the user's own, held to say all that is asked of it, and that soundly."""
 
     def __init__(self, model: CostModel, derives: DerivedMetrics, asked: Sequence[str]):
-        if not hasattr(model, "n_affordable"):
+        if not hasattr(model, "max_cost_queries"):
             raise ConfigError(
-                "cost_model= has no n_affordable: how many networks a sampler may ask about for "
-                "each that it proposes; None is any number."
+                "cost_model= has no max_cost_queries: the number of networks a sampler may cost "
+                "for each proposal; None is any number."
             )
         self._model, self._derives, self._asked = model, derives, asked
-        self.n_affordable = model.n_affordable
+        self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype, with what is derived from it.

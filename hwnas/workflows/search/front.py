@@ -106,7 +106,9 @@ class SearchOutcome:
     def foreign(self) -> list[str]:
         """Which latency tables are of another machine, in sentences."""
         devices = [front.context.device for front in self.fronts]
-        tables = {device.table.foreign for device in devices if device is not None} - {""}
+        tables = {device.table.from_another_machine for device in devices if device is not None} - {
+            ""
+        }
         return [f"Searched with a foreign table: {table}." for table in sorted(tables)]
 
     @property

@@ -100,7 +100,7 @@ def test_pools_on_cpus_get_the_threads_of_their_models(
     ("ran", "words"),
     [
         (
-            TimedRuntime("nvidia_l4", "", "elsewhere", "", 1),
+            TimedRuntime("nvidia_l4", "", "offline", "", 1),
             ["nothing says what runs it", "give provider"],
         ),
         (TimedRuntime("mine"), ["nothing says what runs it", "nothing says on how many threads"]),
@@ -121,7 +121,7 @@ def test_what_is_not_known_of_a_device_is_said(
 
 
 def test_latencies_of_other_precisions_are_said(plan: DeploymentPlan) -> None:
-    found = _files(plan, model="0a-float16", ran=TimedRuntime("l4", "", "elsewhere", "cuda", 1))
+    found = _files(plan, model="0a-float16", ran=TimedRuntime("l4", "", "offline", "cuda", 1))
     words = "`cpu-0a-float16-b1`: its latencies are of float16; servers run 0a.onnx, which computes"
     assert words in found["README.md"].decode()
 

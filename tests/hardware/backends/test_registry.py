@@ -1,6 +1,7 @@
 import ast
 import importlib.metadata
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.target import facts, from_facts
 from hwnas.models.graph import Graph
+from hwnas.workflows.config.compose import with_resumed
+from hwnas.workflows.config.search import checked_cost
 from tests.conftest import target
 
 ROOT = Path(hwnas.__file__).parent
@@ -25,7 +28,7 @@ ROOT = Path(hwnas.__file__).parent
 def _fresh() -> Iterator[None]:
     yield
     backends._found.cache_clear()
-    backends.brought.cache_clear()
+    backends.third_party.cache_clear()
 
 
 @dataclass
@@ -40,7 +43,7 @@ def _bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     vars(point).update(dist=Package("strange"))
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*own, point)))
     backends._found.cache_clear()
-    backends.brought.cache_clear()
+    backends.third_party.cache_clear()
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
@@ -55,9 +58,9 @@ def _without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 def test_backends_are_those_of_the_entry_points() -> None:
     names = {d.name for d in backends.known()}
     folders = {p.parent.name for p in (ROOT / "hardware" / "backends").glob("*/__init__.py")}
-    assert {n if n != "elsewhere" else "offline" for n in names} == folders
+    assert names == folders
     assert backends.get("none") is backends.get("modelled")
-    assert backends.brought() == frozenset()
+    assert backends.third_party() == frozenset()
 
 
 def test_backend_that_is_not_installed_is_refused_with_its_cure_and_others_work(
@@ -111,13 +114,13 @@ def test_settings_of_a_stranger_that_say_nothing_change_no_facts(
     npu = target("npu")
     before = facts(npu)
     assert before["tvm"] is None  # as in the digests of runs that were kept
-    monkeypatch.setattr(backends, "brought", lambda: frozenset({"tvm"}))
+    monkeypatch.setattr(backends, "third_party", lambda: frozenset({"tvm"}))
     assert before == {**facts(npu), "tvm": None}
     assert facts(from_facts(before)) == facts(npu)
 
 
 #: Words that are something else, too: a figure's source, no value, and not here.
-_PLAIN = {"modelled", "none", "elsewhere"}
+_PLAIN = {"modelled", "none", "offline"}
 #: Libraries by which more is done than a backend does.
 _SHARED = {"onnxruntime", "openvino"}
 #: The texts that name another backend: tables have a digest of what stands around the one; the
@@ -185,3 +188,21 @@ def _texts(path: Path) -> Iterator[str]:
             yield from (node.module or "", *(alias.name for alias in node.names))
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+def test_earlier_names_are_read_from_records_and_refused_from_users(tmp_path: Path) -> None:
+    now = target("nvidia_t4")
+    recorded = {**facts(now), "runtime": "elsewhere"}
+    recorded["elsewhere"] = recorded.pop("offline")
+    assert facts(from_facts(recorded)) == facts(now)
+    with pytest.raises(
+        ConfigError, match=r"target.runtime=elsewhere is now target.runtime=offline"
+    ):
+        replace(now, runtime="elsewhere")
+    with pytest.raises(ConfigError, match="cost=measured_elsewhere is now cost=device_model"):
+        checked_cost("measured_elsewhere", now)
+    arguments = ["+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=a.json"]
+    manifest = {"verb": "profile", "arguments": arguments}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    current = ["+target=nvidia_t4", "cost=device_model", "target.offline.file=a.json"]
+    assert with_resumed([f"run.resume={tmp_path}"])[:3] == current

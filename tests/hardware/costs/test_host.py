@@ -4,7 +4,7 @@ import math
 import pytest
 
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.measured_cost import as_run, host_cost
+from hwnas.hardware.costs.measured_cost import fused_graph, host_cost
 from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.meters.meter import MeasuredEnergy
 from hwnas.models import families
@@ -30,7 +30,7 @@ def largest(small: SearchSpace, task: Signature) -> Graph:
 
 def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> None:
     device = dataclasses.replace(CPU, batch=4)
-    assert as_run(Graph.of(RESIDUAL), device).nodes == (
+    assert fused_graph(Graph.of(RESIDUAL), device).nodes == (
         Node("a", dataclasses.replace(CONV, dtype="float32", batch=4), (INPUT,)),
         Node(
             "b",
@@ -42,7 +42,7 @@ def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> No
 
 def test_int8_sums_are_not_fused() -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8", batch=2)
-    found = as_run(Graph.of(RESIDUAL), device)
+    found = fused_graph(Graph.of(RESIDUAL), device)
     assert [node.op.kind for node in found] == ["conv2d+bn", "conv2d+bn", "add"]
     assert {(node.op.dtype, node.op.batch) for node in found} == {("int8", 2)}
     assert [node.inputs for node in found] == [node.inputs for node in RESIDUAL]
@@ -50,7 +50,7 @@ def test_int8_sums_are_not_fused() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
-    found = as_run(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
+    found = fused_graph(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
     assert [(node.op.kind, node.op.dtype) for node in found] == [
         ("conv2d+bn", dtype),
         ("conv2d+bn+add", dtype),
@@ -60,7 +60,7 @@ def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
-    found = as_run(largest, device)
+    found = fused_graph(largest, device)
     assert n_macs(found) == n_macs(largest)
     assert n_params(found) == n_params(largest)
     cost = host_cost(found, device, Quantity(1.0, "table"))
@@ -69,7 +69,7 @@ def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
 
 def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     device = dataclasses.replace(CPU, threads=3)
-    net = as_run(Graph.of(RESIDUAL), device)
+    net = fused_graph(Graph.of(RESIDUAL), device)
     cost = host_cost(net, device, Quantity(10.0, "measured", 9.0, 12.0))
     assert set(cost.figures) == set(metrics.GIVEN)
     energy = cost.figures["energy_mj"]
@@ -85,7 +85,7 @@ def test_energy_is_power_times_latency_each_with_its_interval() -> None:
 def test_power_of_a_whole_device_is_that_of_any_threads() -> None:
     power = PowerModel(2.0, 6.0, "made up", per_device=True)
     device = dataclasses.replace(CPU, threads=3, power=power)
-    cost = host_cost(as_run(Graph.of(RESIDUAL), device), device, Quantity(10.0, "measured"))
+    cost = host_cost(fused_graph(Graph.of(RESIDUAL), device), device, Quantity(10.0, "measured"))
     assert cost.details == {"power_active_w": pytest.approx(math.sqrt(2.0 * 6.0))}
 
 
@@ -100,7 +100,7 @@ def test_memories_are_those_of_the_dtype(largest: Graph) -> None:
     kib = {}
     for dtype in ("float32", "int8"):
         device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
-        figures = host_cost(as_run(largest, device), device, Quantity(1.0, "table")).figures
+        figures = host_cost(fused_graph(largest, device), device, Quantity(1.0, "table")).figures
         kib[dtype] = {name: figures[name] for name in ("sram_kib", "flash_kib")}
         assert {figure.source for figure in kib[dtype].values()} == {"modelled"}
     assert kib["float32"]["sram_kib"].value == 4 * kib["int8"]["sram_kib"].value

@@ -19,7 +19,7 @@ class Said:
     """A cost model that says the latency of each dtype."""
 
     latencies: dict[str, Quantity]
-    n_affordable: int | None = 3
+    max_cost_queries: int | None = 3
     asked: list[str] = field(default_factory=list)
 
     def cost(self, genotype: Genotype) -> Cost:
@@ -39,14 +39,14 @@ def _genotype(space: SearchSpace, dtype: str) -> Genotype:
 
 
 def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> FasterThanFloat:
-    def in_turns(genotype: Genotype, other: Genotype) -> InterleavedTimings:
+    def interleaved(genotype: Genotype, other: Genotype) -> InterleavedTimings:
         assert (genotype.to_dict()["precision"], other.to_dict()["precision"]) == (
             "int8", "float32",
         )  # fmt: skip
         assert ratio is not None
         return InterleavedTimings(TIMING, TIMING, ratio)
 
-    turns = None if ratio is None else in_turns
+    turns = None if ratio is None else interleaved
     return FasterThanFloat(said, lambda genotype: annotations.in_float(space, genotype), turns)
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_said_to_be_faster_in_int8_is_refused(
     assert bool(cost.reason) is refused
     if refused:
         assert f"in float32 {there.value:.4g} ({here.source})" in cost.reason
-    assert model.n_affordable == 3
+    assert model.max_cost_queries == 3
 
 
 def test_what_is_measured_is_timed_in_turns(space: SearchSpace) -> None:
@@ -95,7 +95,7 @@ def test_nothing_is_asked_of_what_is_in_float32_or_not_chosen(space: SearchSpace
 
 def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
     class Refusing:
-        n_affordable: int | None = 0
+        max_cost_queries: int | None = 0
 
         def cost(self, genotype: Genotype) -> Cost:
             raise CompileError("no")

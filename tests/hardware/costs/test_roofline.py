@@ -9,7 +9,7 @@ from hwnas.core.agreement import agreement
 from hwnas.core.errors import ConfigError
 from hwnas.hardware.backends.vela.compiler import VelaCostModel
 from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import (
     OperatorTime,
     RooflineCostModel,
@@ -262,10 +262,10 @@ def test_throughput_is_that_of_the_batch_which_a_network_chose(
     family, assumed = families.get(small.family), CPU.roofline
     assert assumed is not None
     plain = family.lower(small, small.smallest(), task)
-    whole = as_run(dataclasses.replace(plain, batch=8), CPU)
+    whole = fused_graph(dataclasses.replace(plain, batch=8), CPU)
     figures = network_cost(whole, CPU, assumed).figures
     assert figures["throughput_ips"].value == pytest.approx(8e3 / figures["latency_ms"].value)
-    assert "throughput_ips" not in network_cost(as_run(plain, CPU), CPU, assumed).figures
+    assert "throughput_ips" not in network_cost(fused_graph(plain, CPU), CPU, assumed).figures
 
 
 def test_target_that_lacks_something_is_refused(

@@ -4,7 +4,7 @@ import pytest
 
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.backends.vela.compiler import estimate
-from hwnas.hardware.costs.cost_model import Cost, in_a_row
+from hwnas.hardware.costs.cost_model import Cost, sequential_cost
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
@@ -28,7 +28,7 @@ def test_all_run_and_hold_memory_in_turn() -> None:
         _cost(1.0, 30, 2.0, cycles=100, mac_utilisation=0.5),
         _cost(3.0, 20, 4.0, cycles=300, mac_utilisation=0.1),
     ]
-    found = in_a_row(costs)
+    found = sequential_cost(costs)
     assert found.figures == {
         "latency_ms": Quantity(4.0, "compiler-estimate"),
         "sram_kib": Quantity(30, "compiler-estimate"),
@@ -36,7 +36,7 @@ def test_all_run_and_hold_memory_in_turn() -> None:
     }
     assert found.details == {"cycles": 400, "mac_utilisation": pytest.approx(0.2)}
     assert found.segments == tuple(cost.figures for cost in costs)
-    assert in_a_row(costs[:1]) is costs[0]
+    assert sequential_cost(costs[:1]) is costs[0]
 
 
 def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
@@ -45,7 +45,7 @@ def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
         _cost(1.0, 30, 2.0, **dict(powers), latency_drifted=1.0),
         _cost(3.0, 20, 4.0, power_active_w=2.0, power_idle_w=2.0, drifted=1.0, latency_drifted=0.0),
     ]
-    assert in_a_row(costs).details == {
+    assert sequential_cost(costs).details == {
         "power_active_w": 2.5,
         "power_idle_w": 2.0,
         "drifted": 1.0,
@@ -56,7 +56,9 @@ def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
 def test_sources_that_differ_are_a_model() -> None:
     measured = Cost({"latency_ms": Quantity(1.0, "measured")})
     modelled = Cost({"latency_ms": Quantity(2.0, "modelled")})
-    assert in_a_row([measured, modelled]).figures == {"latency_ms": Quantity(3.0, "modelled")}
+    assert sequential_cost([measured, modelled]).figures == {
+        "latency_ms": Quantity(3.0, "modelled")
+    }
 
 
 def test_exits_cost_little_on_an_npu(npu: Target) -> None:

@@ -18,7 +18,7 @@ from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.target import Target
 from hwnas.models import families
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import SearchSpace
 from hwnas.testing import CostModelContract
@@ -52,7 +52,7 @@ def test_cycles_of_the_layers_add_up_to_the_latency(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.sample(random.Random(0)), task)
-    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
+    cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
     cycles = sum(layer.cycles for layer in cost.layers)
     assert cycles == cost.details["cycles"]
     assert npu.clock_mhz is not None
@@ -65,7 +65,7 @@ def test_energy_is_the_sum_of_its_components(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
-    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
+    cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
     components = [v for name, v in cost.details.items() if name.startswith("energy_")]
     energy = cost.figures["energy_mj"]
     assert len(components) == 3
@@ -80,7 +80,7 @@ def test_compiler_sees_the_blocks_of_the_npu(task: Signature, npu: Target) -> No
         spec = OpSpec("conv2d+bn+relu6", (16, 16, 16), (width, 16, 16), kernel=3)
         node = Node("conv", spec, (INPUT,))
         cost = compile_tflite(
-            write_tflite(stand_in(Graph.of((node,)))), Graph.of((node,)), npu
+            write_tflite(random_int8_network(Graph.of((node,)))), Graph.of((node,)), npu
         ).cost
         cycles[width] = cost.details["cycles"]
     assert cycles[20] > 0.95 * cycles[24]
@@ -93,7 +93,7 @@ def test_operator_that_falls_back_to_the_cpu_is_the_reason(
     conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
     add = OpSpec("add", (16, 8, 8), (16, 8, 8))
     lowered = (Node("conv", conv, (INPUT,)), Node("sum", add, ("conv", "conv")))
-    tflite = _with_floor_division_for_addition(write_tflite(stand_in(Graph.of(lowered))))
+    tflite = _with_floor_division_for_addition(write_tflite(random_int8_network(Graph.of(lowered))))
     cost = compile_tflite(tflite, Graph.of(lowered), npu).cost
     assert cost.reason == "1 operators fall back to the CPU: FloorDiv (sum)"
     capfd.readouterr()
@@ -120,7 +120,9 @@ def _packed(model: schema.ModelT) -> bytes:
 def test_file_that_kills_vela_is_a_compile_error_apart(npu: Target) -> None:
     conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
     lowered = Graph.of((Node("conv", conv, (INPUT,)),))
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(write_tflite(stand_in(lowered)), 0))
+    model = schema.ModelT.InitFromObj(
+        schema.Model.GetRootAs(write_tflite(random_int8_network(lowered)), 0)
+    )
     (weights,) = (t for t in model.subgraphs[0].tensors if list(t.shape) == [16, 3, 3, 16])
     weights.type = schema.TensorType.INT4
     with pytest.raises(CompileError, match=r"Vela died of SIG[A-Z]+ on the network"):
@@ -131,7 +133,7 @@ def test_what_is_compiled_apart_is_the_same(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
-    tflite = write_tflite(stand_in(lowered))
+    tflite = write_tflite(random_int8_network(lowered))
     here, apart = (compile_tflite(tflite, lowered, npu, limit_s) for limit_s in (None, 60))
     assert here == apart
     with pytest.raises(CompileError, match=r"no end within 0\.01 s"):
@@ -144,7 +146,7 @@ def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:
     spec = OpSpec("conv2d+bn+relu6", (8, 40, 40), (8, 10, 10), kernel=3, stride=4)  # stride > 3
     lowered = (Node("wide", spec, (INPUT,)),)
     with pytest.raises(CompileError, match=r"Vela refuses the network: .*Conv2D"):
-        compile_tflite(write_tflite(stand_in(Graph.of(lowered))), Graph.of(lowered), npu)
+        compile_tflite(write_tflite(random_int8_network(Graph.of(lowered))), Graph.of(lowered), npu)
 
 
 def test_file_that_vela_refuses_is_a_compile_error(
@@ -162,7 +164,7 @@ def test_unknown_accelerator_is_a_compile_error(
     settings = dataclasses.replace(npu.section(VelaSettings), accelerator="ethos-u1")
     broken = with_settings(npu, settings)
     with pytest.raises(CompileError, match="ethos-u1"):
-        compile_tflite(write_tflite(stand_in(lowered)), lowered, broken)
+        compile_tflite(write_tflite(random_int8_network(lowered)), lowered, broken)
     capfd.readouterr()
 
 
@@ -171,7 +173,9 @@ def test_weights_in_sram_are_refused(npu: Target) -> None:
     lowered = Graph.of((Node("conv", conv, (INPUT,)),))
     settings = dataclasses.replace(npu.section(VelaSettings), memory_mode="Sram_Only")
     with pytest.raises(ConfigError, match="'Sram_Only' keeps weights in On-chip Flash"):
-        compile_tflite(write_tflite(stand_in(lowered)), lowered, with_settings(npu, settings))
+        compile_tflite(
+            write_tflite(random_int8_network(lowered)), lowered, with_settings(npu, settings)
+        )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +206,7 @@ def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
-    network = stand_in(lowered)
+    network = random_int8_network(lowered)
     flash = compile_tflite(write_tflite(network), lowered, npu).cost.figures["flash_kib"].value
     n_weights = sum(op.weights.weight.size for op in network.ops if op.weights is not None)
     assert 0.8 < flash * 1024 / n_weights < 1.3

@@ -13,7 +13,7 @@ from hwnas.hardware.backends.offline import COST, OfflineSettings
 from hwnas.hardware.backends.offline.backend import OfflineBackend
 from hwnas.hardware.backends.onnx_files import random_model
 from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.device_models import device_file
 from hwnas.hardware.device_models.device_file import MeasuredDevice, most_telling, next_telling
 from hwnas.hardware.device_models.features import FeatureEncoder
@@ -171,13 +171,15 @@ def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
     t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
     device(known, truth, 10)[0].save(tmp_path / "device.json")  # of other spaces, perhaps
     backend, lowered = OfflineBackend(t4), networks[300]
-    (tmp_path / "m.onnx").write_bytes(random_model(as_run(lowered, t4)))
+    (tmp_path / "m.onnx").write_bytes(random_model(fused_graph(lowered, t4)))
     images = np.zeros((1, *lowered[0].op.in_shape), np.float32)
 
     def latency(cost: str) -> Quantity:
         files = {".onnx": tmp_path / "m.onnx"}
         return (
-            backend.artefacts(None, cost).judge(files, lowered, [images])[1].figures["latency_ms"]
+            backend.artefacts(None, cost)
+            .evaluate(files, lowered, [images])[1]
+            .figures["latency_ms"]
         )
 
     def lower(genotype: Genotype) -> Graph:

@@ -77,7 +77,7 @@ def test_kit_is_measured_resumed_and_read_back(
     assert len({row["network"] for row in rows}) == 8
     assert measure(kit, "command", tool).returncode == 0
     assert len((kit / "results.csv").read_text().splitlines()) == len(rows) + 1  # nothing to do
-    where = f"target.elsewhere.file={tmp_path / 'device.json'}"
+    where = f"target.offline.file={tmp_path / 'device.json'}"
     capsys.readouterr()
     assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", where]) == 0
     assert "8 networks in" in " ".join(capsys.readouterr().out.split())
@@ -216,7 +216,7 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
 
     def read(spaces: str, *files: Path) -> str:
         measured = f"measured=[{','.join(map(str, files))}]"
-        where = f"target.elsewhere.file={device}"
+        where = f"target.offline.file={device}"
         code = run(["profile", TARGET[0], f"search_space={spaces}", measured, where])
         out, err = capsys.readouterr()
         assert code == (2 if err else 0)
@@ -239,7 +239,7 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
 def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = [*TARGET, f"target.elsewhere.file={tmp_path / 'device.json'}"]
+    options = [*TARGET, f"target.offline.file={tmp_path / 'device.json'}"]
     results = own_results(tmp_path / "results.csv", "tiny", 4)
     assert run(["profile", *options, f"measured={results}"]) == 0
     capsys.readouterr()
@@ -263,7 +263,7 @@ def test_file_that_was_changed_is_refused(kit: Path) -> None:
 
 
 def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(["search", *TARGET, "target.elsewhere.file=/nowhere/device.json", "n_trials=1"])
+    code = run(["search", *TARGET, "target.offline.file=/nowhere/device.json", "n_trials=1"])
     assert code == 2
-    said = "profile +target=nvidia_t4 target.elsewhere.file=/nowhere/device.json kit=DIR"
+    said = "profile +target=nvidia_t4 target.offline.file=/nowhere/device.json kit=DIR"
     assert said in capsys.readouterr().err

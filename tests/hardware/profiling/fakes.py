@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hwnas.core.errors import CompileError, HwnasError
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry
 from hwnas.hardware.memory import activation_bytes, parameter_bytes
@@ -39,7 +39,7 @@ def subject(space: SearchSpace, task: Signature, target: Target = CPU) -> Profil
     """Return a space as a target runs it."""
     family = families.get(space.family)
     return ProfiledSpace(
-        space, lambda genotype: as_run(family.lower(space, genotype, task), target)
+        space, lambda genotype: fused_graph(family.lower(space, genotype, task), target)
     )
 
 

@@ -71,7 +71,7 @@ def test_all_networks_are_foretold_from_few(
 ) -> None:
     device = Device({"depthwise": 1.3 * factor, "pointwise": factor}, operator_ms=1e-4, noise=0.01)
     worker, table = FakeWorker(device), LatencyTable(tmp_path / "own")
-    table_transfer.borrow(
+    table_transfer.transfer_table(
         table, _source(other), [profiled], pool(worker), MeasurementEffort(16, 4), NullProgress()
     )
     assert worker.tuned == worker.timed == []
@@ -94,7 +94,7 @@ def test_more_is_measured_where_few_tell_little(
 ) -> None:
     worker = FakeWorker(Device(noise=0.2))
     table = LatencyTable(tmp_path / "own")
-    table_transfer.borrow(
+    table_transfer.transfer_table(
         table, _source(other), [profiled], pool(worker), MeasurementEffort(12, 4), NullProgress()
     )
     assert len(table.networks) == 48
@@ -106,7 +106,7 @@ def test_plans_for_other_vectors_are_tuned(
 ) -> None:
     worker, table = FakeWorker(Device()), LatencyTable(tmp_path / "own")
     source = _source(other, ["avx2"])
-    table_transfer.borrow(
+    table_transfer.transfer_table(
         table, source, [profiled], pool(worker), MeasurementEffort(12, 4), NullProgress()
     )
     networks = [net for net, _ in worker.networks]
@@ -148,7 +148,7 @@ def test_spaces_that_are_borrowed_together_are_all_foretold(
     device = Device({"depthwise": 1.6, "pointwise": 0.8}, operator_ms=1e-4, noise=0.01)
     table = LatencyTable(tmp_path / "own")
     both = [profiled, second]
-    table_transfer.borrow(
+    table_transfer.transfer_table(
         table,
         _source(other),
         both,
@@ -196,7 +196,9 @@ def test_networks_are_measured_again_only_where_operators_were_borrowed(
     second, table = subject(tiny, task), LatencyTable(tmp_path / "own")
     other.entries |= REFERENCE.table(tmp_path / "x", second.operators(0)).entries
     source, effort = _source(other), MeasurementEffort(16, 4, rounds=1)
-    table_transfer.borrow(table, source, [second], pool(FakeWorker()), effort, NullProgress())
+    table_transfer.transfer_table(
+        table, source, [second], pool(FakeWorker()), effort, NullProgress()
+    )
     row = table.networks[0] | {"search_space": "measured here"}
     table.networks.insert(0, row)
     table.calibration["measured here"] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from hwnas.core.errors import CompileError
 from hwnas.core.progress import NullProgress
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.table_cost import LatencyFeatures
 from hwnas.hardware.profiling import throughput
 from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
@@ -113,7 +113,7 @@ def test_each_batch_size_is_tuned_and_timed_for_itself(
     found = batches(lowered[0], CPU, _open(opened), NullProgress())
     assert [batch.size for batch in found] == list(throughput.BATCHES)
     assert [worker.target.batch for worker in opened] == list(throughput.BATCHES)
-    n = len({node.op for node in as_run(lowered[0], CPU)})
+    n = len({node.op for node in fused_graph(lowered[0], CPU)})
     assert all(len(worker.tuned) == n and worker.closed for worker in opened)
     per_image = found[0].latency_ms
     assert [b.latency_ms for b in found] == pytest.approx([b.size * per_image for b in found])

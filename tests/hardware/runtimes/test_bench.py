@@ -161,7 +161,7 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     files = bench.export(Graph.of(NETWORK), {OP: "b"}, {})
     (tmp_path / "network.bin").write_bytes(files[".bin"])
     images = np.ones((4, 3, 2, 2), np.float32)
-    judged = bench.judge({".bin": tmp_path / "network.bin"}, images)
+    judged = bench.evaluate({".bin": tmp_path / "network.bin"}, images)
     assert np.array_equal(judged.outputs, np.full((4, 3), 4.0))
     assert np.array_equal(bench.run({".bin": tmp_path / "network.bin"}, images), judged.outputs)
     assert judged.timing.median_ms == pytest.approx(2)
@@ -172,7 +172,7 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
 def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     bench = DeviceBench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", tail_s=60.0)
     (tmp_path / "network.bin").write_bytes(bench.export(Graph.of(NETWORK), {OP: "a"}, {})[".bin"])
-    judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
+    judged = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is not None
     assert judged.p99.value == pytest.approx(2)
 
@@ -181,7 +181,7 @@ def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     engine = FakeEngine({"a": 0.1}, uncounted=1)
     bench = DeviceBench(engine, CONFIG, "float32", tail_s=60.0)
     (tmp_path / "network.bin").write_text("a")
-    judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
+    judged = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is None
     assert judged.timing.median_ms == pytest.approx(100)
     assert engine.runs["a"] < 20
@@ -195,7 +195,7 @@ def test_energy_is_shared_by_all_inferences_that_a_timer_runs(
     monkeypatch.setattr(bench_module, "measure_energy", lambda *_, **said: asked.append(said))
     bench = DeviceBench(engine, CONFIG, "float32", cast(EnergyMeter, object()))
     (tmp_path / "network.bin").write_text("a")
-    bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
+    bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert asked == [{"uncounted": 1}]
 
 
@@ -205,7 +205,7 @@ def test_networks_and_their_files_are_timed_in_turns(tmp_path: Path) -> None:
     for plan in ("a", "b"):
         files.append({".bin": tmp_path / plan})
         files[-1][".bin"].write_text(plan)
-    found = bench.in_turns(*files)
+    found = bench.interleaved(*files)
     assert (found.first.median_ms, found.second.median_ms) == pytest.approx((2.0, 4.0))
     assert found.ratio.value == pytest.approx(0.5)
-    assert bench.networks_in_turns(Graph.of(NETWORK), Graph.of(NETWORK)).ratio.value == 1.0
+    assert bench.interleaved_networks(Graph.of(NETWORK), Graph.of(NETWORK)).ratio.value == 1.0

@@ -19,7 +19,7 @@ from hwnas.hardware.backends.tvm.compiler import Compiler
 from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
 from hwnas.hardware.backends.tvm.kernels import Bytes
 from hwnas.hardware.backends.tvm.templates import Plan, Tile
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
@@ -268,7 +268,7 @@ def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path
     network = fold_batch_norm(module.eval())
     lowered = family.lower(where, genotype, signature)
     int8 = quantise(network, lowered, images)
-    fused = as_run(lowered, best)
+    fused = fused_graph(lowered, best)
     assert any("add" in node.op.fused for node in fused)
     engine = TvmEngine(best, LocalDevice(1))
     plans = {node.op: engine.plans(node.op, 1)[0] for node in fused}

@@ -47,7 +47,7 @@ def _check(worker: Worker, folder: Path) -> None:
         files[suffix] = folder / f"network{suffix}"
         files[suffix].write_bytes(content)
     images = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
-    judged = worker.judge(files, images)
+    judged = worker.evaluate(files, images)
     expected = reference.network(Graph.of(NETWORK), weights, images)
     assert reference.relative_error(judged.outputs[..., None, None], expected) < 2e-5
     assert np.array_equal(worker.run(files, images[2:]), judged.outputs[2:])

@@ -18,7 +18,7 @@ from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.models import families, spaces
 from hwnas.models.families.mbconv.lowering import dimensions, scaled
 from hwnas.models.graph import Signature, fuse, n_macs, n_params
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import trimmed, write_tflite
 from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
 from hwnas.models.spaces.space import When
@@ -93,7 +93,9 @@ def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
     for expansion in (1, 2):
         found = _alone(kind=kind, expansion=expansion, se=0.25)
         lowered = MBCONV.lower(found, found.largest(), Signature(3, 10))
-        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(name)).cost
+        cost = compile_tflite(
+            write_tflite(random_int8_network(lowered)), lowered, target(name)
+        ).cost
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         assert cost.reason == ""
 
@@ -105,10 +107,12 @@ def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: s
     MBCONV.check(found)
     for genotype in [found.smallest(), *(found.sample(rng) for _ in range(8))]:
         lowered = MBCONV.lower(found, genotype, Signature(3, 10))
-        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(name)).cost
+        cost = compile_tflite(
+            write_tflite(random_int8_network(lowered)), lowered, target(name)
+        ).cost
         assert cost.reason == ""
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
-        computed = sum(trimmed(op).node.op.n_macs for op in stand_in(lowered).ops)
+        computed = sum(trimmed(op).node.op.n_macs for op in random_int8_network(lowered).ops)
         assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
 
 
@@ -140,7 +144,9 @@ def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
     sizes = []
     for genotype in (found.smallest(), found.largest()):
         lowered = MBCONV.lower(found, genotype, Signature(1, 10))
-        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target("npu")).cost
+        cost = compile_tflite(
+            write_tflite(random_int8_network(lowered)), lowered, target("npu")
+        ).cost
         assert cost.reason == ""
         sizes.append((n_macs(lowered), cost.figures["latency_ms"].value))
     assert sizes[1][0] > 10 * sizes[0][0]

@@ -10,7 +10,7 @@ from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.graph import Graph, Signature
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import Option, SearchSpace
 from hwnas.workflows.networks import Networks
@@ -123,12 +123,15 @@ def test_bits_that_make_no_sense_are_refused(
 def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
     space = _shipped("dense_packed")
     nets = [_lowered(space, task, weight_bits=bits) for bits in (3, 4, 5, 8)]
-    costs = [compile_tflite(write_tflite(stand_in(net)), net, npu).cost.figures for net in nets]
+    costs = [
+        compile_tflite(write_tflite(random_int8_network(net)), net, npu).cost.figures
+        for net in nets
+    ]
     flash = [cost["flash_kib"].value for cost in costs]
     assert flash == sorted(flash)
     assert flash[1] < 0.55 * flash[3]
     assert costs[1]["latency_ms"].value <= costs[3]["latency_ms"].value
-    kept = [write_tflite(stand_in(net)) for net in nets]
+    kept = [write_tflite(random_int8_network(net)) for net in nets]
     assert len({len(content) for content in kept}) == 1  # in int8 all the same
 
 
@@ -140,7 +143,7 @@ def test_vela_packs_weights_of_which_half_are_zero(npu: Target, task: Signature)
             for kind in ("dense", "2:4")
         )
         whole, half = (
-            compile_tflite(write_tflite(stand_in(net)), net, npu).cost.figures
+            compile_tflite(write_tflite(random_int8_network(net)), net, npu).cost.figures
             for net in (dense, sparse)
         )
         assert half["flash_kib"].value < 0.9 * whole["flash_kib"].value

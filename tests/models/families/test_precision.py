@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from hwnas.core.errors import ConfigError, SpaceError
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
@@ -54,7 +54,7 @@ def test_network_computes_in_what_it_says_whatever_its_target(
 ) -> None:
     for device in (ORT, replace(ORT, dtype="int8")):
         for dtype in ("float32", "int8"):
-            run = as_run(_lowered(space, task, precision=dtype, float_edges=0), device)
+            run = fused_graph(_lowered(space, task, precision=dtype, float_edges=0), device)
             assert {node.op.dtype for node in run} == {dtype}
     unsaid = _lowered(with_precision(space, precision="int8"), task)
     assert unsaid.dtype == "int8"
@@ -70,7 +70,7 @@ def test_network_computes_in_what_it_says_whatever_its_target(
 )
 def test_edges_stay_in_float32(name: str, edges: set[str], task: Signature) -> None:
     found = with_precision(spaces.load_space(spaces.find(name)), **BOTH, when=WHEN)
-    run = as_run(_lowered(found, task, precision="int8", float_edges=1), ORT)
+    run = fused_graph(_lowered(found, task, precision="int8", float_edges=1), ORT)
     assert {node.name for node in run if node.op.dtype == "float32"} == edges
     assert {node.op.dtype for node in run if node.name not in edges} == {"int8"}
 
@@ -94,9 +94,9 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
 
 def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Signature) -> None:
     found = with_precision(tiny, precision=("float32", "int8"), float_edges=1)
-    run = as_run(_lowered(found, task, precision="int8"), ORT)
+    run = fused_graph(_lowered(found, task, precision="int8"), ORT)
     assert {n.name for n in run if n.op.dtype == "float32"} == {"stem", "pool", "classifier"}
-    plain = as_run(_lowered(found, task, precision="float32"), ORT)
+    plain = fused_graph(_lowered(found, task, precision="float32"), ORT)
     assert {node.op.dtype for node in plain} == {"float32"}
 
 

@@ -12,13 +12,13 @@ from onnx import numpy_helper
 from hwnas.core.errors import CompileError
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.memory import weight_bytes
 from hwnas.models import spaces
 from hwnas.models.families.annotations import edges
 from hwnas.models.graph import Graph, Node, OpSpec, Signature
 from hwnas.models.int8.quantisation import calibrate, quantise
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in, through_int8
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network, through_int8
 from hwnas.models.int8.simulation import SimulatedInt8
 from hwnas.models.onnx.writer import check_int8, write_int8
 from tests.conftest import target
@@ -97,12 +97,12 @@ def test_stand_in_runs_and_counts_float32_weights(task: Signature) -> None:
     found = spaces.load_space(spaces.find("tiny"))
     network, lowered, images = calibrated(found, found.largest(), task)
     del network
-    graph = as_run(mixed(lowered), ORT)
+    graph = fused_graph(mixed(lowered), ORT)
     outputs = OrtSession(onnx_files.random_model(graph)).run(images.numpy()[:1])
     assert np.isfinite(outputs).all()
-    reals = [op.node.name for op in stand_in(graph).ops if op.real is not None]
+    reals = [op.node.name for op in random_int8_network(graph).ops if op.real is not None]
     assert reals == ["stem", "classifier"]
-    whole = as_run(replace(lowered, dtype="int8"), ORT)
+    whole = fused_graph(replace(lowered, dtype="int8"), ORT)
     parameters = sum(n.op.n_params for n in lowered if n.name in reals)
     extra = weight_bytes(graph) - weight_bytes(whole)
     assert 2 * parameters < extra < 3 * parameters  # four bytes instead of one, no scales

@@ -8,7 +8,7 @@ from hwnas.core.errors import CompileError
 from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 from hwnas.models.int8.tflite import check_writable, write_tflite
 from tests.conftest import target
 from tests.models.int8.qdq import oracle
@@ -76,7 +76,7 @@ def _images(network: QuantisedNetwork) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_litert_computes_what_onnxruntime_does(name: str) -> None:
-    network = stand_in(NETWORKS[name])
+    network = random_int8_network(NETWORKS[name])
     images = _images(network)
     outputs, expected = LiteRTSession(write_tflite(network)).run(images), oracle(network)(images)
     assert len(np.unique(expected)) > 20  # nothing saturates
@@ -90,7 +90,7 @@ def test_litert_computes_what_onnxruntime_does(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_vela_puts_everything_on_the_npu(name: str, device: str) -> None:
     lowered = NETWORKS[name]
-    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, target(device)).cost
+    cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, target(device)).cost
     assert cost.reason == ""
     assert {layer.placement for layer in cost.layers} == {"NPU"}
 

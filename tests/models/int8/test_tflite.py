@@ -10,7 +10,7 @@ from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.hardware.target import Target
 from hwnas.models import families
 from hwnas.models.graph import INPUT, Signature, n_macs
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 from hwnas.models.int8.tflite import trimmed, write_tflite
 from hwnas.models.spaces import SearchSpace
 from tests.models.int8.networks import quantised
@@ -64,12 +64,12 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
     n_trimmed = 0
     for genotype in genotypes:
         lowered = family.lower(small, genotype, task)
-        cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
+        cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
         assert cost.reason == ""
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         # The pooling's additions are the one thing that Vela counts beyond us.
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
-        computed = sum(trimmed(op).node.op.n_macs for op in stand_in(lowered).ops)
+        computed = sum(trimmed(op).node.op.n_macs for op in random_int8_network(lowered).ops)
         assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
         n_trimmed += computed < n_macs(lowered)
     assert 0 < n_trimmed < len(genotypes)
@@ -79,7 +79,7 @@ def test_every_layer_has_the_macs_that_vela_counts(
     small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
-    cost = compile_tflite(write_tflite(stand_in(lowered)), lowered, npu).cost
+    cost = compile_tflite(write_tflite(random_int8_network(lowered)), lowered, npu).cost
     counted = {layer.name: layer.macs for layer in cost.layers}
     weighted = {node.name: node.op.n_macs for node in lowered if node.op.weight_shape}
     assert {name: counted[name] for name in weighted} == weighted
@@ -87,4 +87,4 @@ def test_every_layer_has_the_macs_that_vela_counts(
 
 def test_equal_networks_give_equal_bytes(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
-    assert write_tflite(stand_in(lowered)) == write_tflite(stand_in(lowered))
+    assert write_tflite(random_int8_network(lowered)) == write_tflite(random_int8_network(lowered))

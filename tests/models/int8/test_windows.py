@@ -11,7 +11,7 @@ from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
 from hwnas.models.int8 import tflite
-from hwnas.models.int8.quantised_network import QuantisedNetwork, stand_in
+from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
 from hwnas.models.int8.tflite import trimmed
 
 #: Kernel, stride, height and width, and the kernel and stride that are left.
@@ -38,7 +38,7 @@ def _network(window: tuple[int, int, int, int], groups: int) -> QuantisedNetwork
     kernel, stride, height, width = window
     out = (8, -(-height // stride), -(-width // stride))
     op = OpSpec("conv2d+bn+relu", (8, height, width), out, kernel, stride, groups)
-    return stand_in(Graph.of([Node("conv", op, (INPUT,))]))
+    return random_int8_network(Graph.of([Node("conv", op, (INPUT,))]))
 
 
 @pytest.mark.parametrize("groups", [1, 8])
@@ -89,7 +89,7 @@ def test_the_mean_of_one_pixel_is_not_computed(
     npu: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lowered = _ends_in_one_pixel()
-    network = stand_in(lowered)
+    network = random_int8_network(lowered)
     images = np.random.default_rng(0).normal(size=(64, *network.input_shape)).astype(np.float32)
     found = []
     for is_computed in (False, True):
@@ -112,7 +112,7 @@ def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
     costs = []
     for trim in (trimmed, lambda quantised: quantised):
         monkeypatch.setattr(tflite, "trimmed", trim)
-        cost = compile_tflite(tflite.write_tflite(stand_in(lowered)), lowered, npu).cost
+        cost = compile_tflite(tflite.write_tflite(random_int8_network(lowered)), lowered, npu).cost
         costs.append([cost.figures[name].value for name in ("latency_ms", "flash_kib")])
     (ms, kib), (ms_before, kib_before) = costs
     assert ms < 0.9 * ms_before

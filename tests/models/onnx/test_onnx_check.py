@@ -8,7 +8,7 @@ import pytest
 from hwnas.core.errors import CompileError
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.onnx_files import random_weights
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.models import families, spaces
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
 from hwnas.models.onnx.opsets import checked_opset, lowest
@@ -62,7 +62,7 @@ def test_lowest_versions_are_valid_and_compute_the_same(
     where, rng = spaces.load_space(spaces.find(name)), random.Random(0)
     family, device = families.get(where.family), replace(target("nvidia_t4"), dtype=dtype)
     for genotype in (where.smallest(), where.largest(), where.sample(rng)):
-        lowered = as_run(family.lower(where, genotype, task), device)
+        lowered = fused_graph(family.lower(where, genotype, task), device)
         model = onnx_files.random_model(lowered)
         stamped, words = lowest(model)
         assert words in versions

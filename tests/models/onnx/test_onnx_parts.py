@@ -12,7 +12,7 @@ from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.models import families, partition, spaces
 from hwnas.models.graph import Graph, Signature, fuse
 from hwnas.models.int8 import tflite
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.onnx.subgraphs import (
     PASSED,
     answering_bytes,
@@ -43,13 +43,13 @@ def _lowered(name: str, seed: int) -> Graph:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None:
     lowered = _lowered(name, seed)
-    for network in (stand_in(lowered), stand_in(_partly_in_float(lowered))):
+    for network in (random_int8_network(lowered), random_int8_network(_partly_in_float(lowered))):
         model = write_int8(network, any_batch=True)
         found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.answered))
         assert write_int8(found, any_batch=True) == model
     assert tflite.write_tflite(
-        read_int8(write_int8(stand_in(lowered)), lowered)
-    ) == tflite.write_tflite(stand_in(lowered))
+        read_int8(write_int8(random_int8_network(lowered)), lowered)
+    ) == tflite.write_tflite(random_int8_network(lowered))
     fused = fuse(lowered, "float32")
     real = write_fp32(fused, random_weights(lowered, 0), any_batch=True)
     assert write_fp32(fused, read_fp32(real, lowered), any_batch=True) == real
@@ -65,7 +65,7 @@ def _partly_in_float(lowered: Graph) -> Graph:
 @pytest.mark.parametrize("name", SPACES)
 def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
     lowered = _lowered(name, 2)
-    whole = stand_in(lowered)
+    whole = random_int8_network(lowered)
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
     expected = OrtSession(write_int8(whole)).run(images)
@@ -101,6 +101,6 @@ def test_no_cut_goes_through_a_residual() -> None:
 def test_a_file_of_another_network_is_refused() -> None:
     lowered, other = _lowered("mbconv_small", 0), _lowered("resnet_small", 0)
     with pytest.raises(CompileError, match="of another network: it has no"):
-        read_int8(write_int8(stand_in(lowered)), other)
+        read_int8(write_int8(random_int8_network(lowered)), other)
     with pytest.raises(CompileError, match="not valid ONNX"):
         read_int8(b"nothing", lowered)

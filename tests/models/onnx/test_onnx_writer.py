@@ -26,7 +26,7 @@ from hwnas.models.graph import (
     Signature,
     fuse,
 )
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.onnx.writer import IMAGES, LOGITS, write_fp32, write_int8
 from hwnas.models.spaces import SearchSpace
 
@@ -262,10 +262,10 @@ def test_unknown_operator_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["conv2d+bn+add", "layernorm", "attention"])
 def test_what_has_a_tensor_of_unknown_scale_is_refused_in_int8(kind: str) -> None:
     with pytest.raises(CompileError, match="'operator' cannot be written in int8"):
-        write_int8(stand_in(alone(OpSpec(kind, IMAGE, IMAGE), 2)))
+        write_int8(random_int8_network(alone(OpSpec(kind, IMAGE, IMAGE), 2)))
 
 
 @pytest.mark.parametrize("name", ["layer norm of tokens", "attention"])
 def test_what_computes_tensors_inside_is_refused_in_int8(name: str) -> None:
     with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*inside"):
-        write_int8(stand_in(alone(ONE_INPUT[name])))
+        write_int8(random_int8_network(alone(ONE_INPUT[name])))

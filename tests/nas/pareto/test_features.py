@@ -111,12 +111,12 @@ def _search(space: SearchSpace, path: Path, n: int, cost: SizeCost) -> list[Cand
         study.close()
 
 
-@pytest.mark.parametrize("n_affordable", few_of([6, None], 1))
+@pytest.mark.parametrize("max_cost_queries", few_of([6, None], 1))
 def test_search_with_features_goes_on_as_if_it_had_not_been_cut_off(
-    tiny: SearchSpace, tmp_path: Path, n_affordable: int | None
+    tiny: SearchSpace, tmp_path: Path, max_cost_queries: int | None
 ) -> None:
     def part(name: str, n: int) -> list[Candidate]:
-        return _search(tiny, tmp_path / name, n, SizeCost(n_affordable=n_affordable))
+        return _search(tiny, tmp_path / name, n, SizeCost(max_cost_queries=max_cost_queries))
 
     whole = part("whole.db", 30)
     for n in (3, 17):

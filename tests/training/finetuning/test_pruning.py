@@ -11,7 +11,7 @@ from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families.layers import fold_batch_norm, weights_of
 from hwnas.models.graph import Signature, n_macs
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32
 from hwnas.training.finetuning.compression import check_pruning, prune, resized
@@ -55,7 +55,8 @@ def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Tar
     network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
     _, narrower = prune(network, lowered, 0.3)
     whole, less = (
-        compile_tflite(write_tflite(stand_in(ops)), ops, npu).cost for ops in (lowered, narrower)
+        compile_tflite(write_tflite(random_int8_network(ops)), ops, npu).cost
+        for ops in (lowered, narrower)
     )
     assert {layer.placement for layer in less.layers} == {"NPU"}
     for figure in ("latency_ms", "flash_kib"):

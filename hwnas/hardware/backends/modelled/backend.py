@@ -6,7 +6,7 @@ from typing import final
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import CostModels, TimingBench, roofline
 from hwnas.hardware.costs.cost_model import Cost
-from hwnas.hardware.costs.measured_cost import as_run, dtype_of
+from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph
 from hwnas.hardware.costs.roofline_cost import network_cost
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Remote, Target
@@ -35,7 +35,7 @@ class ModelledBackend:
     def estimate(self, lowered: Graph) -> Cost:
         """Return what the roofline says."""
         assert self._target.roofline is not None
-        return network_cost(as_run(lowered, self._target), self._target, self._target.roofline)
+        return network_cost(fused_graph(lowered, self._target), self._target, self._target.roofline)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
         """Return an int8 network as this machine runs its ONNX file."""
@@ -48,7 +48,7 @@ class ModelledBackend:
         words = f"Target '{self._target.name}' does not exist: nothing can be measured on it."
         return onnx_files.ModelledArtefacts(self._target, self.estimate, words)
 
-    def elsewhere(self, artefact: str, remote: Remote) -> str:
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
         """Return that there is no device to be away from."""
         return ""
 

@@ -18,10 +18,10 @@ class OfflineSettings:
     slower_high: float = within("[1, 1000]", 20.0)
 
     def __post_init__(self) -> None:
-        check_bounds(self, "target.elsewhere.")
+        check_bounds(self, "target.offline.")
         if self.slower_low > self.slower_high:
             raise ConfigError(
-                "target.elsewhere.slower_low must be at most slower_high, got "
+                "target.offline.slower_low must be at most slower_high, got "
                 f"{self.slower_low:g} and {self.slower_high:g}."
             )
 
@@ -30,24 +30,24 @@ class OfflineSettings:
 #
 # Their latencies come from networks that were measured there, or from a data sheet alone.
 
-COST = "measured_elsewhere"  #: the cost model that reads measurements
+COST = "device_model"  #: the cost model that reads measurements
 _FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
 
 DESCRIPTION = BackendDescription(
-    name="elsewhere",
+    name="offline",
     about="a device out of reach, from networks measured there by a kit, or from its data sheet",
-    works="hwnas.hardware.backends.offline.backend:OfflineBackend",
+    factory="hwnas.hardware.backends.offline.backend:OfflineBackend",
     dtypes={"float32": "model.fp32.onnx", "int8": "model.int8.onnx", **_FLOATS},
     costs=(COST, "roofline"),
-    kits=True,
+    is_offline=True,
     settings=OfflineSettings,
-    later=True,
+    added_after_release=True,
     required=("power",),
     examples={
         "profile": (
             "profile +target=jetson_orin_nano kit=DIR n=20",
             "profile +target=jetson_orin_nano measured=results.csv",
         ),
-        "search": ("search +target=jetson_orin_nano cost=measured_elsewhere budget=none",),
+        "search": ("search +target=jetson_orin_nano cost=device_model budget=none",),
     },
 )

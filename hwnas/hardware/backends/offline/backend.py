@@ -13,7 +13,7 @@ from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import CostContext, CostModels, TimingBench
 from hwnas.hardware.backends.offline import COST, OfflineSettings
 from hwnas.hardware.costs.cost_model import Cost, CostModel
-from hwnas.hardware.costs.measured_cost import as_run, host_cost
+from hwnas.hardware.costs.measured_cost import fused_graph, host_cost
 from hwnas.hardware.costs.roofline_cost import RooflineCostModel, network_cost
 from hwnas.hardware.device_models import device_file
 from hwnas.hardware.device_models.device_file import MeasuredDevice
@@ -33,7 +33,7 @@ def setting(target: Target) -> str:
 
 def settings(target: Target) -> OfflineSettings:
     """Return the section of a target, or what it is without one."""
-    return target.elsewhere or OfflineSettings()  # type: ignore[attr-defined]
+    return target.offline or OfflineSettings()  # type: ignore[attr-defined]
 
 
 def path(target: Target) -> Path:
@@ -86,16 +86,16 @@ class OfflineBackend:
         return _Lowering(costed, self._by_measurements)
 
     def _roofline(self, costed: CostContext) -> CostModel:
-        RooflineCostModel(self._target, costed.as_run)  # refuses a target without one
+        RooflineCostModel(self._target, costed.fused_graph)  # refuses a target without one
         return _Lowering(costed, self._by_sheet)
 
     def _by_measurements(self, lowered: Graph) -> Cost:
         latency = self._device.latency(lowered)
-        return host_cost(as_run(lowered, self._target), self._target, latency)
+        return host_cost(fused_graph(lowered, self._target), self._target, latency)
 
     def _by_sheet(self, lowered: Graph) -> Cost:
         assert self._target.roofline is not None
-        fused, known = as_run(lowered, self._target), settings(self._target)
+        fused, known = fused_graph(lowered, self._target), settings(self._target)
         cost = network_cost(fused, self._target, self._target.roofline)
         ms = cost.figures["latency_ms"].value
         low, high = ms * known.slower_low, ms * known.slower_high
@@ -126,7 +126,7 @@ class OfflineBackend:
         estimate = self._by_sheet if cost == "roofline" else self.estimate
         return onnx_files.ModelledArtefacts(self._target, estimate, words)
 
-    def elsewhere(self, artefact: str, remote: Remote) -> str:
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
         """Return nothing: files run here, if not as fast."""
         return ""
 
@@ -139,7 +139,7 @@ class OfflineBackend:
 class _Lowering:
     """Costs of lowered networks as those of genotypes."""
 
-    n_affordable: int | None = None
+    max_cost_queries: int | None = None
 
     def __init__(self, costed: CostContext, of: Callable[[Graph], Cost]):
         self._lower, self._of = costed.lower, of

@@ -142,7 +142,7 @@ print("left at exits, and at the end:", *left, file=sys.stderr)
 DESCRIPTION = BackendDescription(
     name="onnxruntime",
     about="onnxruntime on this machine, measured: its CPU, or another execution provider",
-    works="hwnas.hardware.backends.onnxruntime.engine:backend",
+    factory="hwnas.hardware.backends.onnxruntime.engine:backend",
     engine="hwnas.hardware.backends.onnxruntime.engine:open_engine",
     dtypes={"float32": _FP32, "int8": _INT8},
     costs=("table", "measured", "roofline"),
@@ -150,11 +150,11 @@ DESCRIPTION = BackendDescription(
     exits=True,
     runs=("batch", "threads"),
     settings=OnnxRuntimeSettings,
-    later=True,
+    added_after_release=True,
     required=("power",),
     needs={**_NEEDS, "onnx": "onnx"},
     devices="hwnas.hardware.backends.onnxruntime.provider:devices",
-    decisive=("onnxruntime",),
+    fingerprint_packages=("onnxruntime",),
     artefacts=(
         ArtefactType(
             _FP32,

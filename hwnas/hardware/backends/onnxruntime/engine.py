@@ -11,7 +11,7 @@ from hwnas.hardware.backends.onnx_files import random_model
 from hwnas.hardware.backends.onnxruntime import OnnxRuntimeSettings, provider
 from hwnas.hardware.backends.onnxruntime import session as ort
 from hwnas.hardware.backends.onnxruntime.session import node_times
-from hwnas.hardware.costs.measured_cost import as_run, dtype_of
+from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph
 from hwnas.hardware.runtimes.interfaces import LoadedNetwork, OperatorPlans
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure, summarise
@@ -37,7 +37,9 @@ def backend(target: Target) -> MeasuredBackend:
 def _write(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     lowered = network.lowered
     return {
-        ".onnx": onnx_files.write_onnx(network, as_run(lowered, target), dtype_of(lowered, target))
+        ".onnx": onnx_files.write_onnx(
+            network, fused_graph(lowered, target), dtype_of(lowered, target)
+        )
     }
 
 

@@ -34,7 +34,7 @@ _ARTEFACTS = {dtype: _artefact(dtype, short) for dtype, short in _NAMES.items()}
 DESCRIPTION = BackendDescription(
     name="openvino",
     about="OpenVINO on this machine's CPU, measured",
-    works="hwnas.hardware.backends.openvino.engine:backend",
+    factory="hwnas.hardware.backends.openvino.engine:backend",
     engine="hwnas.hardware.backends.openvino.engine:OpenVinoEngine",
     dtypes={dtype: artefact.name for dtype, artefact in _ARTEFACTS.items()},
     costs=("table", "measured", "roofline"),
@@ -42,7 +42,7 @@ DESCRIPTION = BackendDescription(
     required=("power",),
     needs={**_NEEDS, "onnx": "onnx"},
     extra="openvino",
-    decisive=("openvino",),
+    fingerprint_packages=("openvino",),
     artefacts=tuple(_ARTEFACTS.values()),
     runners=(
         RunnerScript(

@@ -7,7 +7,7 @@ from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import TimingBench, TrainedNetwork
 from hwnas.hardware.backends.measured_backend import MeasuredBackend
 from hwnas.hardware.backends.tvm import TvmSettings
-from hwnas.hardware.costs.measured_cost import as_run
+from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.target import Remote, Target
 
 _VERIFIED = (".so", ".safetensors")
@@ -15,26 +15,26 @@ _VERIFIED = (".so", ".safetensors")
 
 def backend(target: Target) -> MeasuredBackend:
     """Return the backend of a target."""
-    return MeasuredBackend(target, _write, delivered=_compiled, away=_elsewhere)
+    return MeasuredBackend(target, _write, delivered=_compiled, unavailable=_unavailable_reason)
 
 
 def _write(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     """Return an ONNX file, the library and its weights."""
-    onnx = onnx_files.write_onnx(network, as_run(network.lowered, target), target.dtype)
+    onnx = onnx_files.write_onnx(network, fused_graph(network.lowered, target), target.dtype)
     parts = _compiled(network, target, bench)
     return {".onnx": onnx, **{suffix: parts[suffix] for suffix in _VERIFIED}}
 
 
 def _compiled(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     """Return the library, its object files and its weights."""
-    fused = as_run(network.lowered, target)
+    fused = fused_graph(network.lowered, target)
     plans = {node.op: bench.plan(node.op) for node in fused}
     weights = network.int8 if target.dtype == "int8" else network.weights
     assert weights is not None
     return bench.worker.export(fused, plans, weights)
 
 
-def _elsewhere(target: Target, artefact: str, remote: Remote) -> str:
+def _unavailable_reason(target: Target, artefact: str, remote: Remote) -> str:
     """Return why what was compiled for a target does not run from here; empty if it does."""
     facts = target.section(TvmSettings)
     if artefact.endswith(".tar"):

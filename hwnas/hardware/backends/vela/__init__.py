@@ -61,17 +61,17 @@ print("left at exits, and at the end:", *left, file=sys.stderr)
 DESCRIPTION = BackendDescription(
     name="vela",
     about="Arm Ethos-U, compiled by Vela: its estimate",
-    works="hwnas.hardware.backends.vela.backend:VelaBackend",
+    factory="hwnas.hardware.backends.vela.backend:VelaBackend",
     default=True,  # as the first target files did
     dtypes={"int8": _BEFORE},
     costs=("vela", "roofline"),
     settings=VelaSettings,
     exits=True,
-    packs=True,
+    packs_weights=True,
     batched=False,
     required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
     needs={"ethosu": "ethos-u-vela", **_LITERT},
-    decisive=("ethos-u-vela", "ai-edge-litert"),
+    fingerprint_packages=("ethos-u-vela", "ai-edge-litert"),
     artefacts=(
         ArtefactType(
             _BEFORE,
@@ -89,7 +89,7 @@ DESCRIPTION = BackendDescription(
             "int8",
             {"_vela.tflite": _AFTER},
             {_AFTER: "what Vela makes of it, for the NPU"},
-            elsewhere="it runs on an Arm Ethos-U alone",
+            unavailable_reason="it runs on an Arm Ethos-U alone",
         ),
     ),
     runners=(

@@ -67,7 +67,7 @@ class VelaBackend:
         """Return what makes TFLite files and judges them."""
         return VelaArtefacts(self._target)
 
-    def elsewhere(self, artefact: str, remote: Remote) -> str:
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
         """Return nothing: LiteRT runs on this host."""
         return ""
 
@@ -98,20 +98,22 @@ class VelaArtefacts:
         """Return the same: what is verified is delivered."""
         return self.build(network)
 
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+    def evaluate(
+        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
         """Run the TFLite file on this host; have Vela estimate it."""
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, compile_tflite(content, lowered, self._target).cost
 
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
         """Have Vela compile the TFLite file again, in a process of its own: it may be anybody's."""
         content = files[".tflite"].read_bytes()
         compiled = compile_tflite(content, lowered, self._target, _LIMIT_S)
         return RemeasuredCost(compiled.cost, {"_vela.tflite": compiled.artefact})
 
-    def in_turns(self, files: Files, other: Files) -> None:
+    def interleaved(self, files: Files, other: Files) -> None:
         """Return nothing: nothing is measured."""
 
 

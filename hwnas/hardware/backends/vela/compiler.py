@@ -24,10 +24,10 @@ from ethosu.vela import vela
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.backends.vela import VelaSettings
-from hwnas.hardware.costs.cost_model import CompiledFile, Cost, LayerCost, one_by_one
+from hwnas.hardware.costs.cost_model import CompiledFile, Cost, LayerCost, cost_by_segment
 from hwnas.hardware.target import Target
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, n_macs, n_params
-from hwnas.models.int8.quantised_network import stand_in
+from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import Genotype
 
@@ -43,7 +43,7 @@ _WEIGHTS_IN = "Off-chip Flash"
 class VelaCostModel:
     """Writes the int8 network of a genotype, with stand-in weights, and has Vela compile it."""
 
-    n_affordable: int | None = 12  # it compiles each
+    max_cost_queries: int | None = 12  # it compiles each
 
     def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         self._target, self._lower = target, lower
@@ -55,8 +55,9 @@ class VelaCostModel:
 
 def estimate(lowered: Graph, target: Target) -> Cost:
     """Return what a network costs with stand-in weights; one with exits, if it runs to its end."""
-    return one_by_one(
-        lowered, lambda each: compile_tflite(write_tflite(stand_in(each)), each, target).cost
+    return cost_by_segment(
+        lowered,
+        lambda each: compile_tflite(write_tflite(random_int8_network(each)), each, target).cost,
     )
 
 
@@ -104,7 +105,7 @@ def check_target(target: Target) -> None:
     """
     work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
     try:
-        compile_tflite(write_tflite(stand_in(work)), work, target)
+        compile_tflite(write_tflite(random_int8_network(work)), work, target)
     except CompileError as error:
         words = str(error).removeprefix(_REFUSES)
         raise ConfigError(f"Target '{target.name}', target.vela: Vela says: {words}") from error
