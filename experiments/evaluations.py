@@ -75,7 +75,7 @@ def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     return Evaluations(parts, path)
 
 
-def searched(  # noqa: PLR0913
+def searched(
     arguments: argparse.Namespace,
     parts: components.SearchComponents,
     cost_model: CostModel,
@@ -83,12 +83,9 @@ def searched(  # noqa: PLR0913
     *,
     name: str,
     seed: int,
-    knowledge: loop.Knowledge | None = None,
 ) -> list[Candidate]:
     """Return the candidates of a search with a sampler, in order."""
-    problem = loop.SearchProblem(
-        parts.space, parts.config.allowed, cost_model, evaluator, knowledge
-    )
+    problem = loop.SearchProblem(parts.space, parts.config.allowed, cost_model, evaluator)
     sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
         study = LocalStudy(Path(folder, "study.db"), problem.space, arguments.objectives)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hwnas.core.errors import HwnasError as HwnasError
     from hwnas.core.quantity import Quantity as Quantity
     from hwnas.hardware.costs.cost_model import Cost as Cost
+    from hwnas.nas.pareto.sampler import ParetoSampler as ParetoSampler
     from hwnas.tasks.base import Score as Score
     from hwnas.workflows.python_api import compare as compare
     from hwnas.workflows.python_api import load as load
@@ -30,6 +31,7 @@ _PLACES = {
     "Cost": "hardware.costs.cost_model",
     "Quantity": "core.quantity",
     "HwnasError": "core.errors",
+    "ParetoSampler": "nas.pareto.sampler",
     "Score": "tasks.base",
     "verify": "workflows.result_folders",
     **dict.fromkeys(

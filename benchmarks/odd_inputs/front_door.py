@@ -88,7 +88,7 @@ _CHOICES = {
 _WORDS = ("nonesuch", "../../evil", "ü#{", "null?", "", "x" * 300)
 _GRAMMAR = ("word", "=3", "{", "nonesuch=1", "run.nonesuch=1", "--nonesuch", "ü=1", "+ü.x=1")
 _LISTS = {
-    "search": ("objectives", "trained.fidelities", "sampler.features"),
+    "search": ("objectives", "trained.fidelities"),
     "tabular": ("table.genotype", "table.costs", "table.reference"),
     "compare": ("objectives",),
 }

@@ -21,11 +21,11 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched
+from experiments.zero_cost.scores import NAMES, ZeroCost
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.models import spaces
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.pareto.features import ChoiceFeatures
-from hwnas.training.evaluation.zero_cost import NAMES, ZeroCost
 
 Array = NDArray[np.float64]
 Row = Mapping[str, Any]

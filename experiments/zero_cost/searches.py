@@ -1,21 +1,17 @@
 """Does a search find more when the sampler is told scores of untrained networks?
 
-    python -m experiments.zero_cost.searches pool --data DIR --cache DIR --seeds 10
-    python -m experiments.zero_cost.searches space --data DIR --supernets DIR --cache DIR
+    python -m experiments.zero_cost.searches --data DIR --cache DIR --seeds 10
 
-``pool`` chooses among the networks that ``experiments.zero_cost.networks`` keeps in ``--cache``, by
-the model and the criterion of ``sampler=pareto``: nothing is evaluated. ``space`` runs
-``sampler=pareto`` itself for accuracy and latency on an NPU within the budget ``edge``; a search
-that is in ``--cache`` is not run again.
+It chooses among the networks that ``experiments.zero_cost.networks`` keeps in ``--cache``, by the
+model and the criterion of ``sampler=pareto``: nothing is evaluated. Searches in the whole space,
+whose results are in ``space.csv``, ran with the former option ``sampler.features``.
 """
 
 import argparse
 import csv
 import itertools
-import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +20,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from experiments import evaluations
-from experiments.evaluations import searched, volume
+from experiments.evaluations import volume
 from experiments.zero_cost.networks import SETS, choices, columns_of, features, pool, read
-from hwnas.models.spaces import Genotype
+from experiments.zero_cost.scores import NAMES
 from hwnas.nas.pareto.expectation import CostedCandidates, History, Learner
 from hwnas.nas.pareto.features import Assignment
-from hwnas.training.evaluation.zero_cost import NAMES, ZeroCost
 
 _MARKS = (50, 100, 150)
 _STARTUP, _SHORTLIST = 16, 40  # as sampler=pareto has them
@@ -41,7 +36,7 @@ Row = dict[str, Any]
 def main() -> None:
     """Search, and print how searches compare."""
     arguments = _parse()
-    rows = _in_pool(arguments) if arguments.what == "pool" else _in_space(arguments)
+    rows = _in_pool(arguments)
     base = {row["seed"]: row for row in rows if row["features"] == "none"}
     for name, n in itertools.product(dict.fromkeys(row["features"] for row in rows), _MARKS):
         own = [row for row in rows if row["features"] == name and row["seed"] in base]
@@ -137,58 +132,6 @@ def _chosen(
     return taken
 
 
-@dataclass
-class _Timed:
-    """Knowledge whose networks and seconds are counted."""
-
-    behind: ZeroCost
-    seconds: float = 0.0
-    asked: set[str] = field(default_factory=set)
-
-    def features(self, genotype: Genotype) -> Sequence[float]:
-        """Return what the sampler reads."""
-        self.asked.add(genotype.id)
-        start = time.perf_counter()
-        found = self.behind.features(genotype)
-        self.seconds += time.perf_counter() - start
-        return found
-
-    def scores(self, genotype: Genotype) -> Mapping[str, float]:
-        """Return what figures don't hold."""
-        return self.behind.scores(genotype)
-
-
-def _in_space(arguments: argparse.Namespace) -> list[Row]:
-    """Search the space, with each set of features that was asked for."""
-    folder = pool(arguments).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    found = evaluations.opened(arguments, "+target=npu")
-    parts, rows = found.parts, list[Row]()
-    for seed, words in itertools.product(range(arguments.seeds), arguments.sets):
-        names = tuple(filter(None, words.split("+")))
-        path = folder / f"{'+'.join(names) or 'none'}-{seed}.json"
-        if not path.exists():
-            (setup,) = parts.setups.values()
-            known = ZeroCost(names, setup.family, setup.space, parts.data)
-            timed = _Timed(known) if names else None
-            done = searched(
-                arguments, parts, found, found, name="pareto", seed=seed, knowledge=timed
-            )
-            told = (len(timed.asked), timed.seconds) if timed else (0, 0.0)
-            scored = [None if c.reason else [c.figures[n].value for n in _OBJECTIVES] for c in done]
-            path.write_text(json.dumps({"points": scored, "networks": told[0], "seconds": told[1]}))
-        raw = json.loads(path.read_text())
-        row: Row = {"features": " ".join(names) or "none", "seed": seed}
-        for n in _MARKS:
-            points = np.array([p for p in raw["points"][:n] if p is not None])
-            row[f"volume_{n}"] = round(volume(points, _OBJECTIVES), 7)
-        for name in ("networks", "seconds"):
-            row[f"{name}_a_proposal"] = round(raw[name] / arguments.trials, 4)
-        rows.append(row)
-        print(row, flush=True)
-    return rows
-
-
 def _paired(differences: Array) -> str:
     """Return in words how far differences on the same seeds are from none."""
     means = np.random.default_rng(0).choice(differences, (10_000, len(differences))).mean(axis=1)
@@ -203,12 +146,10 @@ def _paired(differences: Array) -> str:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["pool", "space"])
     evaluations.add_arguments(parser)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0, help="of searches in the pool")
     parser.add_argument("--trials", type=int, default=150)
-    parser.add_argument("--sets", nargs="+", default=["+".join(names) for names in SETS])
     parser.add_argument("--out", help="a CSV file, a row for each search")
     parser.set_defaults(objectives=list(_OBJECTIVES))
     return parser.parse_args()

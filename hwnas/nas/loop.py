@@ -91,18 +91,6 @@ class CandidateLimits(Protocol):
         ...
 
 
-class Knowledge(Protocol):
-    """What is known of a genotype's network before any training."""
-
-    def features(self, genotype: Genotype) -> Sequence[float]:
-        """Return what the sampler reads."""
-        ...
-
-    def scores(self, genotype: Genotype) -> Mapping[str, float]:
-        """Return what figures don't hold, by name."""
-        ...
-
-
 @dataclass(frozen=True)
 class SearchProblem:
     """What is searched for."""
@@ -111,7 +99,6 @@ class SearchProblem:
     budget: CandidateLimits
     cost_model: CostModel
     evaluator: Evaluator
-    knowledge: Knowledge | None = None
     first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
     #: Operators of a network, which sum it up and say how long it trains; none: nothing does.
     lower: Callable[[Genotype], Graph] | None = None
@@ -253,12 +240,6 @@ def _known(
     def computed(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
         return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
 
-    knowledge = problem.knowledge
-
-    def features(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
-        assert knowledge is not None
-        return np.array([knowledge.features(space.genotype(a)) for a in assignments])
-
     affordable = problem.cost_model.max_cost_queries
     if problem.heard is not None and means(names) and affordable is None:
         affordable = _GUESSED
@@ -271,7 +252,6 @@ def _known(
         costs=None if affordable == 0 else computed,
         n_costs=affordable or None,
         expensive=study.objectives.index(quality(study.objectives)),
-        features=None if knowledge is None else features,
     )
 
 
@@ -333,12 +313,11 @@ def _evaluate(
             cost.figures, cost.segments, {"validation": problem.heard(genotype)}
         )
     read = {} if score.n_images is None else {"n_images": score.n_images}
-    told = {} if problem.knowledge is None else problem.knowledge.scores(genotype)
     return Candidate(
         number,
         genotype,
         figures,
-        {**read, **score.details, **told, **cost.details},
+        {**read, **score.details, **cost.details},
         problem.budget.exceeded(figures),
         stopped=score.stopped,
         per_image=score.per_image,

@@ -1,11 +1,11 @@
 """Who proposes candidates, and where trials are kept: the options ``sampler.*`` and ``study.*``."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hwnas.core import database
 from hwnas.core.errors import ConfigError, unknown
 from hwnas.core.options import check_bounds, within
-from hwnas.training.evaluation.scoring_options import FEATURES
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 NAME = "hwnas"  #: of the study in a file
@@ -19,23 +19,15 @@ class SamplerConfig:
     population_size: int = within("[2, 10_000]", 50)  #: of nsga2
     #: trials before the model of pareto, tpe and gp
     n_startup_trials: int = within("[1, 1_000_000]", 20)
-    #: what pareto reads of untrained candidates: params, macs, synflow, naswot
-    features: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
             raise ConfigError(unknown("sampler", self.name, SAMPLERS))
         check_bounds(self, "sampler.")
-        for name in self.features:
-            if name not in FEATURES:
-                raise ConfigError(unknown("feature in sampler.features", name, FEATURES))
-        if self.features and self.name != "pareto":
-            raise ConfigError(
-                f"sampler.features={self.features}: only sampler=pareto reads features, not "
-                f"sampler={self.name}."
-            )
-        if len(set(self.features)) < len(self.features):
-            raise ConfigError(f"sampler.features must be different, got {self.features}.")
+
+    def fingerprint_options(self) -> dict[str, Any]:
+        """Return the options that enter digests of runs, with the empty one of a removed option."""
+        return {**asdict(self), "features": []}
 
 
 @dataclass

@@ -16,7 +16,6 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.nas.options import SamplerConfig
-from hwnas.nas.pareto.expectation import Knowledge
 from hwnas.nas.pareto.features import Assignment, FeatureFunction
 from hwnas.nas.pareto.models import Work
 from hwnas.nas.pareto.sampler import ParetoSampler
@@ -44,7 +43,6 @@ class SamplerContext:
     costs: Costs | None
     n_costs: int | None
     expensive: int
-    features: Knowledge | None = None
     work: Work | None = None
     summary: FeatureFunction | None = None
 
@@ -81,7 +79,6 @@ class RunSampler(BaseSampler):
             expensive=known.expensive,
             n_startup=config.n_startup_trials,
             n_costs=known.n_costs,
-            features=known.features,
             work=known.work,
             summary=known.summary,
         )

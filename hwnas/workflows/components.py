@@ -83,7 +83,7 @@ class SearchComponents:
             "cost": digest(c.cost),
             "budget": digest(c.allowed.digested()),
             "objectives": digest(c.objectives),
-            "sampler": digest(decisive(c.sampler)),
+            "sampler": digest(c.sampler.fingerprint_options()),
             "train": digest(self._one_or_by_space(by_space)),
             "accuracy": digest(decisive(c.trained) if c.accuracy == "trained" else c.accuracy),
             "finish": digest({n: v for n, v in decisive(c.finish).items() if n not in _MORE}),

@@ -8,8 +8,6 @@ from hwnas.core.options import check_bounds, limits, within
 
 MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
 ENOUGH = 5  #: networks that had both trainings, before anything is concluded from the short one
-#: What can be known of a network before any training: its sizes, and scores of its initial weights.
-FEATURES = ("params", "macs", "synflow", "naswot")
 
 
 @dataclass

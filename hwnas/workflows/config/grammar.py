@@ -33,6 +33,11 @@ _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTAL
 #: Options that name one of several configurations.
 _GROUPS = ("budget", "dataset", "sampler", "task", "target")
 _MISSING = "???"  # what OmegaConf reads as a value that is not there
+#: Removed options with their replacements.
+_REMOVED = {
+    "sampler.features": "pass scores of untrained networks to hwnas.ParetoSampler(features=...) in "
+    "an Optuna study of your own",
+}
 
 
 def in_quotes(text: str) -> str:
@@ -269,6 +274,8 @@ def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
     """Return what is left to say: there is no such option, or it has options of its own."""
     if inner := [name for name in options if name.startswith(f"{key}.")]:
         return f"{key} has options of its own: write {inner[0]}=VALUE."
+    if key in _REMOVED:
+        return f"{key} was removed: {_REMOVED[key]}."
     if key or not text.strip():
         groups = {name.partition(".")[0] for name in options} & {"dataset", "sampler"}
         return unknown("option", key, [*options, *groups])

@@ -220,11 +220,6 @@ class TabularConfig:
         check_bounds(self)
         if self.cost != "table":
             raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
-        if self.sampler.features:
-            raise ConfigError(
-                f"sampler.features={self.sampler.features}: with accuracy=table there are no "
-                "networks to read them from."
-            )
         self.table.check()
         for name in self.allowed.limits:
             if name not in self.table.costs:

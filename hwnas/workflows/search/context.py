@@ -18,7 +18,6 @@ from hwnas.nas.verification import Verification, verify
 from hwnas.tasks.metrics import column, means, paid
 from hwnas.training.evaluation.base import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
-from hwnas.training.evaluation.zero_cost import OfSpaces, ZeroCost
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, accuracies
 from hwnas.workflows.config import SearchConfig
@@ -123,8 +122,7 @@ def targets(contexts: Sequence[TargetContext]) -> Targets:
 def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     """Return what is searched for."""
     context, all_of_them = contexts[0], targets(contexts)
-    parts, names = context.parts, context.config.sampler.features
-    known = _known(parts, names) if names else None
+    parts = context.parts
     evaluator = _evaluator(context)
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     first, lower = parts.first, parts.networks.lower
@@ -132,7 +130,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     if _means(context.config):
         assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
         heard = evaluator.heard
-    return loop.SearchProblem(parts.space, all_of_them, cost, evaluator, known, first, lower, heard)
+    return loop.SearchProblem(parts.space, all_of_them, cost, evaluator, first, lower, heard)
 
 
 def _means(config: SearchConfig) -> list[str]:
@@ -167,14 +165,6 @@ def _cost_model(context: TargetContext) -> CostModel:
         names = tuple(dict.fromkeys(column(n).mean_of or n for n in asked))
         return CheckedCostModel(context.own.cost_model, config.derives, names)
     return components.cost_model(context.parts, context.device)
-
-
-def _known(parts: components.SearchComponents, names: Sequence[str]) -> loop.Knowledge:
-    """Return what is known of the networks of each space before any training."""
-    families, data = parts.networks.families, parts.data
-    return OfSpaces(
-        {m.name: ZeroCost(names, families[m.name], m, data) for m in parts.space.members}
-    )
 
 
 def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:

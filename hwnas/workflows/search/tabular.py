@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -100,7 +100,7 @@ def _manifest(
             [table.genotype, table.accuracy, table.costs, table.partial],
         ],
         "budget": config.allowed.digested(),
-        "sampler": asdict(config.sampler),
+        "sampler": config.sampler.fingerprint_options(),
         "seed": config.seed,
         "versions": [backends.version(name) for name in _RECORDED],
     }

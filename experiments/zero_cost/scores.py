@@ -9,7 +9,7 @@ training", ICML 2021, https://arxiv.org/abs/2006.04647.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -21,7 +21,7 @@ from hwnas.models.graph import n_macs, n_params
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import ImageData
 
-SIZES = {"params": n_params, "macs": n_macs}  #: of the graph network; figures hold them, too
+SIZES = {"params": n_params, "macs": n_macs}  #: of the graph
 SCORES = ("synflow", "naswot")  #: of the initial weights
 NAMES = (*SIZES, *SCORES)  #: what can be known
 
@@ -57,11 +57,6 @@ class ZeroCost:
         known = self._known(genotype)
         return [known[name] for name in self._names]
 
-    def scores(self, genotype: Genotype) -> Mapping[str, float]:
-        """Return what was asked for and figures don't hold, by name."""
-        known = self._known(genotype)
-        return {name: known[name] for name in self._names if name in SCORES}
-
     def _computed(self, genotype: Genotype) -> dict[str, float]:
         graph = self._family.lower(self._space, genotype, self._data.signature)
         found = {name: math.log(size(graph)) for name, size in SIZES.items()}
@@ -81,22 +76,6 @@ class ZeroCost:
         if resolution not in self._prepared:
             self._prepared[resolution] = self._data.prepare(self._shown, resolution)
         return self._prepared[resolution]
-
-
-@final
-class OfSpaces:
-    """The same of the networks of several spaces, by the names of these."""
-
-    def __init__(self, by_space: Mapping[str, ZeroCost]):
-        self._by_space = by_space
-
-    def features(self, genotype: Genotype) -> Sequence[float]:
-        """Return all that was asked for, in its order; sizes as their logarithms."""
-        return self._by_space[genotype.space].features(genotype)
-
-    def scores(self, genotype: Genotype) -> Mapping[str, float]:
-        """Return what was asked for and figures don't hold, by name."""
-        return self._by_space[genotype.space].scores(genotype)
 
 
 def naswot(network: nn.Module, images: Tensor) -> float:
