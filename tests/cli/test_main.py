@@ -82,6 +82,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "budget=egde"], "Did you mean 'edge'?"),
         (["search", "+target=npu", "n_trial=3"], "Did you mean 'n_trials'?"),
         (["search", "+target=npu", "n_trails=3"], "Did you mean 'n_trials'?"),
+        (["search", "+target=npu", "sampler.features=[macs]"], "hwnas.ParetoSampler(features=...)"),
         (["search", "+target=npu", "epochs=3"], "mean 'train.epochs' or 'finish.epochs'?"),
         (["search", "+target=npu", "budget.latency=3"], "Did you mean 'budget.latency_ms'"),
         (["search", "+target=npu", "+budget.sram=3"], "Did you mean 'budget.sram_kib'"),

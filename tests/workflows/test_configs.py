@@ -134,7 +134,6 @@ def test_defaults_are_the_documented_ones() -> None:
         ("n_trials=0", "n_trials must be a whole number in"),
         ("budget.sram_kib=-1", "budget.sram_kib must be a number in"),
         ("sampler.name=nsga3", "Did you mean 'nsga2'"),
-        ("sampler.features=[macs]", r"was removed: .*hwnas\.ParetoSampler\(features=\.\.\.\)"),
         ("target.clock_mhz=0", "target.clock_mhz must be a number in"),
         ("target.dtype=float32", "Unknown dtype 'float32'"),
         ("target.runtime=vella", "Did you mean 'vela'"),
