@@ -18,7 +18,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.search_scale import table_problem
-from hwnas.cli.console import LiveView, Phases
+from hwnas.cli.console import Phases
+from hwnas.cli.live_view import LiveView
 from hwnas.core import processes
 from hwnas.core.progress import NullProgress
 from hwnas.nas import loop

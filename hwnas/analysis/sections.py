@@ -17,8 +17,9 @@ from hwnas.analysis.page.model import PageTable, SvgFigure
 from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
-from hwnas.nas.early_exits import NEVER, EarlyExits, ExitNetworkResults
+from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
 from hwnas.tasks.metrics import column
+from hwnas.tasks.predictions import NEVER
 from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
 
 _TITLE = "Cascades"

@@ -14,18 +14,13 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, final
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from hwnas.core import database
 from hwnas.core.errors import ProofError
-from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchProgress, SearchView, Snapshot
-from hwnas.tasks.metrics import column, paid, quality, shown
 from hwnas.workflows.reporter import FinishedTrials, Stopwatch
 
 if TYPE_CHECKING:
@@ -217,6 +212,8 @@ class Phases:
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
         """Show how a search stands beside its bar."""
+        from hwnas.cli.live_view import LiveView  # verbs without a study start without pyarrow
+
         self.note("Search", LiveView(study, views))
 
 
@@ -272,88 +269,3 @@ def timed(console: Console, work: Callable[[Phases], object]) -> None:
     print_phases(console, phases)
     if failure is not None:
         raise failure
-
-
-# What is seen of a search while it goes on: a row for each target, and one for all together.
-
-_WORDS = (
-    "hypervolume: the front's share of the box between a perfect metric at no cost and the worst "
-    "that counts: a budget's limit, else the worst so far"
-)
-
-
-@final
-class LiveView:
-    """Follows a study; a ``Note``. It reads what the search keeps, and changes nothing.
-
-    Args:
-        study: Whose candidates only become more; a later one may stand before an earlier one.
-        views: What is looked at.
-    """
-
-    def __init__(self, study: FinishedTrials, views: Sequence[SearchView]):
-        self._study, self._views = study, views
-        self._standings = [SearchProgress(view.objectives, view.limits) for view in views]
-        self._trials: set[int] = set()
-        self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
-
-    def look(self) -> bool:
-        """Take in the trials that were finished since; return whether there are any."""
-        new = [c for c in self._study.candidates if c.trial not in self._trials]
-        if not new:
-            return False
-        self._trials.update(candidate.trial for candidate in new)
-        for view, search_progress in zip(self._views, self._standings, strict=True):
-            search_progress.add(view.seen(candidate) for candidate in new)
-        self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
-        return True
-
-    def line(self) -> str:
-        """Return how the search stands in one line."""
-        parts = []
-        for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            cells = dict(zip(_heads(view), _cells(view, snapshot), strict=True))
-            words = ", ".join(f"{head} {cell}" for head, cell in cells.items() if cell)
-            parts.append(f"{view.name}: {words}" if view.name else words)
-        return "; ".join(parts)
-
-    def panel(self) -> RenderableType:
-        """Return how the search stands as a table, and what its hypervolume is."""
-        names = [view.name for view in self._views]
-        heads = _heads(self._views[0])
-        heads = ["", *heads] if any(names) else heads
-        table = Table(*heads, box=box.SIMPLE_HEAD, show_edge=False, header_style="dim")
-        for part in table.columns[:-1]:
-            part.justify = "right"
-        for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            table.add_row(*([view.name] if any(names) else []), *_cells(view, snapshot))
-        return Group(table, Text(_WORDS, style="dim"))
-
-
-def _heads(view: SearchView) -> list[str]:
-    of = column(quality(view.objectives))
-    best = f"{'highest' if of.maximise else 'lowest'} {of.label}"
-    return ["feasible", "front", "newest", "hypervolume", best]
-
-
-def _cells(view: SearchView, snapshot: Snapshot) -> list[str]:
-    share = snapshot.hypervolume
-    return [
-        f"{snapshot.feasible:.0%}" if snapshot.n else "",
-        str(snapshot.n_front),
-        "" if snapshot.newest is None else f"trial {snapshot.newest}",
-        "" if share is None else f"{share:.4f}",
-        "none yet" if snapshot.highest is None else _figures(view, snapshot.highest),
-    ]
-
-
-def _figures(view: SearchView, member: Candidate) -> str:
-    metric, names = quality(view.objectives), paid(view.objectives)
-    words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
-    return f"{shown(metric, member.figures[metric].value)} at {', '.join(words)}"
-
-
-def _unit(name: str) -> str:
-    """Return the unit, and what it is of where that does not say it."""
-    found = column(name)
-    return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"

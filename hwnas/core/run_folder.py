@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import IO, TYPE_CHECKING, Any, final
 
 from hwnas.core import database, files
 from hwnas.core.errors import HwnasError, RunError
 from hwnas.core.manifest import FORMAT, Manifest, read_manifest
 from hwnas.core.typed_files import as_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MANIFEST = "manifest.json"
 _STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
@@ -106,6 +106,9 @@ class RunFolder:
 
     def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
         """Write rows as Parquet, atomically."""
+        import pyarrow as pa  # readers of a run folder work without it
+        import pyarrow.parquet as pq
+
         sink = pa.BufferOutputStream()
         pq.write_table(table_of(rows), sink)
         return self.write_bytes(name, sink.getvalue().to_pybytes())
@@ -117,8 +120,10 @@ class RunFolder:
         return path
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Return rows as a table; a column that only some of them have is empty in the others."""
+def table_of(rows: Sequence[Row]) -> "pa.Table":
+    """Return rows as an Arrow table; a column that a row lacks is null there."""
+    import pyarrow as pa
+
     return pa.table({column: [row.get(column) for row in rows] for column in _columns(rows)})
 
 

@@ -23,10 +23,9 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends.artefact_wrappers import file_names, loaded, of_segment
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Target
-from hwnas.nas.early_exits import NEVER
 from hwnas.tasks.base import PerImageResults, Task
 from hwnas.tasks.metrics import column
-from hwnas.tasks.predictions import leaving
+from hwnas.tasks.predictions import NEVER, leaving
 
 EXITS, ANSWERS = "exits.json", "exits.npz"
 _KEY, _MOST = "expected", 1 << 30  # array of ANSWERS, and bytes that it may have

@@ -24,10 +24,9 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
 from hwnas.tasks.intervals import share_of
-from hwnas.tasks.predictions import ExitPredictionRecord, leaving
+from hwnas.tasks.predictions import NEVER, ExitPredictionRecord, leaving
 
 POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
-NEVER = 2.0  #: a threshold that no probability reaches
 _TRIED = 1600  # combinations of thresholds of a network
 _FORESEES = slice(1, None, 2)  # the half of the validation split that chooses nothing
 _ALL = slice(None)

@@ -22,6 +22,7 @@ from hwnas.core.safe_read import CorruptFileError
 from hwnas.tasks.base import PerImageResults, Targets, Task
 from hwnas.tasks.intervals import share_of
 
+NEVER = 2.0  #: an exit threshold that no probability reaches
 #: Shares of requests that a cascade may escalate.
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 _LEAST = 50  # images: fewer say next to nothing

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from hwnas.cli.console import LiveView
+from hwnas.cli.live_view import LiveView
 from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.candidates import Candidate

@@ -6,8 +6,8 @@ import pytest
 from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantity
 from hwnas.nas import early_exits
-from hwnas.nas.early_exits import NEVER, EarlyExits, ExitNetworkResults
-from hwnas.tasks.predictions import ExitPredictionRecord, leaving
+from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
+from hwnas.tasks.predictions import NEVER, ExitPredictionRecord, leaving
 
 N = 3000
 LATENCIES = (1.0, 2.0, 4.0)
