@@ -1,1 +1,1 @@
-"""The folder ``analysis``: say here what it is for."""
+"""Comparison of fronts: indicators, significance, speedup, figures and pages."""

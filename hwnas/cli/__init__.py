@@ -1,1 +1,1 @@
-"""The folder ``cli``: say here what it is for."""
+"""The command line: arguments, dispatch, progress bars, tables and help."""

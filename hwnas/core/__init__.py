@@ -1,1 +1,1 @@
-"""The folder ``core``: say here what it is for."""
+"""General building blocks: errors, quantities with intervals, files, processes, statistics."""

@@ -1,1 +1,1 @@
-"""The folder ``export``: say here what it is for."""
+"""Export folders: a model's artefacts, the proof of what they compute, and its model card."""

@@ -1,1 +1,1 @@
-"""The folder ``fleet``: say here what it is for."""
+"""Deployment planning: service and fleet files, the optimiser, the simulator and replanning."""

@@ -1,1 +1,1 @@
-"""The folder ``hardware``: say here what it is for."""
+"""Target hardware: backends, runtimes, cost models, latency tables, meters and profiling."""

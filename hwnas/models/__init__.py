@@ -1,1 +1,1 @@
-"""The folder ``models``: say here what it is for."""
+"""Networks: search spaces, families, graphs, int8 networks and model file formats."""

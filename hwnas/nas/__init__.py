@@ -1,1 +1,1 @@
-"""The folder ``nas``: say here what it is for."""
+"""The search itself: the study, samplers, candidates, verification, the front and cascades."""

@@ -1,1 +1,1 @@
-"""The folder ``training``: say here what it is for."""
+"""Training: data, loops, supernets, evaluation of candidates and fine-tuning."""

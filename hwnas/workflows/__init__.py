@@ -1,1 +1,1 @@
-"""The folder ``workflows``: say here what it is for."""
+"""One module per verb: from checked options to a run folder; the Python API."""

@@ -35,8 +35,9 @@ from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8.quantisation import quantise
 from hwnas.models.int8.simulation import DeployableNetwork
+from hwnas.models.onnx import BATCH
 from hwnas.models.onnx.opsets import checked_opset
-from hwnas.models.onnx.writer import BATCH, OPSET, check_int8
+from hwnas.models.onnx.writer import OPSET, check_int8
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.training.data import ImageData, InMemorySplit

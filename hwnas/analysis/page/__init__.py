@@ -1,1 +1,1 @@
-"""The folder ``page``: say here what it is for."""
+"""The HTML report page."""

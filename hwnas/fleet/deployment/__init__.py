@@ -1,1 +1,1 @@
-"""The folder ``deployment``: say here what it is for."""
+"""Files that serve a plan: Triton, Ray Serve, Kubernetes, KServe and alerts."""

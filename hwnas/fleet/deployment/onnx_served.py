@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.core.errors import CompileError
-from hwnas.models.onnx.writer import BATCH
+from hwnas.models.onnx import BATCH
 
 CONFIDENCE = "confidence"  #: the output that says the largest probability of a class, ``(N, 1)``
 _FLOAT = TensorProto.FLOAT

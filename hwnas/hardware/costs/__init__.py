@@ -1,1 +1,1 @@
-"""The folder ``costs``: say here what it is for."""
+"""Cost models: latency, energy and memory of a network on a target."""

@@ -1,1 +1,1 @@
-"""The folder ``device_models``: say here what it is for."""
+"""Latency models of devices that are not connected, fitted to a few measured networks."""

@@ -1,1 +1,1 @@
-"""The folder ``kits``: say here what it is for."""
+"""Measurement kits: networks and a script that times them on a device without hwnas."""

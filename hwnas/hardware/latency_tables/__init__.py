@@ -1,1 +1,1 @@
-"""The folder ``latency_tables``: say here what it is for."""
+"""Latency tables: measured operators of a target, and the machine they belong to."""

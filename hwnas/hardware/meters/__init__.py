@@ -1,1 +1,1 @@
-"""The folder ``meters``: say here what it is for."""
+"""Energy meters: RAPL, NVML and hwmon."""

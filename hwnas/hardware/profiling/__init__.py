@@ -1,1 +1,1 @@
-"""The folder ``profiling``: say here what it is for."""
+"""Profiling: tunes and times operators until a latency table is complete."""

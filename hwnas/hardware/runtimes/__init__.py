@@ -1,1 +1,1 @@
-"""The folder ``runtimes``: say here what it is for."""
+"""Runtimes: networks loaded in worker processes, on this machine or a remote device."""

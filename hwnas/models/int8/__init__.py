@@ -1,1 +1,1 @@
-"""The folder ``int8``: say here what it is for."""
+"""Int8 networks: quantisation, its simulation in training, and the TFLite format."""

@@ -1,1 +1,8 @@
-"""The folder ``onnx``: say here what it is for."""
+"""ONNX files: the writer, and the importer of foreign models.
+
+The constants are here because runtimes read the files without the package ``onnx``.
+"""
+
+BATCH = "batch"  #: dimension of the input and outputs that may have any size
+THREADS = "threads"  #: metadata key: number of threads, where the network chose it
+OPERATORS = "operators"  #: metadata key: names of all operators, one per line

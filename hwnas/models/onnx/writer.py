@@ -22,14 +22,8 @@ from hwnas.models.int8.quantised_network import (
     needs_inner,
     through_int8,
 )
+from hwnas.models.onnx import BATCH, OPERATORS, THREADS
 from hwnas.models.parameters import Weights
-
-#: In ONNX files, the first dimension of images where an inference may read any number of them.
-BATCH = "batch"
-#: Property of ONNX models: on how many threads one runs, where its network chose.
-THREADS = "threads"
-#: In the metadata of ONNX files, the key of the names of all operators, one a line.
-OPERATORS = "operators"
 
 #: Names of the one input, normalised images ``(N, C, H, W)``, and of the last output. Others before
 #: it have the names of their operators.

@@ -1,1 +1,1 @@
-"""The folder ``pareto``: say here what it is for."""
+"""The default sampler: an Optuna sampler for accuracy and costs, with Gaussian processes."""

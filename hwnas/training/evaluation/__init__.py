@@ -1,1 +1,1 @@
-"""The folder ``evaluation``: say here what it is for."""
+"""Evaluation of candidates: trained alone, or as subnets of a supernet."""

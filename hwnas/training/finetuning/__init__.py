@@ -1,1 +1,1 @@
-"""The folder ``finetuning``: say here what it is for."""
+"""Fine-tuning of the candidates that may be on the front: distillation, int8, compression."""

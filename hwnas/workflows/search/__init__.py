@@ -1,1 +1,1 @@
-"""The folder ``search``: say here what it is for."""
+"""The verb ``search``: from options to a verified front with its report."""

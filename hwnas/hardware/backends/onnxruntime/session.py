@@ -18,7 +18,7 @@ from hwnas.core.errors import CompileError
 from hwnas.hardware.backends.measured_backend import nothing
 from hwnas.hardware.backends.onnxruntime import EXACT, OnnxRuntimeSettings, provider
 from hwnas.hardware.timing import Timer
-from hwnas.models.onnx.writer import BATCH, OPERATORS, THREADS
+from hwnas.models.onnx import BATCH, OPERATORS, THREADS
 
 #: Name under which ``node_times`` has all time that belongs to no operator.
 LAYOUT = "layout"

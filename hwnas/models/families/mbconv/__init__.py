@@ -1,1 +1,1 @@
-"""The folder ``mbconv``: say here what it is for."""
+"""Networks of convolutional blocks: inverted, fused, plain, basic and separable."""

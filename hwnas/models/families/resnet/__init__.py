@@ -1,1 +1,1 @@
-"""The folder ``resnet``: say here what it is for."""
+"""Residual networks of basic or bottleneck blocks."""

@@ -1,1 +1,1 @@
-"""The folder ``vit``: say here what it is for."""
+"""Vision transformers with elastic depth, width and heads (AutoFormer)."""
