@@ -111,7 +111,7 @@ def _opened(page: Path) -> str:
 
 
 def main() -> None:
-    processes.tune()
+    processes.tune_process()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n_runs", nargs="?", type=int, default=20)

@@ -25,7 +25,7 @@ _ROUNDS, _STEPS, _BATCH = 15, 2, 64
 
 def main() -> None:
     """Print the fastest step of the largest network of ``mbconv_small``, and medians of ratios."""
-    processes.tune()
+    processes.tune_process()
     torch.set_num_threads(1)
     where, task = spaces.load_space(spaces.find("mbconv_small")), Signature(1, 10)
     family, genotype = families.get(where.family), where.largest()

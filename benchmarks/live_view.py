@@ -73,7 +73,7 @@ def measure(n_trials: int, folder: Path) -> None:
 
 
 def main() -> None:
-    processes.tune()
+    processes.tune_process()
     with tempfile.TemporaryDirectory() as folder:
         measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, Path(folder))
 

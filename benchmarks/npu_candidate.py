@@ -23,7 +23,7 @@ TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    processes.tune()
+    processes.tune_process()
     small = spaces.load_space(spaces.find("mbconv_small"))
     family, task = families.get(small.family), Signature(1, 10)
     rng = random.Random(0)

@@ -40,7 +40,7 @@ _SIGNATURE = Signature(1, 10)
 
 def main() -> None:
     """Time the smallest network, and two of forty random ones."""
-    processes.tune()
+    processes.tune_process()
     torch.set_num_threads(1)
     dataset = DatasetConfig("digits", validation=0.25)
     data = load_data(dataset, 28, NullProgress())

@@ -95,7 +95,7 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
 
 
 def main() -> None:
-    processes.tune()
+    processes.tune_process()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("n", nargs="?", type=int, default=100_000)
     parser.add_argument("--keep", type=Path, help="write the files there")

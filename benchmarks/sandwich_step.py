@@ -1,4 +1,4 @@
-"""Time of a sandwich step of ``mbconv_small``, with and without ``hwnas.core.processes.tune``.
+"""Time of a sandwich step of ``mbconv_small``, with and without ``processes.tune_process``.
 
 python -m benchmarks.sandwich_step runs each variant in a process of its own, in turn, twice alone
 and once with a second process that does the same. Prints the median milliseconds of a step.
@@ -18,7 +18,7 @@ def step_times() -> None:
     from hwnas.core import processes as host
 
     if os.environ["HWNAS_BENCHMARK_TUNED"] == "1":
-        host.tune()
+        host.tune_process()
     import random
 
     import numpy as np

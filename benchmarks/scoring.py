@@ -13,7 +13,7 @@ import time
 
 from hwnas.core import processes
 
-processes.tune()
+processes.tune_process()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -152,7 +152,7 @@ def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
 
 
 def main() -> None:
-    processes.tune()
+    processes.tune_process()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--samplers", default=",".join(SAMPLERS))
     parser.add_argument("--settings", default=",".join(SETTINGS))

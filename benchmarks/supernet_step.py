@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from hwnas.core import processes
 
-processes.tune()
+processes.tune_process()
 
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402

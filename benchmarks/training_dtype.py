@@ -28,7 +28,7 @@ _SIGNATURE = Signature(1, 10)
 
 def main() -> None:
     """Time all networks, the densest last, and say what the choice gains."""
-    processes.tune()
+    processes.tune_process()
     torch.set_num_threads(1)
     folder = package.ROOT / "search_spaces" / "baselines"
     names = [*_SPACES, *(str(path) for path in sorted(folder.glob("*.yaml")))]

@@ -6,7 +6,9 @@ Parquet files) for some steps, on one thread and on two in turns, and prints ima
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as ``host.tune`` has it, before torch is imported
+os.environ.setdefault(
+    "GOMP_SPINCOUNT", "1000"
+)  # as in ``processes.tune_process``, before torch is imported
 
 import random
 import statistics
@@ -31,7 +33,7 @@ _STEPS = 10**6  # that a few tell of: what comes with a training does not count
 
 def main() -> None:
     """Time four of forty random networks."""
-    processes.tune()
+    processes.tune_process()
     dataset = DatasetConfig("fashion_mnist", path=sys.argv[1])
     space, families, data = supernet.read_space_and_data(["dense_packed"], dataset, NullProgress())
     (member,) = space.members

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hwnas.core.errors import ConfigError, HwnasError, causes, unknown
+from hwnas.core.errors import ConfigError, HwnasError, cause_chain, unknown_name
 from hwnas.core.package import __version__
 
 VERBS = {
@@ -95,7 +95,7 @@ def _refuse(message: str, code: int, shown: str = "") -> int:
 
 def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb not in VERBS:
-        raise ConfigError(unknown("verb", verb, VERBS))
+        raise ConfigError(unknown_name("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
         from hwnas.cli.help import verb_help
         from hwnas.workflows.config import SCHEMAS
@@ -110,7 +110,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
 def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
     """Return a sentence if a file or folder cannot be read or written, else ``None``."""
     cure = f"{_CONTINUE[arguments[0]]} continues; where nothing was begun, the same command does."
-    for cause in causes(error):
+    for cause in cause_chain(error):
         if isinstance(cause, OSError) and cause.errno in _DISK:
             where = f" ({cause.filename})" if cause.filename else ""
             reason = os.strerror(cause.errno or 0)

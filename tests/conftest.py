@@ -27,7 +27,7 @@ from hwnas.training.data import DatasetConfig, DataSplit, ImageData, load_data
 from tests.nas.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
-processes.tune()  # tests run beside other work
+processes.tune_process()  # tests run beside other work
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # that take every core once together
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -141,7 +141,7 @@ def test_folder_that_was_killed_before_its_manifest_can_be_used(
     (folder / ".manifest.json.tmp").write_text("{")
     assert run(["search", f"run.resume={folder}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no manifest.json there" in line
+    assert "it has no manifest.json" in line
     arguments = ["search", *_arguments(table, "random"), f"run.dir={folder}", "n_trials=5"]
     assert run(arguments) == 0
     assert read_manifest(folder)["status"] == "finished"

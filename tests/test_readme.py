@@ -43,7 +43,7 @@ def test_every_command_composes(
     arguments = shlex.split(command)[3:]
     if any("run.resume" in argument for argument in arguments):
         assert run(arguments) == 2  # there is no such run
-        assert "no manifest.json there" in capsys.readouterr().err
+        assert "it has no manifest.json" in capsys.readouterr().err
         return
     if arguments[:1] == ["why"]:
         assert run(arguments) == 2

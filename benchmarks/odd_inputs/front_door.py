@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.odd_inputs.case import Case, Chain
-from hwnas.core.options import declared, is_numeric
+from hwnas.core.options import is_numeric, iter_options
 from hwnas.workflows.config import SCHEMAS
 from hwnas.workflows.config.grammar import listed
 
@@ -144,7 +144,7 @@ def _numbers() -> Iterator[Case]:
     known = {
         option.name: verb
         for verb, schema in SCHEMAS.items()
-        for option in declared(schema)
+        for option in iter_options(schema)
         if is_numeric(option.field.type) and option.name.count(".") < 2
     }
     for option, verb in known.items():

@@ -46,7 +46,7 @@ def warm() -> None:
     """Load what commands load, so that forked ones have it."""
     for name in _WARM:
         importlib.import_module(f"hwnas.{name}")
-    processes.tune()
+    processes.tune_process()
 
 
 def run(arguments: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> Ran:

@@ -194,7 +194,7 @@ def _of_group(
     for i, front in enumerate(fronts):
         points += [[p.figures[o.name].value for o in pair] for p in front.points]
         sets += [i] * len(front.points)
-    attained = pareto.attained(np.array(points) * sign, np.array(sets), PERCENTILES)
+    attained = pareto.attainment_surfaces(np.array(points) * sign, np.array(sets), PERCENTILES)
     found = []
     for percentile in PERCENTILES:
         own = attained[attained[:, 2] == percentile, :2] * sign

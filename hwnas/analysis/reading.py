@@ -12,7 +12,7 @@ from typing import Any
 from hwnas.analysis import run_fronts
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, objectives
 from hwnas.core import safe_read
-from hwnas.core.errors import ConfigError, RunError, unknown, why
+from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
 from hwnas.nas.member import own
@@ -72,17 +72,17 @@ def points(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint]:
 def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]:
     """Return the rows with the numbers of their lines; all columns that are needed are there."""
     try:
-        file = io.StringIO(safe_read.text(path, _MOST), newline="")
+        file = io.StringIO(safe_read.read_text(path, _MOST), newline="")
         reader = csv.DictReader(file, strict=True)
         columns = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file.") from None
     except (OSError, safe_read.CorruptFileError, csv.Error) as error:
-        raise RunError(f"{path} cannot be read as CSV: {why(error)}") from None
+        raise RunError(f"{path} cannot be read as CSV: {short_reason(error)}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
-            raise RunError(f"{path}: {unknown('column', name, columns)}")
+            raise RunError(f"{path}: {unknown_name('column', name, columns)}")
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise RunError(f"{path}: column '{twice[0]}' is there twice.")
     for number, row in rows:
@@ -360,7 +360,7 @@ def _value(run: ComparedRun, key: str) -> str:
             f"group_by={key}: {run.name} is a CSV file; it says its groups in a column 'group'."
         )
     if key not in (known := _keys(run.config)):
-        raise ConfigError(f"group_by: {unknown(f'key of {run.name}', key, known)}")
+        raise ConfigError(f"group_by: {unknown_name(f'key of {run.name}', key, known)}")
     value = _at(run.config, key)
     if isinstance(value, Mapping):
         value = value.get("name", ", ".join(f"{k}={v}" for k, v in value.items()))

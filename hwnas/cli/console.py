@@ -130,10 +130,10 @@ class Phases:
 
     @contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
-        ends = self._clock() + left_s
+        ends = self._clock() + remaining_s
         bar = self._bars.add_task(
             name, total=total, completed=done, done=done, ends=ends, took=None
         )
@@ -234,7 +234,7 @@ def print_files(
         folder: Of the run.
         names: Of its files; those that are not there are left out.
     """
-    run, study = str(folder.path), database.public(storage or database.of_file(folder.study))
+    run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
     there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
     page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
     commands = {

@@ -47,7 +47,7 @@ def _job(name: str, begun: list[Path], composed: DictConfig) -> None:
     from hwnas.core import processes
     from hwnas.workflows.config.compose import checked
 
-    processes.tune()
+    processes.tune_process()
     job = HydraConfig.get()
     config: Any = checked(name, composed, job.overrides.task)
     if getattr(config, "run", None) is not None and config.run.dir is None:
@@ -126,7 +126,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     arguments = flags_first(with_resumed(arguments))
     tabular = verb == "search" and says(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
-    processes.tune()
+    processes.tune_process()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
     own = for_targets(swept, searched=verb == "search")

@@ -9,7 +9,7 @@ import yaml
 
 from hwnas.cli.help_texts import ABOUT, EXAMPLES
 from hwnas.core import package as content
-from hwnas.core.options import options
+from hwnas.core.options import option_defaults
 from hwnas.core.package import __version__
 from hwnas.hardware import backends
 from hwnas.tasks import metrics
@@ -122,7 +122,7 @@ _FIRST = {
 
 def verb_help(verb: str, schema: type) -> str:
     """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
-    known, chosen = [name for name, _ in options(schema)], default_groups(verb)
+    known, chosen = [name for name, _ in option_defaults(schema)], default_groups(verb)
     lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
@@ -208,7 +208,7 @@ def _shown(schema: type) -> list[tuple[str, Any]]:
     limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.costs())]
     return [
         shown
-        for name, value in options(schema)
+        for name, value in option_defaults(schema)
         for shown in (limits if name == "budget" else [(name, value)])
     ]
 

@@ -1,71 +1,71 @@
-"""Errors that a user can cause and cure. Each becomes one line on stderr and an exit code."""
+"""Errors that a user can cause and fix. Each becomes one line on stderr and an exit code."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 _SHORT_LIST = 12
-_MARGIN = 0.1  # of likeness, by which a name may be farther than the nearest to be meant, too
+_MARGIN = 0.1  # in similarity: how much worse than the best match a suggestion may be
 
 
 class HwnasError(Exception):
-    """Something the user can mend: the message says what, where, what is allowed and the cure."""
+    """A problem that the user can fix; the message says what is wrong, what is allowed and how."""
 
     exit_code = 2
-    shown = ""  #: lines that are printed as they are below the message
+    shown = ""  #: lines printed verbatim below the message
 
 
 class ConfigError(HwnasError):
-    """An option, a target, a budget or another setting is wrong."""
+    """An option, target, budget or other setting is invalid."""
 
 
 class SpaceError(HwnasError):
-    """A search space or a genotype contradicts itself."""
+    """A search space or a genotype is invalid."""
 
 
 class DataError(HwnasError):
-    """A data set cannot be read as images with labels."""
+    """A data set cannot be read as images with targets."""
 
 
 class RunError(HwnasError):
-    """A run folder cannot be used as asked."""
+    """A run folder cannot be used for the requested operation."""
 
 
 class LockedError(RunError):
-    """Another process is working in a folder."""
+    """Another process has locked the folder."""
 
 
 class TrainingError(HwnasError):
-    """Training went wrong in a way that more training does not cure."""
+    """Training failed, and more training would not help."""
 
 
 class CollapseError(TrainingError):
-    """A network learned nothing, or forgot all that it had learned."""
+    """The accuracy of a network stayed at or fell back to chance level."""
 
 
 class CompileError(HwnasError):
-    """The target's compiler refuses a network."""
+    """The compiler of the target rejected a network."""
 
 
 class DeviceError(HwnasError):
-    """A device does not answer, or does not answer in time."""
+    """A device does not respond in time."""
 
 
 class DeviceCrashError(DeviceError):
-    """Devices answer, but again and again not with the one network that they were given."""
+    """Devices respond, but one network makes them fail repeatedly."""
 
 
 class TableError(HwnasError):
-    """A latency table is missing, damaged, foreign or incomplete."""
+    """A latency table is missing, corrupt, incomplete or from another machine."""
 
 
 class ProofError(HwnasError):
-    """What was exported is not what its proof says."""
+    """An export does not match its proof."""
 
     exit_code = 1
 
 
 class RunInterruptedError(HwnasError):
-    """Ctrl-C ended a command that can be continued."""
+    """Ctrl-C ended a command that can be resumed."""
 
     exit_code = 130
 
@@ -74,32 +74,32 @@ class BudgetError(HwnasError):
     """No candidate meets the budget."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a sentence that refuses ``name`` and offers the nearest valid names, or all."""
-    options = sorted(known)
-    near = _near(name, options)
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
+    """Return an error message for an unknown name with the closest allowed names, or all."""
+    options = sorted(allowed)
+    near = _closest_names(name, options)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    listed = f" Allowed: {', '.join(options)}." if options else " There is none."
+    listed = f" Allowed: {', '.join(options)}." if options else " None exists."
     every = "" if near and len(options) > _SHORT_LIST else listed
-    return f"Unknown {what} '{name}'.{hint}{every}"
+    return f"Unknown {kind} '{name}'.{hint}{every}"
 
 
-def _near(name: str, options: Sequence[str]) -> list[str]:
-    """Return the names that are nearly as like as the nearest one, which is like enough."""
-    found = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
-    likeness = [difflib.SequenceMatcher(None, each, name).ratio() for each in found]
-    return [each for each, r in zip(found, likeness, strict=True) if r > likeness[0] - _MARGIN]
+def _closest_names(name: str, options: Sequence[str]) -> list[str]:
+    """Return the most similar names: those nearly as similar as the best match."""
+    matches = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
+    ratios = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
+    return [match for match, r in zip(matches, ratios, strict=True) if r > ratios[0] - _MARGIN]
 
 
-def why(error: Exception) -> str:
-    """Return in words why something failed: of the system the reason alone, else the first line."""
+def short_reason(error: Exception) -> str:
+    """Return the reason of a failure: the operating system's reason, or the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.partition(". Detail")[0].partition(" '")[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what caused it, what caused that, and so on."""
+def cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the chain of its causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

@@ -1,4 +1,4 @@
-"""Files that are never half written, and folders that one process at a time works in."""
+"""Atomic files and folders, and folders locked by one process at a time."""
 
 import contextlib
 import fcntl
@@ -11,67 +11,67 @@ from typing import IO
 
 from hwnas.core.errors import LockedError, RunError
 
-LOCK = ".lock"  #: the file by which a folder is locked
+LOCK = ".lock"  #: name of the lock file of a folder
 _BUILDING = ".building"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably: at any moment it is the old or the new one."""
-    write_by(path, lambda temporary: temporary.write_bytes(content))
+    """Write a file atomically and durably: a crash leaves the old file or the new one."""
+    write_file_with(path, lambda temporary: temporary.write_bytes(content))
 
 
-def write_by(path: Path, writer: Callable[[Path], object]) -> None:
-    """Have something write a file under a temporary name; then it gets its own."""
+def write_file_with(path: Path, writer: Callable[[Path], object]) -> None:
+    """Call ``writer`` with a temporary path and rename the result to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         writer(temporary)
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # or, after a loss of power, the new name may hold nothing
+            os.fsync(file.fileno())  # or the renamed file may be empty after a power loss
         os.replace(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a file's content, in hexadecimal digits."""
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def make(folder: Path) -> list[Path]:
-    """Make a folder; return what was made, so that it can be removed again, the inmost first."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+def make_folders(folder: Path) -> list[Path]:
+    """Create a folder and its parents; return the created ones, the innermost first."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    return made
+    return created
 
 
-def check_place(folder: Path, option: str) -> None:
-    """Refuse what can be no folder to write into; nothing is left of the try.
+def check_folder_path(folder: Path, option: str) -> None:
+    """Check that a folder can be created and written to; the check leaves no files behind.
 
     Raises:
-        RunError: it says of which option it is.
+        RunError: if it cannot; the message names ``option``.
     """
     try:
-        remove_empty(make(folder))
+        remove_empty_folders(make_folders(folder))
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise RunError(f"{option}={folder} cannot be a folder: {reason}.") from None
+        raise RunError(f"{option}={folder} cannot be created: {reason}.") from None
 
 
-def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, the inmost first, as long as nothing is in them."""
-    with contextlib.suppress(OSError):  # something is in it: others write beside
+def remove_empty_folders(folders: Iterable[Path]) -> None:
+    """Remove folders, given innermost first, until one is not empty."""
+    with contextlib.suppress(OSError):  # not empty: another process writes there
         for folder in folders:
             folder.rmdir()
 
 
-def lock(folder: Path) -> IO[str]:
-    """Lock a folder until the returned file is closed or the process ends, however it ends.
+def lock_folder(folder: Path) -> IO[str]:
+    """Lock a folder until the returned file is closed or the process ends.
 
     Raises:
-        LockedError: another process has it.
+        LockedError: if another process holds the lock.
     """
     file = (folder / LOCK).open("w", encoding="utf-8")
     try:
@@ -84,32 +84,32 @@ def lock(folder: Path) -> IO[str]:
     return file
 
 
-def check_new(folder: Path, option: str) -> None:
-    """Refuse a folder in which something is, and what can be none.
+def check_new_folder(folder: Path, option: str) -> None:
+    """Check that a folder is empty or absent, and can be created.
 
     Raises:
-        RunError: it says of which option it is.
+        RunError: if not; the message names ``option``.
     """
-    check_place(folder, option)
+    check_folder_path(folder, option)
     if folder.is_dir() and any(folder.iterdir()):
         raise RunError(f"{option}={folder} is not empty: choose another folder, or remove it.")
 
 
 @contextlib.contextmanager
-def whole(folder: Path, *, beside: bool) -> Iterator[Path]:
-    """Give a folder to write into; it gets its name when all is written, or is removed.
+def atomic_folder(folder: Path, *, remove_stale: bool) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to ``folder`` on success and removed on failure.
 
     Args:
-        folder: Its name; nothing is there, or an empty folder.
-        beside: Whether what killed processes left in folders beside it is removed, too.
+        folder: The final path; absent or an empty folder.
+        remove_stale: Also remove temporary folders next to it that killed processes left behind.
     """
     building = folder.absolute().with_name(f".{folder.name}"[:200] + _BUILDING)
-    made = make(building)
-    for left in building.parent.glob(f".*{_BUILDING}") if beside else ():
-        with contextlib.suppress(LockedError), lock(left):  # or another process builds there
-            if left != building:
-                shutil.rmtree(left)
-    with lock(building):
+    created = make_folders(building)
+    for stale in building.parent.glob(f".*{_BUILDING}") if remove_stale else ():
+        with contextlib.suppress(LockedError), lock_folder(stale):  # locked: still being written
+            if stale != building:
+                shutil.rmtree(stale)
+    with lock_folder(building):
         try:
             for entry in {*building.iterdir()} - {building / LOCK}:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -118,5 +118,5 @@ def whole(folder: Path, *, beside: bool) -> Iterator[Path]:
             os.rename(building, folder)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
-            remove_empty(made[1:])
+            remove_empty_folders(created[1:])
             raise

@@ -1,4 +1,4 @@
-"""What this machine is, as far as it decides latencies."""
+"""Properties of this machine that affect latencies, and the resources it may use."""
 
 import hashlib
 import math
@@ -17,12 +17,12 @@ _UNKNOWN = "unknown"
 
 
 def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, Any]:
-    """Return CPU, its features, cores, clock governor and system."""
-    facts = _first_core(cpuinfo)
-    flags = sorted((facts.get("flags") or facts.get("Features") or "").split())
+    """Return the CPU, its features, cores, clock governor and operating system."""
+    core = _first_core(cpuinfo)
+    flags = sorted((core.get("flags") or core.get("Features") or "").split())
     names = ("model name", "vendor_id", "cpu family", "model", "stepping", "CPU part")
     return {
-        "cpu": " ".join(f"{name}={facts[name]}" for name in names if name in facts) or _UNKNOWN,
+        "cpu": " ".join(f"{name}={core[name]}" for name in names if name in core) or _UNKNOWN,
         "flags": flags,
         "flags_digest": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16],
         "cores": os.cpu_count(),
@@ -35,7 +35,7 @@ def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, 
 def memory_bytes(
     meminfo: Path = _MEMINFO, membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS
 ) -> int:
-    """Return the memory that this process may use: the machine's, or its control group's limit."""
+    """Return the memory in bytes available to this process, with control group limits."""
     line = next(s for s in meminfo.read_text().splitlines() if s.startswith("MemTotal:"))
     limits = [int(line.split()[1]) * 1024]
     for folder in _folders("memory", membership, groups):
@@ -45,19 +45,19 @@ def memory_bytes(
     return min(limits)
 
 
-def cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
-    """Return how many cores this process may use at once, by its affinity and control group."""
+def available_cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
+    """Return the number of cores available to this process, by affinity and control group."""
     limits = [len(os.sched_getaffinity(0))]
     for folder in _folders("cpu", membership, groups):
-        said = _text(folder / "cpu.max").split()
-        said = said or [_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-        if len(said) == 2 and all(text.isdigit() for text in said) and int(said[1]):
-            limits.append(max(1, math.ceil(int(said[0]) / int(said[1]))))
+        quota = _text(folder / "cpu.max").split()
+        quota = quota or [_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        if len(quota) == 2 and all(text.isdigit() for text in quota) and int(quota[1]):
+            limits.append(max(1, math.ceil(int(quota[0]) / int(quota[1]))))
     return min(limits)
 
 
 def _folders(controller: str, membership: Path, groups: Path) -> Iterator[Path]:
-    """Yield the control group of this process, and all above, whose limits hold as well."""
+    """Yield the control group folders of this process and their parents; all limits apply."""
     for entry in membership.read_text().splitlines() if membership.is_file() else []:
         _, controllers, name = entry.split(":", 2)
         # Version 2 has one tree for all controllers.
@@ -74,8 +74,8 @@ def _text(path: Path) -> str:
 def _first_core(cpuinfo: Path) -> dict[str, str]:
     if not cpuinfo.is_file():
         return {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    return found
+        fields.setdefault(name.strip(), value.strip())
+    return fields

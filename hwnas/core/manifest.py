@@ -1,4 +1,4 @@
-"""The manifest of a run: what was asked for, and what it came to."""
+"""The manifest of a run: its options, digests, versions and results."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -10,10 +10,10 @@ from hwnas.core.quantity import QuantityRow
 from hwnas.core.schema import OPEN, Count, NumberBounds, SchemaError
 from hwnas.core.typed_files import read_json
 
-FORMAT = 2  #: of manifests that are written; those of the first edition say none
+FORMAT = 2
 Row = dict[str, Any]
 
-_Names = Annotated[list[str], NumberBounds(most=1000)]
+_Names = Annotated[list[str], NumberBounds(maximum=1000)]
 
 
 class _NamedOption(TypedDict):
@@ -55,7 +55,7 @@ class _Benchmark(TypedDict, total=False):
 
 
 class ManifestOptions(TypedDict, total=False):
-    """Options that are read again; there are more, which come and go."""
+    """The options that are read back; manifests contain all options."""
 
     target: Annotated[_Target, OPEN]
     budget: dict[str, float | str | None]
@@ -76,7 +76,7 @@ class ManifestOptions(TypedDict, total=False):
 
 
 class FinetuningRecord(TypedDict):
-    """How the members of a front were made ready."""
+    """How the members of a front were fine-tuned."""
 
     epochs: Count
     rate: float | None
@@ -84,25 +84,25 @@ class FinetuningRecord(TypedDict):
     max_int8_drop: float
     teacher: str | None
     finished: dict[str, QuantityRow]
-    hurried: NotRequired[list[str]]  #: ids that there was no time to train for int8
+    hurried: NotRequired[list[str]]  #: ids without int8 training, because time ran out
 
 
 class TableFacts(TypedDict):
-    """Which latency table was read, and what is foreign about it."""
+    """The latency table of a search, and how its machine differs from this one."""
 
     path: str
     foreign: str | None
 
 
 class TargetRecord(TypedDict):
-    """What a manifest says of one of several targets."""
+    """The record of one of several targets."""
 
     config: Annotated[ManifestOptions, OPEN]
     latency_table: NotRequired[TableFacts | None]
 
 
 class SplitSizes(TypedDict):
-    """How many images each split has."""
+    """Number of images of each split."""
 
     train: Count
     validation: Count
@@ -112,8 +112,8 @@ class SplitSizes(TypedDict):
 class Manifest(TypedDict):
     """``manifest.json``."""
 
-    format: NotRequired[int]
-    verb: NotRequired[str]  #: before there were several, runs were searches
+    format: int
+    verb: str
     status: NotRequired[str]
     arguments: list[str]
     command: NotRequired[str]
@@ -125,20 +125,17 @@ class Manifest(TypedDict):
     versions: NotRequired[dict[str, str]]
     n_genotypes: NotRequired[int]
     task: NotRequired[Annotated[_Task, OPEN]]
-    classes: NotRequired[list[str]]  #: of the first edition, which had no other task
     images: NotRequired[SplitSizes]
     latency_table: NotRequired[TableFacts | None]
     objectives: NotRequired[_Names]
     targets: NotRequired[dict[str, TargetRecord]]
-    part_of: NotRequired[str]  #: a search for several targets
+    part_of: NotRequired[str]  #: folder of the search for several targets
     own: NotRequired[dict[str, str]]
     finishing: NotRequired[FinetuningRecord]
-    unverified: NotRequired[
-        dict[str, dict[str, str]]
-    ]  #: why networks could not be verified, by target and id
-    finishing_s: NotRequired[
-        Annotated[float, NumberBounds(0)]
-    ]  #: that it took by now, however often resumed; all it may, where too little was left of it
+    #: reasons why networks could not be verified, by target and id
+    unverified: NotRequired[dict[str, dict[str, str]]]
+    #: seconds of fine-tuning in all; ``finish.minutes`` if the remaining time was too short
+    finishing_s: NotRequired[Annotated[float, NumberBounds(0)]]
     baseline: NotRequired[dict[str, Any]]
     n_candidates: NotRequired[Count]
     n_distinct: NotRequired[Count]
@@ -154,8 +151,8 @@ class Manifest(TypedDict):
     machine: NotRequired[dict[str, Any]]
 
 
-#: What a search must say, by what finds accuracies.
-_SEARCHED = ("n_trials", "seed", "budget", "sampler")
+#: Required options of a search: of all searches, and of those in search spaces.
+_OF_SEARCH = ("n_trials", "seed", "budget", "sampler")
 _IN_SPACES = ("target", "dataset", "cost", "search_space")
 
 
@@ -164,52 +161,55 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
 
     Args:
         path: The folder.
-        option: By which the user named it.
+        option: Option that named the folder, for messages.
 
     Raises:
-        RunError: the folder is not a run's, its manifest is damaged, or of a newer version.
+        RunError: if the folder is not a run, or its manifest is corrupt or of another format.
     """
     called = f"{option}={path}: manifest.json"
     try:
-        found = read_json(Manifest, path / "manifest.json", RunError, called, newest=FORMAT)
-        _check_search(found)
+        manifest = read_json(
+            Manifest, path / "manifest.json", RunError, called, newest=FORMAT, oldest=FORMAT
+        )
+        _check_search(manifest)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
+        raise RunError(f"{option}={path} is not a run: it has no manifest.json.") from None
     except SchemaError as problem:
         raise RunError(f"{called} cannot be read: {problem}.") from None
-    return found
+    return manifest
 
 
-def without_front(path: Path) -> RunError:
-    """Return what is wrong with the run of a search that has no front, and what cures it."""
-    found = read_manifest(path, "run")
-    status = found.get("status", "running")
+def missing_front_error(path: Path) -> RunError:
+    """Return the error for a search without a front, with the command that fixes it."""
+    manifest = read_manifest(path, "run")
+    status = manifest.get("status", "running")
     if status in ("running", "finished"):
-        whole = path.parent if "part_of" in found else path
+        folder = path.parent if "part_of" in manifest else path
         return RunError(
             f"run={path} has no front yet. Finish it with: "
-            f"python -m hwnas search {shlex.quote(f'run.resume={whole}')}"
+            f"python -m hwnas search {shlex.quote(f'run.resume={folder}')}"
         )
-    return RunError(f"run={path} ended without a front: {status}. Search anew, with other limits.")
+    return RunError(
+        f"run={path} ended without a front: {status}. Start a new search with other limits."
+    )
 
 
-def _check_search(found: Manifest) -> None:
-    """Refuse the manifest of a search that lacks what every search says."""
-    if found.setdefault("verb", "search") != "search":
+def _check_search(manifest: Manifest) -> None:
+    """Check that the manifest of a search has all required fields."""
+    if manifest["verb"] != "search":
         return
-    found.setdefault("status", "running")
-    config = found.get("config")
+    config = manifest.get("config")
     if config is None:
         raise SchemaError("'config' is missing")
-    several = found.get("targets", {})
+    targets = manifest.get("targets", {})
     if config.get("accuracy") == "table":
-        _require(config, [*_SEARCHED, "table"], "config")
+        _require(config, [*_OF_SEARCH, "table"], "config")
         _require(config["table"], ["path", "accuracy", "costs"], "config.table")
     else:
-        _require(config, [*_SEARCHED, *_IN_SPACES], "config")
-    for name, own in several.items():
-        _require(own["config"], ["target", "budget"], f"targets.{name}.config")
-    if several and "objectives" not in found:
+        _require(config, [*_OF_SEARCH, *_IN_SPACES], "config")
+    for name, record in targets.items():
+        _require(record["config"], ["target", "budget"], f"targets.{name}.config")
+    if targets and "objectives" not in manifest:
         raise SchemaError("'objectives' is missing")
 
 
@@ -219,7 +219,6 @@ def _require(content: Mapping[str, object], names: Iterable[str], at: str) -> No
             raise SchemaError(f"'{at}.{name}' is missing")
 
 
-def weights_of(manifest: Mapping[str, Any]) -> str:
-    """Return what scored candidates in a search (``accuracy=...``), by its manifest."""
-    said = manifest.get("config", {}).get("accuracy")
-    return str(said or "supernet")  # earlier versions had nothing else, and did not record it
+def accuracy_source(manifest: Mapping[str, Any]) -> str:
+    """Return the option ``accuracy`` of a search: ``supernet``, ``trained`` or ``table``."""
+    return str(manifest.get("config", {}).get("accuracy") or "supernet")

@@ -1,7 +1,7 @@
-"""Which numbers an option may be: said where it is declared, checked whenever it is set.
+"""Allowed ranges of numeric options, iteration over option schemas, and fingerprints.
 
-An interval is written as messages show it: ``[0, 1)`` holds 0 and not 1. ``nan`` and ``inf`` lie in
-none.
+Ranges are written as in messages: ``[0, 1)`` contains 0 and not 1. No range contains ``nan`` or
+``inf``.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _KEY = "interval"
-SEED = "[0, 4294967295]"  #: what random generators take
+SEED = "[0, 4294967295]"  #: range of seeds of random generators
 
 
 @dataclass(frozen=True)
 class AllowedRange:
-    """Numbers between two, and why there are no larger ones."""
+    """A range of numbers, with the reason for its upper end."""
 
     text: str
-    why: str = ""
+    reason: str = ""
 
     def __contains__(self, number: float) -> bool:
         low, high = (float(end) for end in self.text[1:-1].split(","))
@@ -37,61 +37,62 @@ class AllowedRange:
         return self.text.replace("_", "")
 
 
-def limits(interval: str, why: str = "") -> dict[str, AllowedRange]:
-    """Return the metadata of a field whose numbers lie in an interval."""
-    return {_KEY: AllowedRange(interval, why)}
+def limits(text: str, reason: str = "") -> dict[str, AllowedRange]:
+    """Return the metadata of a field with an allowed range."""
+    return {_KEY: AllowedRange(text, reason)}
 
 
-def within(interval: str, default: Any, why: str = "") -> Any:
-    """Return a field of a dataclass whose numbers lie in an interval.
+def bounded(text: str, default: Any, reason: str = "") -> Any:
+    """Return a dataclass field with an allowed range.
 
     Args:
-        interval: As ``[0, 1)``.
-        default: Of the field.
-        why: It ends where it does; said to those who want more.
+        text: The range, for example ``[0, 1)``.
+        default: Default of the field.
+        reason: Reason for the upper end, added to the message about larger values.
     """
-    return field(default=default, metadata=limits(interval, why))
+    return field(default=default, metadata=limits(text, reason))
 
 
-def interval_of(declared: "Field[Any]") -> AllowedRange | None:
-    """Return the interval of a field, if it has one."""
-    found: AllowedRange | None = declared.metadata.get(_KEY)
-    return found
+def allowed_range(declared: "Field[Any]") -> AllowedRange | None:
+    """Return the allowed range of a field; ``None`` if it has none."""
+    interval: AllowedRange | None = declared.metadata.get(_KEY)
+    return interval
 
 
 def check_bounds(options: Any, prefix: str = "") -> None:
-    """Refuse options that lie beyond their intervals.
+    """Check that all options of a dataclass are in their ranges.
 
     Args:
-        options: A dataclass.
-        prefix: Of their names.
+        options: A dataclass instance.
+        prefix: Prefix of the option names in messages.
 
     Raises:
-        ConfigError: it says which, what it is and what it may be.
+        ConfigError: if an option is out of its range.
     """
     for declared in fields(options):
-        interval = interval_of(declared)
+        interval = allowed_range(declared)
         if interval is None:
             continue
         for name, number in _numbers(f"{prefix}{declared.name}", getattr(options, declared.name)):
             if number not in interval:
-                raise ConfigError(refusal(name, number, declared))
+                raise ConfigError(range_message(name, number, declared))
 
 
-def refusal(name: str, value: object, declared: "Field[Any]") -> str:
-    """Return why an option of a number is refused."""
-    interval = interval_of(declared)
+def range_message(name: str, value: object, declared: "Field[Any]") -> str:
+    """Return the error message for a numeric option out of its range."""
+    interval = allowed_range(declared)
     assert interval is not None
     is_large = isinstance(value, int | float) and value > 1
-    why = f": {interval.why}" if is_large and interval.why else ""
-    return f"{name} must be {words(declared)}, got {repr(value) if value == '' else value}{why}."
+    reason = f": {interval.reason}" if is_large and interval.reason else ""
+    shown = repr(value) if value == "" else value
+    return f"{name} must be {describe_range(declared)}, got {shown}{reason}."
 
 
-def words(declared: "Field[Any]") -> str:
-    """Return what the numbers of a field are, in words."""
+def describe_range(declared: "Field[Any]") -> str:
+    """Return the type and range of a numeric field as text."""
     kind = "whole number" if _holds(declared.type, int) else "number"
     several = typing.get_origin(declared.type) in (list, dict)
-    return f"{f'{kind}s, each' if several else f'a {kind}'} in {interval_of(declared)}"
+    return f"{f'{kind}s, each' if several else f'a {kind}'} in {allowed_range(declared)}"
 
 
 def _holds(hint: Any, kind: type) -> bool:
@@ -99,7 +100,7 @@ def _holds(hint: Any, kind: type) -> bool:
 
 
 def is_numeric(hint: Any) -> bool:
-    """Return whether a field of that type holds numbers."""
+    """Return True if a type is numeric or contains numbers."""
     return _holds(hint, int) or _holds(hint, float)
 
 
@@ -112,63 +113,58 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-# The options of a verb, as its schema declares them.
-
-
 @dataclass(frozen=True)
 class Option:
-    """A value that a schema declares."""
+    """An option declared by a schema."""
 
     name: str  #: dotted
-    hint: Any  #: its type
-    default: Any  #: ``None`` where it has none
+    hint: Any  #: type
+    default: Any  #: ``None`` if it has none
     field: "dataclasses.Field[Any]"
 
 
-def declared(schema: type, prefix: str = "") -> Iterator[Option]:
-    """Yield the options of a schema and of those within it."""
+def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
+    """Yield the options of a schema and of its nested schemas."""
     for entry in dataclasses.fields(schema):
         name = f"{prefix}{entry.name}"
-        part = _part(entry.type)
-        if part is not None:
-            yield from declared(part, f"{name}.")
+        nested = _nested_schema(entry.type)
+        if nested is not None:
+            yield from iter_options(nested, f"{name}.")
         else:
             factory = entry.default_factory
             default = entry.default if factory is dataclasses.MISSING else factory()
-            known = None if default is dataclasses.MISSING else default
-            yield Option(name, entry.type, known, entry)
+            default = None if default is dataclasses.MISSING else default
+            yield Option(name, entry.type, default, entry)
 
 
-def options(schema: type) -> list[tuple[str, Any]]:
-    """Return the dotted names of a schema's values with their defaults."""
-    return [(option.name, option.default) for option in declared(schema)]
+def option_defaults(schema: type) -> list[tuple[str, Any]]:
+    """Return the dotted names of a schema's options with their defaults."""
+    return [(option.name, option.default) for option in iter_options(schema)]
 
 
-def _part(hint: Any) -> type | None:
-    """Return the schema that a field holds, if it holds one, optional or not."""
+def _nested_schema(hint: Any) -> type | None:
+    """Return the dataclass of a field type such as ``Schema | None``, if there is one."""
     candidates = [hint, *typing.get_args(hint)]
     return next(
         (c for c in candidates if isinstance(c, type) and dataclasses.is_dataclass(c)), None
     )
 
 
-# What decides an outcome, as digests: equal ones let a run go on and a supernet be used again.
-
-#: Metadata of an option that came when there were runs already: where it says the default, it
-#: decides what was decided without it.
-LATER = {"later": True}
+#: Metadata of an option added after the first release: it is left out of fingerprints while it has
+#: its default, so that older runs can be resumed.
+ADDED_AFTER_RELEASE = {"added_after_release": True}
 
 
-def decisive(options: "DataclassInstance") -> dict[str, Any]:
-    """Return options by name, without those that came later and say the default."""
+def fingerprint_options(options: "DataclassInstance") -> dict[str, Any]:
+    """Return the options that enter digests: all but later additions at their defaults."""
     values = asdict(options)
-    later = [field for field in fields(options) if field.metadata.get("later")]
-    unsaid = {field.name for field in later if values[field.name] == _default(field)}
-    return {name: value for name, value in values.items() if name not in unsaid}
+    later = [f for f in fields(options) if f.metadata.get("added_after_release")]
+    omitted = {f.name for f in later if values[f.name] == _default(f)}
+    return {name: value for name, value in values.items() if name not in omitted}
 
 
 def digest(content: Any) -> str:
-    """Return sixteen hex digits that are equal for equal content."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of JSON content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,16 +1,16 @@
-"""Where the content (``conf/``, ``search_spaces/``, ``latency_tables/``) is."""
+"""The version, and the location of ``conf/``, ``search_spaces/`` and ``latency_tables/``."""
 
 from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
 _PACKAGED = _HERE / "_content"
 
-#: The folder that holds the content: inside an installed wheel, else the checkout.
+#: The folder of the content: inside the package if installed from a wheel, else the checkout.
 ROOT = _PACKAGED if _PACKAGED.is_dir() else _HERE.parent
 
 
 def entries(folder: Path) -> dict[str, str]:
-    """Return the names of the YAML files in ``folder`` with the first comment line of each."""
+    """Return the first comment line of each YAML file in a folder, by file name."""
     return {path.stem: _first_comment(path) for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -20,7 +20,5 @@ def _first_comment(path: Path) -> str:
             return line.removeprefix("# ").strip()
     return ""
 
-
-# The version of this package.
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Which points are on the Pareto front, and how much they dominate."""
+"""Pareto dominance, fronts and quality indicators."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar, final
@@ -14,25 +14,27 @@ Item = TypeVar("Item")
 
 @final
 class ParetoFront(Generic[Item]):
-    """What no other dominates of all that was added, in the order in which it came.
+    """The non-dominated items of all items added, in order of addition.
 
-    Of equals, the one that came first is a member.
+    Of items with equal points, only the first is a member.
 
     Args:
-        maximise: Which objectives are to be maximised; the others are to be minimised.
+        maximise: For each objective, True to maximise it and False to minimise it.
     """
 
     def __init__(self, maximise: Sequence[bool]):
         self._maximise = list(maximise)
         self.members: list[Item] = []
-        self.points: Array = np.zeros((0, len(self._maximise)))  #: theirs, ``(n, objectives)``
+        self.points: Array = np.zeros(
+            (0, len(self._maximise))
+        )  #: of the members, ``(n, objectives)``
 
     def add(self, items: Sequence[Item], points: Points) -> list[Item]:
-        """Take items in; return the members that leave.
+        """Add items; return the former members that are now dominated.
 
         Args:
-            items: What becomes a member unless it is dominated.
-            points: Their objectives ``(len(items), objectives)``.
+            items: New items.
+            points: Their objective values, ``(len(items), objectives)``.
         """
         together, n_before = [*self.members, *items], len(self.members)
         values = np.vstack([self.points, np.reshape(points, (len(items), len(self._maximise)))])
@@ -42,15 +44,15 @@ class ParetoFront(Generic[Item]):
         return [together[i] for i in np.flatnonzero(~mask[:n_before])]
 
     def dominates(self, points: Points) -> NDArray[np.bool_]:
-        """Return which points ``(n, objectives)`` would be no members: one is nowhere worse."""
-        asked = np.reshape(points, (len(points), 1, len(self._maximise)))
-        return np.asarray(no_worse(self.points, asked, self._maximise).any(axis=1))
+        """Return a mask of the points ``(n, objectives)`` that a member dominates or equals."""
+        others = np.reshape(points, (len(points), 1, len(self._maximise)))
+        return np.asarray(no_worse(self.points, others, self._maximise).any(axis=1))
 
 
 def no_worse(first: Array, second: Array, maximise: Sequence[bool]) -> NDArray[np.bool_]:
-    """Return which points ``(..., objectives)`` are in no objective worse than others: broadcast.
+    """Return a mask of the points in ``first`` that dominate or equal those in ``second``.
 
-    Such a point dominates the other one, or equals it.
+    Both have the shape ``(..., objectives)`` and are broadcast.
     """
     sign = np.where(maximise, -1.0, 1.0)
     return np.asarray((first * sign <= second * sign).all(axis=-1))
@@ -59,7 +61,7 @@ def no_worse(first: Array, second: Array, maximise: Sequence[bool]) -> NDArray[n
 def non_dominated(
     points: Array, maximise: Sequence[bool], *, keep_equal: bool = False
 ) -> NDArray[np.bool_]:
-    """Return which rows of ``points`` ``(n, objectives)`` no other row dominates.
+    """Return a mask of the non-dominated rows of ``points`` ``(n, objectives)``.
 
     Of equal rows the first is kept, or all of them with ``keep_equal``.
     """
@@ -78,51 +80,50 @@ def hypervolume(points: Array, reference: Sequence[float], maximise: Sequence[bo
 
 
 def igd_plus(points: Array, target: Array) -> float:
-    """Return IGD+: how far, on the mean, a target set is from being weakly dominated by ``points``.
+    """Return IGD+, the mean distance of a target set from being weakly dominated by ``points``.
 
-    Both are to be minimised. Source: Ishibuchi et al., "Modified distance calculation in
-    generational distance and inverted generational distance", 2015,
-    https://doi.org/10.1007/978-3-319-15892-1_8.
+    Both are minimised. Source: Ishibuchi et al., "Modified distance calculation in generational
+    distance and inverted generational distance", 2015, https://doi.org/10.1007/978-3-319-15892-1_8.
     """
     return float(moocore.igd_plus(points, ref=target))
 
 
 def epsilon_additive(points: Array, target: Array) -> float:
-    """Return how far ``points``, to be minimised, must be moved to weakly dominate a target set.
+    """Return the additive epsilon indicator: the shift for ``points`` to dominate a target set.
 
-    Source: Zitzler et al., "Performance assessment of multiobjective optimizers", 2003,
-    https://doi.org/10.1109/TEVC.2003.810758.
+    Both are minimised. Source: Zitzler et al., "Performance assessment of multiobjective
+    optimizers", 2003, https://doi.org/10.1109/TEVC.2003.810758.
     """
     return float(moocore.epsilon_additive(points, ref=target))
 
 
 def epsilon_multiplicative(points: Array, target: Array, maximise: Sequence[bool]) -> float:
-    """Return by which factor positive ``points`` must be better to weakly dominate a target set.
+    """Return the multiplicative epsilon indicator of positive ``points`` and a target set.
 
-    Source: as ``epsilon_additive``.
+    Source: see ``epsilon_additive``.
     """
     return float(moocore.epsilon_mult(points, ref=target, maximise=list(maximise)))
 
 
 def r2(points: Array) -> float:
-    """Return R2 of ``points`` of two non-negative objectives, to be minimised towards 0.
+    """Return the R2 indicator of ``points`` of two non-negative objectives, both minimised.
 
-    The weighted Tchebycheff distance to 0 of the nearest point, on the mean over all weights
+    It is the weighted Tchebycheff distance of the nearest point to 0, averaged over all weights
     ``(w, 1 - w)``. Source: Schäpermeier and Kerschke, "R2 v2", 2025,
     https://arxiv.org/abs/2407.01504.
     """
     return float(moocore.r2_exact(points, ref=np.zeros(2)))
 
 
-def attained(points: Array, sets: Array, percentiles: Sequence[float]) -> Array:
-    """Return the points of attainment surfaces, to be minimised, with the percentile of each.
+def attainment_surfaces(points: Array, sets: Array, percentiles: Sequence[float]) -> Array:
+    """Return the points of attainment surfaces (minimised) with the percentile of each.
 
-    A point of the 25 % surface was reached or dominated by a quarter of the sets, or a little more.
+    At least a quarter of the sets reach or dominate a point of the 25 % surface.
 
     Args:
-        points: Of all sets, ``(n, 2 or 3)``.
-        sets: The number of the set of each point.
-        percentiles: Which surfaces.
+        points: Points of all sets, ``(n, 2 or 3)``.
+        sets: Index of the set of each point, ``(n,)``.
+        percentiles: Percentiles of the surfaces.
 
     Source: Fonseca et al., "On the computation of the empirical attainment function", 2011,
     https://doi.org/10.1007/978-3-642-19893-9_8.

@@ -1,4 +1,4 @@
-"""Settings of processes that make training on CPUs faster; results are not changed by them."""
+"""Process settings that speed up CPU training without changing results, and clean processes."""
 
 import contextlib
 import ctypes
@@ -18,22 +18,21 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's mall
 _MIB = 1 << 20
 
 
-def tune() -> None:
-    """Set how threads wait and how freed memory is kept; call it before torch is imported.
+def tune_process() -> None:
+    """Configure thread waiting and memory reuse; call it before torch is imported.
 
-    Threads of GNU OpenMP spin while they wait for others: where another process wants a core, a
-    step of training took several times as long as with a short spin, which costs little otherwise.
-    glibc gives large buffers back to the system as soon as they are free, and the next layer has to
-    fault them in again; keeping them spares those faults. Figures: ``benchmarks/README.md``.
-    numpy and scipy only see small matrices here, for which one thread is fastest, and rounds alike
-    on any number of cores.
+    GNU OpenMP threads spin while they wait. If another process needs the core, a training step
+    takes several times as long as with a short spin, which costs little otherwise. glibc returns
+    large freed buffers to the system, so the next layer causes page faults again; keeping the
+    buffers avoids them. Measurements: ``benchmarks/README.md``. numpy and scipy process only small
+    matrices here: one thread is fastest, and rounding does not depend on the number of cores.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc: another allocator, with habits of its own
+    if mallopt is None:  # not glibc
         return
-    # Older glibc refuses thresholds above 32 MiB, which does no harm.
+    # Older versions of glibc ignore thresholds above 32 MiB.
     mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)
     mallopt(_M_MMAP_THRESHOLD, 1024 * _MIB)
     mallopt(_M_TRIM_THRESHOLD, 1024 * _MIB)
@@ -41,10 +40,10 @@ def tune() -> None:
 
 
 @contextlib.contextmanager
-def shared_by(n: int) -> Iterator[None]:
-    """Have ``n`` processes, which are started meanwhile, take every core once together."""
-    before = os.environ.get("OMP_NUM_THREADS")  # read by libraries when they are loaded
-    os.environ["OMP_NUM_THREADS"] = before or str(max(1, machine.cores() // n))
+def split_cores(n: int) -> Iterator[None]:
+    """Divide the cores among ``n`` processes that are started in this context."""
+    before = os.environ.get("OMP_NUM_THREADS")  # libraries read it when they are loaded
+    os.environ["OMP_NUM_THREADS"] = before or str(max(1, machine.available_cores() // n))
     try:
         yield
     finally:
@@ -53,7 +52,7 @@ def shared_by(n: int) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Have this process end when the one that started it does, also if that is killed."""
+    """End this process when its parent ends, even if the parent is killed."""
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
@@ -64,20 +63,18 @@ def _follow_parent() -> None:
     os._exit(1)
 
 
-# Processes of our own: fresh interpreters that know nothing of the program that starts them.
+# Worker processes that do not import the main module.
 #
-# Threads and locks don't survive a fork, and ``multiprocessing``'s own fresh interpreters import
-# the
-# main module again: a user's script without ``if __name__ == "__main__":`` would run from its
-# start.
+# Threads and locks do not survive a fork, and the spawn context of ``multiprocessing`` imports the
+# main module again: a user's script without ``if __name__ == "__main__":`` would run twice.
 
 _MAIN = "__main__"
-_hidden = threading.RLock()
+_lock = threading.RLock()
 
 
 @final
-class _Fresh(SpawnProcess):
-    """A process whose target and arguments are of modules that it imports, not of the main one."""
+class _CleanProcess(SpawnProcess):
+    """A spawned process whose target and arguments come from imported modules."""
 
     def start(self) -> None:
         with _without_main():
@@ -85,16 +82,16 @@ class _Fresh(SpawnProcess):
 
 
 @final
-class Context(SpawnContext):
-    """What ``multiprocessing`` calls a context: where processes, queues and pipes come from."""
+class CleanSpawnContext(SpawnContext):
+    """A ``multiprocessing`` context whose processes do not import the main module."""
 
-    Process = _Fresh
+    Process = _CleanProcess
 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Hide the main module: what tells the other process which it is looks it up here."""
-    with _hidden:
+    """Hide the main module, which ``multiprocessing`` would tell the new process to import."""
+    with _lock:
         before, sys.modules[_MAIN] = sys.modules[_MAIN], ModuleType(_MAIN)
         try:
             yield

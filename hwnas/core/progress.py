@@ -1,4 +1,4 @@
-"""How long phases report that they advance; the shell decides what is shown."""
+"""Progress reports of long phases, and a periodic timer."""
 
 import contextlib
 import math
@@ -9,45 +9,43 @@ from typing import Protocol, final
 
 
 class Progress(Protocol):
-    """Opens one bar a phase."""
+    """Shows the progress of phases; the command line draws a bar for each."""
 
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a context that gives ``advance(n)``.
+        """Return a context manager that yields ``advance(n_steps)``.
 
         Args:
-            name: Of the phase.
-            total: Steps that it has.
-            done: What an earlier run finished of them.
-            left_s: Seconds after which it ends, finished or not.
+            name: Name of the phase.
+            total: Number of steps.
+            done: Steps that an earlier run finished.
+            remaining_s: Seconds after which the phase ends, finished or not.
         """
         ...
 
 
 @final
 class NullProgress:
-    """Shows nothing."""
+    """Progress that shows nothing."""
 
     @contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Give an ``advance`` that does nothing."""
+        """Yield an ``advance`` that does nothing."""
         yield lambda n: None
 
 
-# Does something every so often while other work goes on.
-
-EVERY_S = 15.0  # of work, what is spent is kept: as often as trainings are
+SAVE_INTERVAL_S = 15.0  #: seconds between two saved states of trainings and elapsed times
 
 
 @final
 class PeriodicTimer:
-    """Calls something from a thread of its own, until it is stopped or the process ends.
+    """Calls a function periodically in a background thread until it is stopped.
 
     Args:
-        act: What is called; one call that fails is let be, the next one may not.
+        act: The function; an exception is ignored, and the next call is made all the same.
         every_s: Seconds between two calls, and before the first.
     """
 
@@ -58,7 +56,7 @@ class PeriodicTimer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Call no more; a call that is under way ends first."""
+        """Stop after the current call."""
         self._stopped.set()
         self._thread.join()
 

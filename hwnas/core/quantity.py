@@ -1,4 +1,4 @@
-"""A figure: one number with its interval and its source."""
+"""Quantities: a value with its 95 % interval and its source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Literal, get_args
 QuantitySource = Literal["measured", "compiler-estimate", "table", "modelled"]
 SOURCES: tuple[QuantitySource, ...] = get_args(QuantitySource)
 Quantities = Mapping[str, "Quantity"]
-QuantityRow = tuple[float, QuantitySource, float | None, float | None]  #: as files have it
+QuantityRow = tuple[float, QuantitySource, float | None, float | None]  #: the form in files
 
-#: Standard deviations that 95 % of a normal distribution are within, on either side.
+#: Half-width of the central 95 % interval of a normal distribution, in standard deviations.
 NORMAL_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A value with its interval, where one is known, and where it comes from."""
+    """A value with its source and, if known, its 95 % interval."""
 
     value: float
     source: QuantitySource
@@ -24,23 +24,23 @@ class Quantity:
 
     @property
     def upper(self) -> float:
-        """The end of the interval that an upper limit is held against."""
+        """The upper end of the interval, which is compared with upper limits."""
         return self.value if self.high is None else self.high
 
     @property
     def lower(self) -> float:
-        """The end of the interval that a lower limit is held against."""
+        """The lower end of the interval, which is compared with lower limits."""
         return self.value if self.low is None else self.low
 
     @property
     def std(self) -> float:
-        """The standard deviation that an interval of 95 % says; 0 where there is none."""
+        """The standard deviation implied by the interval; 0 without an interval."""
         if self.low is None or self.high is None:
             return 0.0
         return (self.high - self.low) / (2 * NORMAL_95)
 
     def columns(self, name: str) -> dict[str, float | str | None]:
-        """Return the figure as columns ``name``, ``name_low``, ``name_high``, ``name_source``."""
+        """Return the quantity as columns ``name``, ``name_low``, ``name_high``, ``name_source``."""
         return {
             name: self.value,
             f"{name}_low": self.low,
@@ -49,10 +49,10 @@ class Quantity:
         }
 
     def to_json(self) -> list[float | str | None]:
-        """Return the figure as a JSON list."""
+        """Return the quantity as a JSON list."""
         return [self.value, self.source, self.low, self.high]
 
 
-def figures_of(rows: Mapping[str, QuantityRow]) -> dict[str, Quantity]:
-    """Return figures by name, of what ``Figure.to_json`` says of each."""
+def quantities_from_json(rows: Mapping[str, QuantityRow]) -> dict[str, Quantity]:
+    """Return quantities by name from the form of ``Quantity.to_json``."""
     return {name: Quantity(*values) for name, values in rows.items()}

@@ -1,4 +1,4 @@
-"""Candidates and the run folder: the only place that reads or writes run files."""
+"""Run folders: creation, locking, resuming and atomic writing."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 from hwnas.core import database, files
 from hwnas.core.errors import HwnasError, RunError
 from hwnas.core.manifest import FORMAT, Manifest, read_manifest
-from hwnas.core.typed_files import as_json
+from hwnas.core.typed_files import to_json_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,37 +27,37 @@ Row = dict[str, Any]
 
 @final
 class RunFolder:
-    """One folder of results, which one process at a time may write."""
+    """A folder of results, written by one process at a time."""
 
     def __init__(self, path: Path):
         self.path = path
         self._lock: IO[str] | None = None
-        self._made: list[Path] = []
+        self._created: list[Path] = []
 
     @property
     def study(self) -> Path:
-        """The Optuna study."""
+        """Path of the Optuna study."""
         return self.path / "study.db"
 
     def create(self, option: str = "run.dir") -> None:
-        """Make the folder and lock it.
+        """Create the folder and lock it.
 
         Args:
-            option: By which the user named it.
+            option: Option that named the folder, for messages.
 
         Raises:
-            RunError: it holds a run already, or another process works in it.
+            RunError: if it already contains a run, or another process has locked it.
         """
-        files.check_place(self.path, option)
-        self._made = files.make(self.path)
-        self._lock = files.lock(self.path)
+        files.check_folder_path(self.path, option)
+        self._created = files.make_folders(self.path)
+        self._lock = files.lock_folder(self.path)
         if (self.path / "manifest.json").exists():
             try:
                 verb = read_manifest(self.path, "run.dir")["verb"]
             finally:
                 self.close()
             raise RunError(
-                f"{self.path} holds a run already. Continue it with: python -m hwnas {verb} "
+                f"{self.path} already contains a run. Resume it with: python -m hwnas {verb} "
                 f"{shlex.quote(f'run.resume={self.path}')}   or choose another run.dir."
             )
 
@@ -65,27 +65,27 @@ class RunFolder:
         """Lock an existing run and return its manifest.
 
         Raises:
-            RunError: it is not a run, or another process works in it.
+            RunError: if it is not a run, or another process has locked it.
         """
         manifest = read_manifest(self.path)
-        self._lock = files.lock(self.path)
+        self._lock = files.lock_folder(self.path)
         return manifest
 
     def close(self) -> None:
-        """Let others write; a folder that was made and in which nothing was begun is removed."""
+        """Release the lock; remove the folder if this process created it and it is empty."""
         if self._lock is None:
             return
         if [entry.name for entry in self.path.iterdir()] == [files.LOCK]:
             (self.path / files.LOCK).unlink()
-            files.remove_empty(self._made)
+            files.remove_empty_folders(self._created)
         self._lock.close()
         self._lock = None
 
-    def forget(self, *, refused: bool) -> None:
-        """Remove what a new run left that came to nothing.
+    def discard_if_empty(self, *, refused: bool) -> None:
+        """Remove the files of a new run that failed before it had results.
 
         Args:
-            refused: Whether nothing but a manifest counts as nothing, too.
+            refused: Also remove a manifest if it is the only file.
         """
         names = {entry.name for entry in self.path.iterdir()} - {files.LOCK}
         if names <= set(_STUDY) or (refused and names == {_MANIFEST}):
@@ -94,10 +94,10 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
-        return self.write_bytes(name, as_json(content))
+        return self.write_bytes(name, to_json_bytes(content))
 
     def write_csv(self, name: str, rows: Sequence[Row]) -> Path:
-        """Write rows of equal columns as CSV, atomically."""
+        """Write rows as CSV, atomically."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
         writer.writeheader()
@@ -110,18 +110,18 @@ class RunFolder:
         import pyarrow.parquet as pq
 
         sink = pa.BufferOutputStream()
-        pq.write_table(table_of(rows), sink)
+        pq.write_table(to_table(rows), sink)
         return self.write_bytes(name, sink.getvalue().to_pybytes())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
-        """Write a file atomically: it is the old or the new one at any moment."""
+        """Write a file atomically."""
         path = self.path / name
         files.write_file(path, content)
         return path
 
 
-def table_of(rows: Sequence[Row]) -> "pa.Table":
-    """Return rows as an Arrow table; a column that a row lacks is null there."""
+def to_table(rows: Sequence[Row]) -> "pa.Table":
+    """Return rows as an Arrow table; missing values are null."""
     import pyarrow as pa
 
     return pa.table({column: [row.get(column) for row in rows] for column in _columns(rows)})
@@ -131,35 +131,35 @@ def table_of(rows: Sequence[Row]) -> "pa.Table":
 def open_run_folder(
     verb: str, directory: str | None, resume: str | None, *, shared: bool = False
 ) -> Iterator[tuple[RunFolder, Row]]:
-    """Give the folder of a new run, or of one to be resumed with its manifest; close it after use.
+    """Yield the locked folder of a run and its manifest (empty for a new run).
 
     Args:
-        verb: What is run.
-        directory: Where a new run goes; default: ``runs/<verb>/<time>``.
-        resume: A run to be resumed.
-        shared: Whether others start the same run, perhaps at the same time on the same disk.
+        verb: Verb of the run.
+        directory: Folder of a new run; default: ``runs/<verb>/<time>``.
+        resume: Folder of a run to resume.
+        shared: True if other machines may start runs on the same disk at the same time.
     """
     folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = {**folder.reopen()} if resume else {}
     if "part_of" in earlier:
         folder.close()
-        whole = folder.path.absolute().parent
-        raise RunError(f"run.resume={folder.path} is part of {whole}: resume that.")
+        parent = folder.path.absolute().parent
+        raise RunError(f"run.resume={folder.path} is part of {parent}: resume {parent}.")
     if not resume:
         folder.create()
     try:
         yield folder, earlier
     except BaseException as error:
         if not resume:
-            folder.forget(refused=isinstance(error, HwnasError))
+            folder.discard_if_empty(refused=isinstance(error, HwnasError))
         raise
     finally:
         folder.close()
 
 
-def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
-    """Return what the manifest of every run begins with."""
-    public = database.public_arguments(arguments)
+def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
+    """Return the fields that manifests of all verbs have when a run starts."""
+    public = database.redact_arguments(arguments)
     return {
         "format": FORMAT,
         "verb": verb,
@@ -167,14 +167,8 @@ def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row
         "arguments": public,
         "command": f"python -m hwnas {verb} {shlex.join(public)}",
         "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
-        "config": plain(asdict(config)),
+        "config": database.redact_config(asdict(config)),
     }
-
-
-def plain(config: Row) -> Row:
-    """Return a configuration as it may be written into files."""
-    content: Row = database.public_config(config)
-    return content
 
 
 def check_resumed(
@@ -184,21 +178,21 @@ def check_resumed(
     n_trials: int,
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse to resume a run with other settings than it had.
+    """Check that a run is resumed with its own settings.
 
     Args:
-        earlier: The manifest of the run; empty: it is new.
+        earlier: The manifest of the run; empty for a new run.
         folder: The run.
-        digests: Of what decides the outcome, by name.
-        n_trials: How many there will be.
-        versions: Of the packages that decide it, where manifests record them: these count, not
-            their digest, which in earlier versions was of packages that a run did not use, too.
+        digests: Digests of the settings that affect the results, by name.
+        n_trials: Requested number of trials.
+        versions: Versions of the packages that affect the results, if the run recorded them.
+            They are compared instead of their digest.
 
     Raises:
-        RunError: what decides the outcome differs, or trials would be taken away.
+        RunError: if a setting differs, or the number of trials is smaller than before.
     """
-    known = earlier.get("versions", {})
-    same = bool(versions) and all(known.get(n) == v for n, v in (versions or {}).items())
+    recorded = earlier.get("versions", {})
+    same = bool(versions) and all(recorded.get(n) == v for n, v in (versions or {}).items())
     for name, digest in earlier.get("digests", {}).items():
         if same and name.rpartition(".")[2] == "versions":
             continue
@@ -206,30 +200,28 @@ def check_resumed(
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "
                 f"Resume with the same settings ({MAY_GROW}), or start a new run."
-                + WHY_DIFFERENT.get(name, "")
+                + DIFFERENCE_HINTS.get(name, "")
             )
-    recorded = earlier.get("config", {}).get("n_trials", 0)
-    if n_trials < recorded:
+    before = earlier.get("config", {}).get("n_trials", 0)
+    if n_trials < before:
         raise RunError(
-            f"run.resume={folder.path}: n_trials={n_trials} is below the {recorded} of the run; it "
-            "may only grow."
+            f"run.resume={folder.path}: n_trials={n_trials} is less than the run's {before}. Set "
+            f"n_trials={before} or more."
         )
 
 
-#: What is no reason to refuse a run that is resumed, or a study that is joined.
-MAY_GROW = "only n_trials, minutes, finish.minutes and finish.n_most may grow"
+#: Options that may change when a run is resumed or a study is joined.
+MAY_GROW = "only n_trials, minutes, finish.minutes and finish.n_most may be larger"
 
-#: By what differs, why it may though nothing else was said.
-WHY_DIFFERENT = {
-    "data": " On machines of other memory, images may be in memory here and streamed there: see "
-    "the line 'Decoded images', and say dataset.in_memory=true or false.",
-    "train": " Before December 2026, networks of the family mbconv were trained with "
-    "train.optimiser=sgd where nothing else was said.",
+#: Hints for messages about settings that differ without a change by the user, by digest.
+DIFFERENCE_HINTS = {
+    "data": " Images may be in memory on one machine and streamed on another: see the line "
+    "'Decoded images', and set dataset.in_memory to true or false."
 }
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:
-    """Return ``runs/<verb>/<time>``, which does not exist yet."""
+    """Return a path ``runs/<verb>/<time>`` that does not exist."""
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
     if shared:
         name += f"_{socket.gethostname()}-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Arrays of strangers, in files of numpy's (``.npz``), within bounds checked beforehand."""
+"""Reading of untrusted numpy archives (``.npz``) with a limit on their size."""
 
 import math
 import zipfile
@@ -11,56 +11,56 @@ from numpy.typing import NDArray
 
 from hwnas.core.safe_read import CorruptFileError
 
-MOST = 8 << 30  #: bytes of all arrays
+MAX_BYTES = 8 << 30  #: of all arrays together
 
 
-def read_npz(path: Path, names: Collection[str], most: int = MOST) -> dict[str, NDArray[Any]]:
-    """Return arrays by name; those that are not there are left out, others are not read.
+def read_npz(
+    path: Path, names: Collection[str], max_bytes: int = MAX_BYTES
+) -> dict[str, NDArray[Any]]:
+    """Return the named arrays of an archive; missing ones are left out.
 
     Args:
         path: The file.
-        names: Of the arrays.
-        most: Bytes that they may have together.
+        names: Names of the arrays; others are not read.
+        max_bytes: Limit on the size of the named arrays together.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        Damaged: it is no such file, or its arrays are larger than that.
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if it is not a valid archive, or its arrays are too large.
     """
     if path.exists() and not path.is_file():
-        raise CorruptFileError("it is no file")
+        raise CorruptFileError("it is not a regular file")
     try:
         with zipfile.ZipFile(path) as archive:
-            said = [info.filename for info in archive.infolist()]
-            if len(said) > len({*said}):
-                raise CorruptFileError("an array is there twice")
-            there = [name for name in names if f"{name}.npy" in said]
-            sizes = [_bytes(archive, f"{name}.npy") for name in there]
-            if sum(sizes) > most:
+            members = [info.filename for info in archive.infolist()]
+            if len(members) > len({*members}):
+                raise CorruptFileError("duplicate array")
+            present = [name for name in names if f"{name}.npy" in members]
+            size = sum(_check_size(archive, f"{name}.npy") for name in present)
+            if size > max_bytes:
                 raise CorruptFileError(
-                    f"its arrays have {sum(sizes)} bytes; allowed: at most {most}"
+                    f"its arrays have {size} bytes; allowed: at most {max_bytes}"
                 )
-            return {name: _read(archive, f"{name}.npy") for name in there}
+            return {name: _read(archive, f"{name}.npy") for name in present}
     except (FileNotFoundError, CorruptFileError):
         raise
-    except Exception as error:  # zipfile, zlib and numpy raise what they like on damaged files
+    except Exception as error:  # zipfile, zlib and numpy raise many types on corrupt files
         raise CorruptFileError(" ".join(str(error).split())[:200] or type(error).__name__) from None
 
 
-def _bytes(archive: zipfile.ZipFile, name: str) -> int:
-    """Return how many bytes an array says that it has; refuse one that its file does not hold."""
+def _check_size(archive: zipfile.ZipFile, name: str) -> int:
+    """Return the size of an array in bytes by its header, which the file must contain."""
     with archive.open(name) as file:
         version = npy.read_magic(file)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = header(file)
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or min(shape, default=1) < 0 or size > archive.getinfo(name).file_size:
-        raise CorruptFileError(
-            f"'{name}' says that it is {dtype} of shape {shape}, which it is not"
-        )
+        raise CorruptFileError(f"'{name}' does not contain {dtype} of shape {shape}")
     return size
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     with archive.open(name) as file:
-        found: NDArray[Any] = npy.read_array(file, allow_pickle=False)
-    return found
+        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    return array

@@ -1,4 +1,4 @@
-"""Files of strangers: their bytes, JSON and YAML, within bounds that are checked beforehand."""
+"""Reading of untrusted files: bytes, JSON and YAML with limits on size and nesting."""
 
 import contextlib
 import json
@@ -10,65 +10,63 @@ from typing import Any
 
 import yaml
 
-MOST_JSON = 64 << 20  #: bytes
-MOST_YAML = 1 << 18
-_NODES = 100_000  # of YAML, aliases counted as often as they are said; a longer text may say more
-_ENDLESS = 1 << 62
+MAX_JSON_BYTES = 64 << 20
+MAX_YAML_BYTES = 1 << 18
+_MAX_NODES = 100_000  # of YAML, with aliases expanded; a text of more characters may have more
+_INFINITE = 1 << 62
 
 
 class CorruptFileError(ValueError):
-    """What a file holds is not what it should be, in words."""
+    """The content of a file is invalid; the message says why."""
 
 
-def content(path: Path, most: int) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        path: The file; a device, a pipe or a folder is none.
-        most: Bytes that it may have.
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file.
 
     Raises:
-        FileNotFoundError: there is none.
-        Damaged: it is no file, too large, or cannot be read.
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if it is a device, pipe or folder, larger than ``max_bytes``, or
+            unreadable.
     """
     try:
-        # Or opening a pipe would wait for somebody who writes into it.
+        # Opening a pipe would otherwise block until something writes to it.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise CorruptFileError("it is no file")
-            found = file.read(most + 1)
+                raise CorruptFileError("it is not a regular file")
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise
     except IsADirectoryError:
         raise CorruptFileError("it is a folder") from None
     except (OSError, ValueError) as error:
         raise CorruptFileError(getattr(error, "strerror", None) or str(error)) from None
-    if len(found) > most:
-        raise CorruptFileError(f"it has more than {most / (1 << 20):g} MiB")
-    return found
+    if len(data) > max_bytes:
+        raise CorruptFileError(f"it is larger than {max_bytes / (1 << 20):g} MiB")
+    return data
 
 
-def text(path: Path, most: int) -> str:
-    """Return the text of a file, as ``content``.
+def read_text(path: Path, max_bytes: int) -> str:
+    """Return the UTF-8 text of a regular file.
 
     Raises:
-        FileNotFoundError: there is none.
-        Damaged: it is not text, or as ``content``.
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: as ``read_bytes``, or if it is not UTF-8.
     """
     try:
-        return content(path, most).decode("utf-8-sig")
+        return read_bytes(path, max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CorruptFileError("it is not text in UTF-8") from None
+        raise CorruptFileError("it is not UTF-8 text") from None
 
 
-def from_json(said: str) -> Any:
-    """Return what JSON says.
+def parse_json(text: str) -> Any:
+    """Return the content of a JSON text.
 
     Raises:
-        Damaged: it is none, names a key twice, holds a number that is none, or is nested too deep.
+        CorruptFileError: if it is not JSON, has duplicate keys, NaN or infinity, or is nested too
+            deep.
     """
     try:
-        return json.loads(said, object_pairs_hook=_unique, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except RecursionError:
         raise CorruptFileError("it is nested too deep") from None
     except json.JSONDecodeError as error:
@@ -79,32 +77,31 @@ def from_json(said: str) -> Any:
         raise CorruptFileError(str(error).partition(";")[0]) from None
 
 
-def from_yaml(said: str) -> Any:
-    """Return what YAML says, by its safe subset.
+def parse_yaml(text: str) -> Any:
+    """Return the content of a YAML text of the safe subset.
 
     Raises:
-        Damaged: it is none, has tags, names a key twice, or says more than it may.
+        CorruptFileError: if it is not YAML, has tags or duplicate keys, or its aliases expand to
+            too many values.
     """
     try:
-        with contextlib.closing(_Loader(said)) as loader:
+        with contextlib.closing(_Loader(text)) as loader:
             return loader.get_single_data()
     except RecursionError:
         raise CorruptFileError("it is nested too deep") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise CorruptFileError(
-            f"not YAML as it is read here: {' '.join(str(error).split())}"
-        ) from None
+        raise CorruptFileError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise CorruptFileError(f"'{_twice(name for name, _ in pairs)}' is there twice")
-    return found
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise CorruptFileError(f"duplicate key '{_first_duplicate(name for name, _ in pairs)}'")
+    return content
 
 
-def _twice(names: Iterable[str]) -> str | None:
-    """Return the first name that is there twice."""
+def _first_duplicate(names: Iterable[str]) -> str | None:
+    """Return the first name that occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -113,44 +110,42 @@ def _twice(names: Iterable[str]) -> str | None:
     return None
 
 
-def _no_number(said: str) -> Any:
-    raise CorruptFileError(f"{said} is no number of JSON")
+def _refuse_constant(name: str) -> Any:
+    raise CorruptFileError(f"{name} is not a JSON number")
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, without keys that are there twice and aliases that multiply."""
+    """The safe loader; it refuses duplicate keys and aliases that expand to too many values."""
 
-    def __init__(self, said: str):
-        super().__init__(said)
-        self.most = max(_NODES, len(said))
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.max_nodes = max(_MAX_NODES, len(text))
 
     def close(self) -> None:
-        """Free what the parser holds."""
+        """Free the resources of the parser."""
         self.dispose()
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
-        if node is not None and _weight(node, {}) > self.most:
+        if node is not None and _count_values(node, {}) > self.max_nodes:
             raise CorruptFileError(
-                f"it says more than {self.most} values, aliases counted as often as said"
+                f"it has more than {self.max_nodes} values when aliases are expanded"
             )
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        if (name := _twice(keys)) is not None:
-            raise CorruptFileError(
-                f"'{name}' is there twice, below line {node.start_mark.line + 1}"
-            )
+        if (name := _first_duplicate(keys)) is not None:
+            raise CorruptFileError(f"duplicate key '{name}' below line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep)
 
 
-def _weight(node: Any, known: dict[int, int]) -> int:
-    """Return how many values a node says; one that says itself has infinitely many."""
+def _count_values(node: Any, known: dict[int, int]) -> int:
+    """Return the number of values of a node; infinite if it contains itself."""
     if id(node) not in known:
-        known[id(node)] = _ENDLESS  # while it is being counted
+        known[id(node)] = _INFINITE  # while it is being counted
         parts = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
-        known[id(node)] = 1 + sum(_weight(part, known) for part in parts)
+        known[id(node)] = 1 + sum(_count_values(part, known) for part in parts)
     return known[id(node)]

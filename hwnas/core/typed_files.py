@@ -1,4 +1,4 @@
-"""Files that are read again: each has a type, and one reader that words what is wrong."""
+"""Reading of JSON and YAML files by their types, and writing of JSON."""
 
 import json
 import math
@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hwnas.core.errors import HwnasError
-from hwnas.core.safe_read import MOST_JSON, MOST_YAML, CorruptFileError, from_json, from_yaml, text
-from hwnas.core.schema import SchemaError, fitted
+from hwnas.core.safe_read import (
+    MAX_JSON_BYTES,
+    MAX_YAML_BYTES,
+    CorruptFileError,
+    parse_json,
+    parse_yaml,
+    read_text,
+)
+from hwnas.core.schema import SchemaError, validate
 
 T = TypeVar("T")
 
@@ -20,22 +27,31 @@ def read_json(
     called: str = "",
     *,
     newest: int | None = None,
+    oldest: int = 1,
 ) -> T:
-    """Return the content of a JSON file as its type.
+    """Return the content of a JSON file converted to its type.
 
     Args:
-        kind: What it must be: see ``schema``.
+        kind: The type, see ``schema``.
         path: The file.
-        error: What is raised.
-        called: How messages name the file; default: its path.
-        newest: The largest ``format`` that is read; ``None``: such files have none.
+        error: Class of the error to raise.
+        called: Name of the file in messages; default: its path.
+        newest: The newest ``format`` that this version reads; ``None`` for files without a format.
+        oldest: The oldest ``format``.
 
     Raises:
-        FileNotFoundError: there is none.
-        HwnasError: of the class that was given: it is damaged, not of that type, or of a newer
+        FileNotFoundError: if there is no such file.
+        HwnasError: of class ``error``, if the file is corrupt, not of the type, or of another
             format.
     """
-    return _read(kind, path, error, called, lambda: from_json(text(path, MOST_JSON)), newest)
+    return _load(
+        kind,
+        lambda: parse_json(read_text(path, MAX_JSON_BYTES)),
+        error,
+        called or str(path),
+        newest,
+        oldest,
+    )
 
 
 def read_yaml(
@@ -46,20 +62,23 @@ def read_yaml(
     *,
     newest: int | None = None,
 ) -> T:
-    """Return the content of a YAML file as its type; as ``read_json``."""
-    return _read(kind, path, error, called, lambda: from_yaml(text(path, MOST_YAML)), newest)
+    """Return the content of a YAML file converted to its type; see ``read_json``."""
+    return _load(
+        kind,
+        lambda: parse_yaml(read_text(path, MAX_YAML_BYTES)),
+        error,
+        called or str(path),
+        newest,
+    )
 
 
-def parsed(kind: type[T], said: str, error: type[HwnasError], called: str) -> T:
-    """Return what a text of JSON says as its type; as ``read_json``."""
-    try:
-        return cast(T, fitted(kind, from_json(said)))
-    except (CorruptFileError, SchemaError) as problem:
-        raise error(f"{called} cannot be read: {problem}.") from None
+def parse_json_as(kind: type[T], text: str, error: type[HwnasError], called: str) -> T:
+    """Return the content of a JSON text converted to its type; see ``read_json``."""
+    return _load(kind, lambda: parse_json(text), error, called)
 
 
-def as_json(content: Any) -> bytes:
-    """Return content as JSON that others read, too: numbers that are none become ``null``."""
+def to_json_bytes(content: Any) -> bytes:
+    """Return content as standard JSON: NaN and infinity become ``null``."""
     return (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode()
 
 
@@ -71,36 +90,36 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def _read(
+def _load(
     kind: type[T],
-    path: Path,
+    load: Callable[[], Any],
     error: type[HwnasError],
     called: str,
-    content_of: Callable[[], Any],
-    newest: int | None,
+    newest: int | None = None,
+    oldest: int = 1,
 ) -> T:
     try:
-        content = content_of()
-        if newest is not None:  # first: a newer format may have other fields
-            check_format(content, newest)
-        return cast(T, fitted(kind, content))
+        content = load()
+        if newest is not None:  # checked first, as another format may have other fields
+            check_format(content, newest, oldest=oldest)
+        return cast(T, validate(kind, content))
     except (CorruptFileError, SchemaError) as problem:
-        raise error(f"{called or path} cannot be read: {problem}.") from None
+        raise error(f"{called} cannot be read: {problem}.") from None
 
 
 def check_format(content: Any, newest: int, *, oldest: int = 1) -> int:
-    """Return the format of a file's content: 1 where it says none.
+    """Return the format of a file's content; 1 if it has none.
 
     Raises:
-        Unfit: this version does not read it.
+        SchemaError: if this version does not read the format.
     """
-    said = content.get("format", 1) if isinstance(content, dict) else 1
-    if isinstance(said, bool) or not isinstance(said, int):
-        raise SchemaError(f"'format' is {said!r}; allowed: a whole number")
-    if not oldest <= said <= newest:
-        age = "a newer" if said > newest else "an earlier"
+    number = content.get("format", 1) if isinstance(content, dict) else 1
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise SchemaError(f"'format' is {number!r}; allowed: a whole number")
+    if not oldest <= number <= newest:
+        age = "a newer" if number > newest else "an earlier"
         formats = str(newest) if oldest == newest else f"{oldest} to {newest}"
         raise SchemaError(
-            f"format {said} is that of {age} version of hwnas; this one reads {formats}"
+            f"format {number} is from {age} version of hwnas; this version reads format {formats}"
         )
-    return said
+    return number

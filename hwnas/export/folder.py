@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hwnas.core import files
 from hwnas.core.errors import ConfigError, LockedError, ProofError, RunError
-from hwnas.core.safe_read import CorruptFileError, content
+from hwnas.core.safe_read import CorruptFileError, read_bytes
 from hwnas.hardware import backends
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def sweep(root: Path, *, beside: bool) -> None:
     shutil.rmtree(root / BUILDING, ignore_errors=True)
     for left in root.parent.glob(f"*/{BUILDING}") if beside else ():
         try:
-            lock = files.lock(left.parent)
+            lock = files.lock_folder(left.parent)
         except LockedError:
             continue  # another process builds there
         shutil.rmtree(left)
@@ -80,7 +80,7 @@ def digests(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[str(name)] = "a link"
         elif path.is_file():
-            found[str(name)] = files.digest(path)
+            found[str(name)] = files.file_digest(path)
     return found
 
 
@@ -163,7 +163,10 @@ def check_signature(folder: Path, key: str | None) -> str:
     from cryptography.exceptions import InvalidSignature
 
     try:
-        proof, signature = content(folder / PROOF, _MOST_PROOF), content(folder / SIGNATURE, _MOST)
+        proof, signature = (
+            read_bytes(folder / PROOF, _MOST_PROOF),
+            read_bytes(folder / SIGNATURE, _MOST),
+        )
         public.verify(bytes.fromhex(signature.decode("ascii")), proof)
     except FileNotFoundError:
         return ""  # it is no export, as its reader says
@@ -189,7 +192,7 @@ def _public_key(path: str) -> "Ed25519PublicKey":
 
 def _pem(option: str, path: str) -> bytes:
     try:
-        return content(Path(path), _MOST)
+        return read_bytes(Path(path), _MOST)
     except FileNotFoundError:
         raise ConfigError(f"{option}={path}: there is no such file.") from None
     except CorruptFileError as problem:

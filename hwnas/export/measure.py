@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from hwnas.core.errors import CompileError, ConfigError
-from hwnas.core.quantity import Quantities, Quantity, figures_of
+from hwnas.core.quantity import Quantities, Quantity, quantities_from_json
 from hwnas.export import checks as proof
 from hwnas.export import early_exits, runtimes
 from hwnas.export.options import VerifyConfig
@@ -148,7 +148,7 @@ def _in_a_row(
     read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
     lowered = exits_from_json(leaving)
     costed = artefacts.remeasure(files, lowered, read)
-    before = figures_of(leaving["worst"]) if whole.before else {}
+    before = quantities_from_json(leaving["worst"]) if whole.before else {}
     measured = ArtefactCosts(target, "Segments in a row", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.made, folder, recorded)
 
@@ -184,7 +184,7 @@ def _with_facts(target: Target, before: Target) -> Target:
 
 def _before(recorded: Proof, target: Target) -> Quantities:
     """Return what the proof says of a target, if it was made for just that."""
-    return figures_of(recorded["figures"]) if _is_its(recorded, target) else {}
+    return quantities_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
 
 
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:

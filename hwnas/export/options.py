@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import check_bounds, limits, within
+from hwnas.core.options import bounded, check_bounds, limits
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import TimingConfig
 
@@ -19,7 +19,7 @@ class VerifyConfig:
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
     #: of one measurement; what takes longer is killed
-    limit_s: float = within("(0, 86_400]", 120.0)
+    limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:
@@ -33,14 +33,14 @@ class SplitConfig:
 
     export: str = ""  #: the folder of an export
     target: Target | None = None  #: where parts may run, [A,B]: several; default: the export's own
-    cuts: int = within("[1, 100]", 4)  #: ways to cut, at most
+    cuts: int = bounded("[1, 100]", 4)  #: ways to cut, at most
     #: images of an inference; one alone where a target reads no more
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
     #: of one measurement; what takes longer is killed
-    limit_s: float = within("(0, 86_400]", 120.0)
+    limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:

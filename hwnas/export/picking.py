@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from hwnas.core.errors import ConfigError, RunError, unknown
+from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.nas.verified_files import VerifiedFront
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics import column, maximised, paid, quality
@@ -156,7 +156,7 @@ class _Parser:
         if token.kind != "word" or token.text in _WORDS:
             raise self._expected(wanted)
         if token.text not in self._columns:
-            raise self._error(unknown("column", token.text, self._columns).rstrip("."), token)
+            raise self._error(unknown_name("column", token.text, self._columns).rstrip("."), token)
         return self._take().text
 
     @property
@@ -239,7 +239,7 @@ def pick(front: VerifiedFront, wanted: str) -> list[str]:
     if wanted in NAMES:
         return [_named(wanted, offers, front.objectives)]
     if re.fullmatch(r"[\w-]+", wanted):
-        raise ConfigError(f"{unknown('pick', wanted, NAMES)} Or an id, or an expression.")
+        raise ConfigError(f"{unknown_name('pick', wanted, NAMES)} Or an id, or an expression.")
     columns = sorted(set.intersection(*map(set, offers.values())))
     query = parse(wanted, columns)
     fitting = {name: values for name, values in offers.items() if query.holds(values)}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import DataError
 from hwnas.core.progress import NullProgress
-from hwnas.core.schema import fitted
+from hwnas.core.schema import validate
 from hwnas.export.proof_file import Proof
 from hwnas.tasks.base import Targets
 from hwnas.training.data import DatasetConfig, load_data
@@ -29,7 +29,7 @@ def batches(recorded: Proof, path: str | None) -> Iterator[Read]:
     said = recorded["dataset"]
     names = {field.name for field in fields(DatasetConfig)}
     known = {name: value for name, value in said.items() if name in names}
-    config: DatasetConfig = fitted(DatasetConfig, known, "dataset")
+    config: DatasetConfig = validate(DatasetConfig, known, "dataset")
     if path is not None:
         config = replace(config, path=path)
     # Images that are in memory and encoded ones have different digests, and which they are depends

@@ -10,7 +10,7 @@ from hwnas import tasks
 from hwnas.core import safe_read
 from hwnas.core.errors import HwnasError, RunError
 from hwnas.core.quantity import Quantities, QuantityRow
-from hwnas.core.schema import OPEN, Count, NumberBounds, Positive, SchemaError, Size, fitted
+from hwnas.core.schema import OPEN, Count, NumberBounds, Positive, SchemaError, Size, validate
 from hwnas.core.typed_files import check_format
 from hwnas.export.checks import Check
 from hwnas.export.folder import PROOF
@@ -205,9 +205,9 @@ def read_proof(folder: Path) -> Proof:
     """
     path = folder / PROOF
     try:
-        content = safe_read.from_json(safe_read.text(path, _MOST))
+        content = safe_read.parse_json(safe_read.read_text(path, _MOST))
         check_format(content, FORMAT, oldest=FORMAT)
-        found: Proof = fitted(Proof, content)
+        found: Proof = validate(Proof, content)
         _check_network(found["model"]["operators"], found["model"]["input"])
         if "exits" in found:
             _check_exits(found, found["exits"])
@@ -296,7 +296,7 @@ def _check_task(found: Proof) -> None:
     for name, row in found["artefacts"].items():
         if "not_run" not in row:
             said = {**row}.get(task.metric)
-            fitted(QuantityRow, said, f"artefacts.{name}.{task.metric}")
+            validate(QuantityRow, said, f"artefacts.{name}.{task.metric}")
     normalisation = found["dataset"]["normalisation"]
     if {len(normalisation["mean"]), len(normalisation["std"])} != {model["input"][0]}:
         raise SchemaError(f"'dataset.normalisation' is not of {model['input'][0]} channels")

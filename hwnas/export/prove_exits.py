@@ -10,7 +10,7 @@ import torch
 from hwnas.core import files
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantity, QuantityRow
-from hwnas.core.typed_files import as_json
+from hwnas.core.typed_files import to_json_bytes
 from hwnas.export import early_exits
 from hwnas.export.checks import Check, Floats, within_budget
 from hwnas.export.proof_file import (
@@ -66,7 +66,7 @@ def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, l
     names = early_exits.segment_files(folder, subject.target, len(lowered.outputs))
     run = [of_one[0] for of_one in names]
     said = {"segments": run, "thresholds": early.thresholds, "points": [*map(_point, found)]}
-    files.write_file(folder / early_exits.EXITS, as_json(said))
+    files.write_file(folder / early_exits.EXITS, to_json_bytes(said))
     leaving: EarlyExitsRecord = {
         **_point(early),
         "operators": operators_to_json(lowered),

@@ -82,7 +82,7 @@ def _check(kept: ReferenceImages, recorded: Proof) -> None:
     """Refuse arrays of other types or sizes than the network's.
 
     Raises:
-        Damaged: it says which.
+        CorruptFileError: it says which.
     """
     c, h, w = recorded["model"]["input"]
     n, n_outputs = recorded["n_images"], recorded["model"]["operators"][-1]["op"]["out_shape"][0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.fleet import calendar
 from hwnas.fleet.fleet_file import Fleet
 from hwnas.fleet.models import csv_rows, located
@@ -73,7 +73,7 @@ def _hours(name: str, asked: RequestClass, beside: Path, begin_s: float | None) 
     path = located(demand.csv, beside)
     found, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
     if column not in found[0]:
-        raise ConfigError(f"{path}: {unknown('column', column, found[0])}")
+        raise ConfigError(f"{path}: {unknown_name('column', column, found[0])}")
     if len(found) > MOST_HOURS:
         raise ConfigError(
             f"{path} has {len(found)} rows; allowed: one an hour, at most {MOST_HOURS}."

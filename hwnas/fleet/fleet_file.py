@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.schema import NumberBounds, Positive
 from hwnas.core.typed_files import read_yaml
 from hwnas.fleet.service_file import Kib, Name, Service
@@ -28,13 +28,13 @@ class DeviceType:
     price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ of a machine an hour
     target: Name | None = None  #: the target of fronts whose latencies hold here
     like: Name | None = None  #: a device whose latencies hold here, over ``speed``
-    speed: Annotated[float, NumberBounds(0, 1e6, above=True)] = 1.0
+    speed: Annotated[float, NumberBounds(0, 1e6, exclusive=True)] = 1.0
     sketch: bool = False  #: there is none yet: what would buying one change?
     slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: replicas that a machine has room for
     memory_mib: Positive | None = None  #: of a machine, which its slots share
     idle_w: Watt = 0.0
     busy_w: Watt | None = None
-    derate: Annotated[float, NumberBounds(0, 1, above=True)] = 1.0  #: speed that heat leaves
+    derate: Annotated[float, NumberBounds(0, 1, exclusive=True)] = 1.0  #: speed that heat leaves
     start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: from the order to the first answer
     #: by what servers run models here, and on how many threads; default: as they were timed
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
@@ -132,7 +132,7 @@ def read_fleet(path: Path, service: Service) -> Fleet:
             )
     for region in [*service.budgets.power_w, *found.carbon]:
         if region not in found.regions | service.regions:
-            raise ConfigError(f"{path}: {unknown('region', region, found.regions)}")
+            raise ConfigError(f"{path}: {unknown_name('region', region, found.regions)}")
     return found
 
 
@@ -151,7 +151,7 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
     seen, at = {name}, device
     while at.like is not None:
         if at.like not in fleet.devices:
-            raise ConfigError(f"{where}: {unknown('device', at.like, fleet.devices)}")
+            raise ConfigError(f"{where}: {unknown_name('device', at.like, fleet.devices)}")
         if at.like in seen:
             raise ConfigError(f"{where}: device '{name}' is like itself, by '{at.like}'.")
         if fleet.devices[at.like].sketch:

@@ -101,7 +101,7 @@ class _SplitProfileRow(TypedDict):
 
 def _take(catalogue: ModelCatalogue, raw: dict[str, str], folder: Path, at: str) -> None:
     """Take in a row; of the whole network only what nothing else says."""
-    said: _SplitProfileRow = schema.typed(_SplitProfileRow, raw, at)
+    said: _SplitProfileRow = schema.parse_row(_SplitProfileRow, raw, at)
     name = f"{raw.get('id', '')}-{raw.get('precision', '')}"
     timed = catalogue.latency_ms.get((said["target"], name), {})
     if said["place"] or str(raw.get("batch", 1)) not in map(str, timed):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from hwnas.analysis import run_fronts
 from hwnas.core import safe_read, schema
 from hwnas.core.errors import ConfigError, HwnasError, RunError
-from hwnas.core.quantity import Quantities, Quantity, QuantitySource, figures_of
-from hwnas.core.schema import Fraction, NumberBounds, Positive, SchemaError, Size, fitted
+from hwnas.core.quantity import Quantities, Quantity, QuantitySource, quantities_from_json
+from hwnas.core.schema import Fraction, NumberBounds, Positive, SchemaError, Size, validate
 from hwnas.export import proof_file
 from hwnas.export.folder import PROOF
 from hwnas.fleet.fleet_file import DeviceType, Fleet
@@ -223,7 +223,7 @@ def _read_front(found: ModelCatalogue, path: Path) -> None:
 
 def _read_export(found: ModelCatalogue, path: Path) -> None:
     proof = proof_file.read_proof(path)
-    figures = figures_of(proof["figures"])
+    figures = quantities_from_json(proof["figures"])
     target = proof_file.target_of(proof)
     ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
     if "accuracy" not in ran:
@@ -298,7 +298,7 @@ def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
         ConfigError: it is none, or there is no row.
     """
     try:
-        found = schema.rows(safe_read.text(path, schema.MOST))
+        found = schema.parse_csv(safe_read.read_text(path, schema.MAX_CSV_BYTES))
     except FileNotFoundError:
         where = f"{named}: {path}" if named else str(path)
         raise ConfigError(f"{where}: there is no such file.") from None
@@ -336,9 +336,9 @@ def take_row(
         ran: By what it was timed, if that is known.
 
     Raises:
-        Unfit: a value is none of its type, or it says nothing.
+        SchemaError: a value is none of its type, or it says nothing.
     """
-    row: _ProfileRow = schema.typed(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
+    row: _ProfileRow = schema.parse_row(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
     name = f"{row['id']}-{precision}"
     if "memory_mib" in row:
@@ -384,8 +384,8 @@ def _read_table(found: ModelCatalogue, path: Path) -> None:
 
 def _genotype(row: latency_table.TableRow, path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = fitted(
-            dict[str, Any], safe_read.from_json(row.get("genotype", "{}"))
+        found: dict[str, Any] = validate(
+            dict[str, Any], safe_read.parse_json(row.get("genotype", "{}"))
         )
     except (safe_read.CorruptFileError, SchemaError) as problem:
         raise RunError(f"profiles: {path}: a genotype cannot be read: {problem}.") from None

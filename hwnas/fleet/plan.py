@@ -11,8 +11,8 @@ import yaml
 
 from hwnas.core.errors import RunError
 from hwnas.core.quantity import QuantityRow
-from hwnas.core.safe_read import CorruptFileError, from_yaml, text
-from hwnas.core.schema import Fraction, NumberBounds, Positive, SchemaError, Size, fitted
+from hwnas.core.safe_read import CorruptFileError, parse_yaml, read_text
+from hwnas.core.schema import Fraction, NumberBounds, Positive, SchemaError, Size, validate
 from hwnas.core.typed_files import check_format
 
 FORMAT = 1
@@ -181,9 +181,9 @@ def read_plan(folder: Path) -> DeploymentPlan:
     """
     path = folder / FILE
     try:
-        content = from_yaml(text(path, _MOST))
+        content = parse_yaml(read_text(path, _MOST))
         check_format(content, FORMAT)
-        found: DeploymentPlan = fitted(DeploymentPlan, content)
+        found: DeploymentPlan = validate(DeploymentPlan, content)
         _check(found)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"plan={folder} is no plan: there is no {FILE}.") from None

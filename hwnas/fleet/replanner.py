@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.progress import Progress
 from hwnas.fleet import plan_conversion, planner
 from hwnas.fleet.hours import Hour
@@ -138,7 +138,7 @@ def changed(
     devices = dict(problem.fleet.devices)
     for name, down in seen.down.items():
         if name not in devices:
-            raise ConfigError(f"telemetry: {unknown('device', name, devices)}")
+            raise ConfigError(f"telemetry: {unknown_name('device', name, devices)}")
         quota = 0 if down is None else max(0, devices[name].quota - down)
         devices[name] = replace(devices[name], quota=quota)
     load = replace(problem.load, rates=found.rates, borne=found.borne)

@@ -30,7 +30,7 @@ class RequestDemand:
 class RequestClass:
     """Requests of one kind."""
 
-    p99_ms: Annotated[float, NumberBounds(0, 1e7, above=True)]
+    p99_ms: Annotated[float, NumberBounds(0, 1e7, exclusive=True)]
     regions: Annotated[list[Name], NumberBounds(1, 100)]  #: where they may be served; nowhere else
     demand: RequestDemand
     accuracy_min: Fraction = 0.0  #: of the mean over all requests of an hour

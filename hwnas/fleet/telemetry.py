@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from hwnas.core import schema
-from hwnas.core.database import public
-from hwnas.core.errors import ConfigError, RunError, unknown, why
+from hwnas.core.database import redact
+from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.run_folder import Row
 from hwnas.core.schema import OPEN, Fraction, NumberBounds, Positive, SchemaError
-from hwnas.core.typed_files import parsed
+from hwnas.core.typed_files import parse_json_as
 from hwnas.fleet.calendar import HOUR, moment
 from hwnas.fleet.models import csv_rows
 from hwnas.fleet.plan import DeploymentPlan
@@ -105,7 +105,7 @@ def read_samples(path: Path, plan: DeploymentPlan) -> tuple[list[TelemetrySample
     found = csv_rows(path, "telemetry")
     for name in found[0]:
         if name not in _COLUMNS:
-            raise ConfigError(f"{path}: {unknown('column', name, _COLUMNS)}")
+            raise ConfigError(f"{path}: {unknown_name('column', name, _COLUMNS)}")
     by_hour = "hour" in found[0]
     if by_hour == ("time" in found[0]):
         raise ConfigError(
@@ -118,7 +118,7 @@ def _telemetry_sample(
     raw: dict[str, str], path: Path, i: int, plan: DeploymentPlan
 ) -> TelemetrySample:
     try:
-        row: _Row = schema.typed(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
+        row: _Row = schema.parse_row(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
         if "hour" not in row:
             at = moment(raw.get("time", ""), f"{path}, row {i}")
         else:
@@ -144,7 +144,7 @@ def check_sample(sample: TelemetrySample, plan: DeploymentPlan, where: str) -> N
     if not sample.klass and not sample.device:
         raise ConfigError(f"{where} names neither a class nor a device.")
     if sample.klass and sample.klass not in plan.classes:
-        raise ConfigError(f"{where}: {unknown('class', sample.klass, plan.classes)}")
+        raise ConfigError(f"{where}: {unknown_name('class', sample.klass, plan.classes)}")
     if sample.klass and sample.rate is None and sample.p99_ms is None and sample.late is None:
         raise ConfigError(f"{where} says nothing of class '{sample.klass}': give requests_per_s.")
 
@@ -229,10 +229,10 @@ def samples(
                 s for t, said in values if (s := _prometheus_sample(name, of, t, said)) is not None
             ]
     for sample in found:
-        check_sample(sample, plan, f"telemetry={public(url)}")
+        check_sample(sample, plan, f"telemetry={redact(url)}")
     if not any(sample.rate is not None for sample in found):
         raise RunError(
-            f"telemetry={public(url)}: query.rate finds no sample in the last "
+            f"telemetry={redact(url)}: query.rate finds no sample in the last "
             f"{(over.end_s - over.start_s) / 3600:g} hours; try it in the server's own page."
         )
     return found
@@ -263,8 +263,8 @@ def _asked(url: str, query: str, over: TimeRange, timeout_s: float) -> list[_Ser
     asked = {"query": query, "start": f"{over.start_s:.3f}", "end": f"{over.end_s:.3f}",
              "step": f"{over.step_s:g}"}  # fmt: skip
     address = f"{url.rstrip('/')}/api/v1/query_range?{urllib.parse.urlencode(asked)}"
-    where = f"telemetry={public(url)}"
-    answer = parsed(_ANSWER, _got(address, where, timeout_s), RunError, where)
+    where = f"telemetry={redact(url)}"
+    answer = parse_json_as(_ANSWER, _got(address, where, timeout_s), RunError, where)
     if answer["status"] == "error" or "data" not in answer:
         raise RunError(f"{where} refuses {query!r}: {answer.get('error', 'it says not why')}.")
     found: list[_Series] = answer["data"]["result"]
@@ -301,11 +301,11 @@ def _got(address: str, where: str, timeout_s: float) -> str:
         ) from None
     except urllib.error.URLError as problem:
         reason = problem.reason
-        said = why(reason) if isinstance(reason, Exception) else str(reason)
+        said = short_reason(reason) if isinstance(reason, Exception) else str(reason)
         raise RunError(f"{where} cannot be reached: {said or 'no answer'}.") from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as problem:
         said = f"no answer within {timeout_s:g} s" if isinstance(problem, TimeoutError) else (
-            why(problem))  # fmt: skip
+            short_reason(problem))  # fmt: skip
         raise RunError(f"{where} cannot be reached: {said}.") from None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.target import Target
@@ -58,7 +58,7 @@ def check_facts(target: Target, asked: Iterable[str], option: str) -> None:
     every = {fact: words for name in known() for fact, words in _facts(name).items()}
     for fact in target.facts:
         if fact not in every:
-            raise ConfigError(f"Target '{target.name}': {unknown('fact', fact, every)}")
+            raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, every)}")
     for name in asked:
         for fact in _missing(name, target):
             raise ConfigError(

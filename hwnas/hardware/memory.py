@@ -2,7 +2,7 @@
 
 import math
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.quantity import Quantities
 from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, OpSpec, Shape
 
@@ -17,7 +17,7 @@ def element_bytes(dtype: str) -> int:
         ConfigError: the dtype is not known.
     """
     if dtype not in DTYPE_BYTES:
-        raise ConfigError(unknown("dtype", dtype, DTYPE_BYTES))
+        raise ConfigError(unknown_name("dtype", dtype, DTYPE_BYTES))
     return DTYPE_BYTES[dtype]
 
 

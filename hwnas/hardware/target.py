@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import check_bounds, limits, within
-from hwnas.core.schema import fitted
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import bounded, check_bounds, limits
+from hwnas.core.schema import validate
 from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendSettings
 from hwnas.hardware.energy import EnergyModel, PowerModel
@@ -40,12 +40,12 @@ class Roofline:
     #: pixels, output and input channels that the hardware computes at once
     tile: list[int] = field(metadata=limits("[1, 65_536]"))
     #: share of the peak that depthwise convolutions can reach
-    depthwise: float = within("(0, 1]", 1.0)
+    depthwise: float = bounded("(0, 1]", 1.0)
     #: billions of results scaled or activated a second
-    element_gops: float | None = within("(0, 1e12]", None)
+    element_gops: float | None = bounded("(0, 1e12]", None)
     weights_stay: bool = False  #: a cache keeps weights for the next inference, if they fit
-    launch_us: float = within("[0, 1e6]", 0.0)  #: of every operator
-    threads: int = within("[1, 1024]", 1)  #: on which rates and bandwidths are reached
+    launch_us: float = bounded("[0, 1e6]", 0.0)  #: of every operator
+    threads: int = bounded("[1, 1024]", 1)  #: on which rates and bandwidths are reached
 
     def __post_init__(self) -> None:
         check_bounds(self, "target.roofline.")
@@ -86,13 +86,13 @@ class Target:
     device_class: str = "edge"  #: or ``datacenter``
     runtime: str = backends.default()  #: what runs networks: the name of a backend
     dtype: str = "int8"  #: in which weights and activations are kept
-    threads: int = within("[1, 1024]", 1)
+    threads: int = bounded("[1, 1024]", 1)
     #: images of one inference; latency and energy are those of the whole batch
-    batch: int = within("[1, 65_536]", 1)
+    batch: int = bounded("[1, 65_536]", 1)
     meter: str = "none"  #: what measures energy: see ``meters.py``
     meter_channel: str = ""  #: which of several: a GPU's index, names of a board's rails
-    clock_mhz: float | None = within("(0, 1e6]", None)
-    peak_macs_per_cycle: int | None = within("[1, 1e9]", None)
+    clock_mhz: float | None = bounded("(0, 1e6]", None)
+    peak_macs_per_cycle: int | None = bounded("[1, 1e9]", None)
     roofline: Roofline | None = None
     energy: EnergyModel | None = None  #: energies of arithmetic and accesses
     power: PowerModel | None = None  #: power while it computes, where there is no meter
@@ -123,11 +123,11 @@ class Target:
             ("meter", self.meter, METERS),
         ):
             if value not in allowed:
-                raise ConfigError(f"{where}: {unknown(name, value, allowed)}")
+                raise ConfigError(f"{where}: {unknown_name(name, value, allowed)}")
         self._check_running()
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
-            raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
+            raise ConfigError(f"{where}: {unknown_name('dtype', self.dtype, backend.dtypes)}")
         for name in backend.required:
             if getattr(self, name) is None:
                 raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
@@ -217,14 +217,14 @@ def from_facts(recorded: Mapping[str, Any]) -> Target:
     """Return the target that ``facts`` described, or a file of targets does.
 
     Raises:
-        Unfit: it is none.
+        SchemaError: it is none.
         ConfigError: what it says is not allowed.
     """
     current = {_RENAMED.get(name, name): value for name, value in recorded.items()}
     runtime = current.get("runtime")
     if runtime in _RENAMED:
         current["runtime"] = _RENAMED[runtime]
-    found: Target = fitted(Target, current, "target")
+    found: Target = validate(Target, current, "target")
     return found
 
 
@@ -235,8 +235,8 @@ class Remote:
     tracker: str = ""  #: ``HOST:PORT`` of the tracker at which devices register
     key: str = ""  #: under which they are registered
     #: of waiting for a device, and of anything asked of it
-    timeout_s: float = within("(0, 86_400]", 60.0)
-    n_devices: int = within("[1, 1000]", 1)  #: devices of that key that are used at once
+    timeout_s: float = bounded("(0, 86_400]", 60.0)
+    n_devices: int = bounded("[1, 1000]", 1)  #: devices of that key that are used at once
 
     def __post_init__(self) -> None:
         host, _, port = self.tracker.rpartition(":")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from hwnas.core.options import check_bounds, within
+from hwnas.core.options import bounded, check_bounds
 from hwnas.core.quantity import NORMAL_95, Quantity
 
 Timer = Callable[[int], float]
@@ -30,13 +30,13 @@ _LATEST = 60  #: readings of the sentinel that say what is normal
 class TimingConfig:
     """How long is measured; longer is less noisy."""
 
-    repeats: int = within("[3, 10_000]", 9)  #: repeats of one timing; its median is the result
+    repeats: int = bounded("[3, 10_000]", 9)  #: repeats of one timing; its median is the result
     #: a repeat runs often enough to take this long
-    min_repeat_ms: float = within("(0, 60_000]", 10.0)
+    min_repeat_ms: float = bounded("(0, 60_000]", 10.0)
     #: change of the sentinel's latency beyond which a block is repeated
-    drift: float = within("(0, 1)", 0.05)
+    drift: float = bounded("(0, 1)", 0.05)
     #: times that a drifting block is measured again before it is flagged
-    retries: int = within("[0, 1000]", 3)
+    retries: int = bounded("[0, 1000]", 3)
 
     def __post_init__(self) -> None:
         check_bounds(self, "timing.")

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hwnas.core.errors import CompileError, TableError, unknown, why
+from hwnas.core.errors import CompileError, TableError, short_reason, unknown_name
 from hwnas.core.pareto import hypervolume, non_dominated
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
@@ -115,7 +115,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     asked = dict.fromkeys(config.costs.values(), "costs") | {config.accuracy: "accuracy"}
     for name, option in (asked | dict.fromkeys(config.genotype, "genotype")).items():
         if name not in table.column_names:
-            said = unknown("column", name, table.column_names)
+            said = unknown_name("column", name, table.column_names)
             raise TableError(f"table.{option} of {path}: {said}")
     if len({*table.column_names}) < table.num_columns:
         raise TableError(f"{path}: a column is there twice.")
@@ -158,7 +158,7 @@ def _read(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise TableError(f"table.path={path}: there is no such file.") from None
     except (OSError, pa.ArrowException) as error:
-        reason = why(error)
+        reason = short_reason(error)
         raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import check_bounds, limits
 from hwnas.tasks import metrics
 
@@ -35,8 +35,8 @@ class BenchmarkConfig:
             )
         for name in self.costs:
             if name not in metrics.costs():
-                raise ConfigError(unknown("cost in table.costs", name, metrics.costs()))
+                raise ConfigError(unknown_name("cost in table.costs", name, metrics.costs()))
         for name in self.reference:
             if name not in ("accuracy", *self.costs):
                 allowed = ("accuracy", *self.costs)
-                raise ConfigError(unknown("objective in table.reference", name, allowed))
+                raise ConfigError(unknown_name("objective in table.reference", name, allowed))

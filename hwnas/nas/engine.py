@@ -13,8 +13,8 @@ from typing import Protocol, final
 from hwnas.core import database
 from hwnas.core import processes as host
 from hwnas.core.errors import HwnasError, RunError
-from hwnas.core.processes import Context
-from hwnas.core.progress import EVERY_S, NullProgress, PeriodicTimer, Progress
+from hwnas.core.processes import CleanSpawnContext
+from hwnas.core.progress import SAVE_INTERVAL_S, NullProgress, PeriodicTimer, Progress
 from hwnas.core.run_folder import RunFolder
 from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
@@ -61,13 +61,13 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     Raises:
         RunError: all of them ended before all trials were finished.
     """
-    context = Context()
+    context = CleanSpawnContext()
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     n = job.config.study.workers or 1
     processes: list[BaseProcess] = [
         context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
     ]
-    with host.shared_by(n):
+    with host.split_cores(n):
         for process in processes:
             process.start()
     shown = len(study.candidates)
@@ -95,7 +95,7 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
 
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
     """Evaluate candidates until there are enough; the main function of a process."""
-    host.tune()
+    host.tune_process()
     host.end_with_parent()  # what was begun is queued again by others
     try:
         with job.problem() as problem:
@@ -172,7 +172,7 @@ def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) ->
     if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
         counted = _Counted(opened)
-        ticking = PeriodicTimer(counted, EVERY_S)  # a kill loses no more than that
+        ticking = PeriodicTimer(counted, SAVE_INTERVAL_S)  # a kill loses no more than that
         try:
             work()
         finally:
@@ -225,7 +225,7 @@ def run_engine(
 
 def _membership(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Membership:
     if config.study.storage is None:  # what decides the outcome is in the folder's manifest
-        url = database.of_file(folder.study.absolute())
+        url = database.sqlite_url(folder.study.absolute())
         return Membership(config.study, url, NAME, search.objectives, {})
     url, name = config.study.storage, config.study.name
     return Membership(config.study, url, name, search.objectives, search.digests)

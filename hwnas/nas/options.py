@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hwnas.core import database
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import check_bounds, within
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import bounded, check_bounds
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 NAME = "hwnas"  #: of the study in a file
@@ -16,13 +16,13 @@ class SamplerConfig:
     """Which sampler proposes candidates."""
 
     name: str = "pareto"
-    population_size: int = within("[2, 10_000]", 50)  #: of nsga2
+    population_size: int = bounded("[2, 10_000]", 50)  #: of nsga2
     #: trials before the model of pareto, tpe and gp
-    n_startup_trials: int = within("[1, 1_000_000]", 20)
+    n_startup_trials: int = bounded("[1, 1_000_000]", 20)
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
-            raise ConfigError(unknown("sampler", self.name, SAMPLERS))
+            raise ConfigError(unknown_name("sampler", self.name, SAMPLERS))
         check_bounds(self, "sampler.")
 
     def fingerprint_options(self) -> dict[str, Any]:
@@ -37,13 +37,13 @@ class StudyConfig:
     storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
     name: str = NAME  #: of the study in that database
     #: processes of this command; default: one, or one a core where candidates are trained alone
-    workers: int | None = within("[1, 1024]", None)
+    workers: int | None = bounded("[1, 1024]", None)
     #: a worker without a sign of life for so long is dead; its trial is retried
-    grace_s: int = within("[1, 604_800]", 60)
+    grace_s: int = bounded("[1, 604_800]", 60)
     #: how long a database that does not answer is waited for
-    patience_s: int = within("[0, 604_800]", 60)
+    patience_s: int = bounded("[0, 604_800]", 60)
 
     def __post_init__(self) -> None:
         check_bounds(self, "study.")
         if self.storage is not None:
-            self.storage = database.checked(self.storage)
+            self.storage = database.check_storage_url(self.storage)

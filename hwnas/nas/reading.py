@@ -14,7 +14,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy import DateTime, Integer, NullPool, text
 
 from hwnas.core import database
-from hwnas.core.errors import RunError, SpaceError, unknown
+from hwnas.core.errors import RunError, SpaceError, unknown_name
 from hwnas.core.manifest import Manifest, ManifestOptions, read_manifest
 from hwnas.models.spaces import Space
 from hwnas.models.spaces.union import from_json, stem
@@ -141,11 +141,11 @@ def in_file(path: Path) -> StudySource:
 
 def in_database(url: str, name: str) -> StudySource:
     """Return the study of that name in a database."""
-    engine = {"poolclass": NullPool, **database.waiting(url, _PATIENCE_S)}
-    if (path := database.file(url)) is not None:  # SQLite would make one that is not there
+    engine = {"poolclass": NullPool, **database.connect_options(url, _PATIENCE_S)}
+    if (path := database.sqlite_file(url)) is not None:  # SQLite would make one that is not there
         address = f"{path.absolute().as_uri()}?mode=rw"
         engine["creator"] = lambda: sqlite3.connect(address, uri=True)
-    return StudySource(url, engine, name, f"study.storage={database.public(url)}")
+    return StudySource(url, engine, name, f"study.storage={database.redact(url)}")
 
 
 def _seconds(
@@ -331,7 +331,7 @@ def of_space(known: Iterable[Candidate], space: Space, option: str) -> list[Cand
     for earlier in known:
         genotype = earlier.genotype
         if genotype.space not in spaces:
-            raise SpaceError(unknown(f"search space of {option}", genotype.space, spaces))
+            raise SpaceError(unknown_name(f"search space of {option}", genotype.space, spaces))
         own = spaces[genotype.space].genotype(genotype.to_dict())
         found.append(replace(earlier, genotype=own))
     return found

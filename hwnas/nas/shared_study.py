@@ -25,7 +25,7 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.core.errors import RunError
-from hwnas.core.run_folder import MAY_GROW, WHY_DIFFERENT
+from hwnas.core.run_folder import DIFFERENCE_HINTS, MAY_GROW
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas import storage as storages
 from hwnas.nas import trials
@@ -272,7 +272,7 @@ def _joined(connection: DatabaseRetry, membership: Membership, space: Space) -> 
             f"{connection.where} holds a study '{name}' of another search: "
             f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
             f"the same settings ({MAY_GROW})."
-            + "".join(WHY_DIFFERENT.get(name, "") for name in differing)
+            + "".join(DIFFERENCE_HINTS.get(name, "") for name in differing)
         )
 
     def made() -> optuna.Study:

@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from hwnas.core import database
-from hwnas.core.errors import ConfigError, RunError, causes
+from hwnas.core.errors import ConfigError, RunError, cause_chain
 from hwnas.nas.options import StudyConfig
 from hwnas.nas.trial_attributes import identity
 from hwnas.nas.trials import ALIVE
@@ -63,7 +63,7 @@ def readable(where: str) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:  # of Optuna and of what reads attributes; KeyError: there is no such study in it
-        chain = list(causes(error))
+        chain = list(cause_chain(error))
         if any(words in str(cause) for cause in chain for words in _FULL):
             raise
         (reason, *_) = str(chain[-1]).splitlines() or [type(error).__name__]
@@ -151,7 +151,7 @@ def open_file(path: Path) -> RDBStorage:
         sqlite3.Error: it is damaged.
     """
     check_whole(path)
-    storage = RDBStorage(database.of_file(path), engine_kwargs=SQLITE)
+    storage = RDBStorage(database.sqlite_url(path), engine_kwargs=SQLITE)
     settle_sqlite(storage)
     return storage
 
@@ -227,7 +227,7 @@ class DatabaseRetry:
 
     def __init__(self, url: str, config: StudyConfig, retry: Retry):
         self._config, self._watch = config, QueryWatchdog(config.patience_s)
-        self.where = f"study.storage={database.public(url)}"  #: it is, in messages
+        self.where = f"study.storage={database.redact(url)}"  #: it is, in messages
         self.storage = self._opened(url, retry)
 
     @property
@@ -273,7 +273,7 @@ class DatabaseRetry:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         # Two connections: one for signs of life. They are asked before use: they may have ended.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
-        pool |= database.waiting(url, self._config.patience_s) | self._watch.options
+        pool |= database.connect_options(url, self._config.patience_s) | self._watch.options
         options = SQLITE if sqlite else pool
         for attempt in range(5):
             try:

@@ -15,7 +15,7 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
-from hwnas.core.progress import EVERY_S, PeriodicTimer
+from hwnas.core.progress import SAVE_INTERVAL_S, PeriodicTimer
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas import trials
 from hwnas.nas.candidates import Candidate
@@ -57,7 +57,7 @@ class LocalStudy:
         self._memory.sampler = sampler
         trial = self._memory.ask(self.distributions)
         self._still()
-        self._ticking = PeriodicTimer(partial(self._note, trial), EVERY_S)
+        self._ticking = PeriodicTimer(partial(self._note, trial), SAVE_INTERVAL_S)
         return trial
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, why
+from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, short_reason
 from hwnas.core.pareto import ParetoFront, no_worse
 from hwnas.core.progress import Progress
-from hwnas.core.quantity import Quantities, figures_of
+from hwnas.core.quantity import Quantities, quantities_from_json
 from hwnas.core.run_folder import RunFolder
 from hwnas.hardware.backends.artefact_wrappers import compared
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
@@ -85,7 +85,7 @@ def verify(
             try:
                 verified.append(_verify_once(candidate, bench, folder))
             except OF_ONE as error:
-                failed[candidate.id] = why(error)
+                failed[candidate.id] = short_reason(error)
             advance(1)
     return Verification(_judge(verified, budget, objectives), failed)
 
@@ -93,8 +93,8 @@ def verify(
 def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
     known, weights = read_made(folder.path, candidate.id), bench.weights(candidate.genotype)
     if known is not None and known.get("weights", weights) == weights:
-        segments = tuple(figures_of(rows) for rows in known.get("segments", ()))
-        figures, details = figures_of(known["figures"]), known["details"]
+        segments = tuple(quantities_from_json(rows) for rows in known.get("segments", ()))
+        figures, details = quantities_from_json(known["figures"]), known["details"]
         return Member(candidate, figures, details, known["files"], segments=segments)
     made = folder.path / "models" / f"{candidate.id}.json"
     made.unlink(missing_ok=True)  # of other weights; the next one says that all is done

@@ -7,8 +7,14 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest
-from hwnas.core.quantity import Quantities, Quantity, QuantityRow, QuantitySource, figures_of
-from hwnas.core.schema import SchemaError, fitted
+from hwnas.core.quantity import (
+    Quantities,
+    Quantity,
+    QuantityRow,
+    QuantitySource,
+    quantities_from_json,
+)
+from hwnas.core.schema import SchemaError, validate
 from hwnas.core.typed_files import read_json
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.nas import reading
@@ -104,14 +110,14 @@ def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
         if row.get(name) is None:
             raise SchemaError(f"'{at}.{name}' is missing")
     for name, value in row.items():
-        fitted(_MEMBER.get(name, _SCALAR), value, f"{at}.{name}")
+        validate(_MEMBER.get(name, _SCALAR), value, f"{at}.{name}")
     figures = [name.removesuffix("_source") for name in row if name.endswith("_source")]
     for name in figures:
         for part in ("", "_low", "_high"):
-            fitted(float | None, row.get(f"{name}{part}"), f"{at}.{name}{part}")
-        fitted(QuantitySource | None, row[f"{name}_source"], f"{at}.{name}_source")
+            validate(float | None, row.get(f"{name}{part}"), f"{at}.{name}{part}")
+        validate(QuantitySource | None, row[f"{name}_source"], f"{at}.{name}_source")
     for name in objectives:
-        fitted(float, row[name], f"{at}.{name}")
+        validate(float, row[name], f"{at}.{name}")
     verified = {name.removeprefix(_VERIFIED) for name in figures if name.startswith(_VERIFIED)}
     for target in {name.rpartition(".")[0] for name in verified} or {""}:
         if not any(f"{target}.{name}".lstrip(".") in verified for name in _answers()):
@@ -181,7 +187,7 @@ def member(run: Path, manifest: Manifest, candidate: Candidate) -> Member | None
         RunError: a file is damaged.
     """
     made = _made(run, manifest, candidate.id)
-    each = {prefix: figures_of(found["figures"]) for prefix, found in made.items()}
+    each = {prefix: quantities_from_json(found["figures"]) for prefix, found in made.items()}
     figures = {f"{prefix}{n}": f for prefix, found in each.items() for n, f in found.items()}
     if not figures:
         return None

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any
 
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.schema import NumberBounds, SchemaError, fitted
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.schema import NumberBounds, SchemaError, validate
 
 if TYPE_CHECKING:  # help and explanations start without numpy and scipy
     from hwnas.tasks.base import Task, TaskType
@@ -38,7 +38,7 @@ def get(name: str) -> TaskType:
         return built_in
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
-        raise ConfigError(unknown("task", name, {*_BUILT_IN, *points}))
+        raise ConfigError(unknown_name("task", name, {*_BUILT_IN, *points}))
     try:
         loaded = points[name].load()
         kind: Any = loaded() if inspect.isclass(loaded) else loaded
@@ -95,10 +95,10 @@ def of_proof(record: Mapping[str, Any]) -> Task:
     """Return the task of an export's proof; earlier versions recorded the number of classes.
 
     Raises:
-        Unfit: it says neither.
+        SchemaError: it says neither.
     """
     if (said := record.get("task")) is None:
-        n: int = fitted(_N_CLASSES, record["model"].get("n_classes"), "model.n_classes")
+        n: int = validate(_N_CLASSES, record["model"].get("n_classes"), "model.n_classes")
         said = _classes([str(i) for i in range(n)])
     return from_json(said)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import DataError
 from hwnas.core.quantity import NORMAL_95, Quantity
-from hwnas.core.schema import fitted
+from hwnas.core.schema import validate
 from hwnas.tasks import early_stopping
 from hwnas.tasks.base import Incumbent, MetricLoss, PerImageResults, Score, Targets, TaskDescription
 from hwnas.tasks.base import Index as PerImageIndex
@@ -306,5 +306,5 @@ class Classification:
 
     def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
         """Return the task that ``Classes.to_json`` described."""
-        said: _Said = fitted(_Said, dict(raw), "task")
+        said: _Said = validate(_Said, dict(raw), "task")
         return ClassificationTask(tuple(said["classes"]))

@@ -242,7 +242,7 @@ def _arrays(path: Path, prefix: str) -> PredictionSet:
 
     Raises:
         FileNotFoundError: there is none.
-        Damaged: it says something else.
+        CorruptFileError: it says something else.
     """
     names = ("models", f"{prefix}correct", f"{prefix}confidence")
     arrays = read_npz(path, names, _MOST)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import DataError
 from hwnas.core.quantity import Quantity
-from hwnas.core.schema import NumberBounds, Positive, SchemaError, fitted
+from hwnas.core.schema import NumberBounds, Positive, SchemaError, validate
 from hwnas.tasks import early_stopping
 from hwnas.tasks.base import (
     Incumbent,
@@ -367,7 +367,7 @@ class Regression:
 
     def from_json(self, raw: Mapping[str, Any]) -> RegressionTask:
         """Return the task that ``Values.to_json`` described."""
-        said: _Said = fitted(_Said, dict(raw), "task")
+        said: _Said = validate(_Said, dict(raw), "task")
         if not len(said["values"]) == len(said["mean"]) == len(said["std"]):
             raise SchemaError("'task' has not as many values as means and deviations")
         return RegressionTask(

@@ -151,10 +151,12 @@ class Checkpoint:
             )
         before = self.n_steps()
         if before // WINDOW < n_steps // WINDOW and before:
-            files.write_by(self.previous, lambda temporary: shutil.copyfile(self.path, temporary))
+            files.write_file_with(
+                self.previous, lambda temporary: shutil.copyfile(self.path, temporary)
+            )
         about = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
         metadata = {"hwnas": json.dumps(about)}
-        files.write_by(self.path, lambda temporary: save_file(tensors, temporary, metadata))
+        files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, metadata))
 
     def finish(self) -> None:
         """Remove the checkpoint before the last: the training has ended well."""

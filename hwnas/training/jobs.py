@@ -16,7 +16,7 @@ from torch import nn
 
 from hwnas.core import processes
 from hwnas.core.errors import RunError, TrainingError
-from hwnas.core.processes import Context
+from hwnas.core.processes import CleanSpawnContext
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models.families.base import Supernet, TrainingRecipe
 from hwnas.models.spaces import Genotype, Space
@@ -155,7 +155,7 @@ class TaskProcesses(Generic[C]):
 
     def __init__(self, again: Callable[[Progress], C], n: int):
         self.n = n
-        self._pool = ProcessPoolExecutor(n, Context(), _begin, (again,))
+        self._pool = ProcessPoolExecutor(n, CleanSpawnContext(), _begin, (again,))
 
     def __enter__(self) -> "TaskProcesses[C]":
         return self
@@ -189,7 +189,7 @@ class TaskProcesses(Generic[C]):
                 n_open = sum(not future.done() for future in futures)
                 failed = any(future.done() and future.exception() for future in futures)
                 while left and n_open < self.n and not failed and not late(len(futures)):
-                    with processes.shared_by(self.n):  # a process more may be started
+                    with processes.split_cores(self.n):  # a process more may be started
                         futures.append(self._pool.submit(_do, left.popleft()))
                     n_open += 1
                 if not n_open:
@@ -213,7 +213,7 @@ class TaskProcesses(Generic[C]):
 def _begin(again: Callable[[Progress], Any]) -> None:
     global _context
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
-    processes.tune()
+    processes.tune_process()
     processes.end_with_parent()
     _context = again(NullProgress())
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import check_bounds, decisive, within
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import bounded, check_bounds, fingerprint_options
 from hwnas.models.families.base import TrainingRecipe
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -26,26 +26,26 @@ _WHY = "at a second an epoch, so many take more than a day"
 class TrainingConfig:
     """How a supernet, or one network alone, is trained."""
 
-    epochs: int = within("[0, 100_000]", 20, _WHY)
-    batch_size: int = within("[2, 1_000_000]", 128)  #: images a step, of all processes together
+    epochs: int = bounded("[0, 100_000]", 20, _WHY)
+    batch_size: int = bounded("[2, 1_000_000]", 128)  #: images a step, of all processes together
     #: sgd, adamw or muon; this, lr and weight_decay default to the family's
     optimiser: str | None = None
-    lr: float | None = within("(0, 1000]", None)  #: peak of the cosine schedule
-    weight_decay: float | None = within("[0, 100]", None)
-    momentum: float = within("[0, 1)", 0.9)  #: of sgd and muon
-    warmup: float = within("[0, 1)", 0.05)  #: fraction of the steps
-    label_smoothing: float = within("[0, 1)", 0.1)  #: of classification
+    lr: float | None = bounded("(0, 1000]", None)  #: peak of the cosine schedule
+    weight_decay: float | None = bounded("[0, 100]", None)
+    momentum: float = bounded("[0, 1)", 0.9)  #: of sgd and muon
+    warmup: float = bounded("[0, 1)", 0.05)  #: fraction of the steps
+    label_smoothing: float = bounded("[0, 1)", 0.1)  #: of classification
     #: alpha of the Beta distribution that images are mixed by; 0: not mixed
-    mixup: float = within("[0, 100]", 0.0)
+    mixup: float = bounded("[0, 100]", 0.0)
     #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
-    unaugmented: float = within("[0, 1)", 0.0)
+    unaugmented: float = bounded("[0, 1)", 0.0)
     #: decay of the moving average of the weights, which are used then; 0: none
-    ema: float = within("[0, 1)", 0.0)
+    ema: float = bounded("[0, 1)", 0.0)
     #: random subnets a step, beside the largest and the smallest
-    n_random: int = within("[0, 100]", 2)
+    n_random: int = bounded("[0, 100]", 2)
     distillation: bool = True  #: subnets learn from the largest; or else from the targets
     #: fraction of the steps after which all options are admitted
-    progressive: float = within("[0, 1]", 0.0)
+    progressive: float = bounded("[0, 1]", 0.0)
     #: of the forward pass: float32, bfloat16, or auto, which is the faster one for each network
     dtype: str = "auto"
     device: str | None = None  #: default: cuda where torch finds one, else cpu
@@ -55,7 +55,7 @@ class TrainingConfig:
     tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
     from_supernet: bool = False  #: whether one network starts from the supernet's weights
     #: of a network that starts from the supernet's weights
-    fine_tuning_epochs: int = within("[1, 100_000]", 4, _WHY)
+    fine_tuning_epochs: int = bounded("[1, 100_000]", 4, _WHY)
 
     def __post_init__(self) -> None:
         check_bounds(self, "train.")
@@ -63,7 +63,7 @@ class TrainingConfig:
             raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
         for key, allowed in (("optimiser", tuple(_USUAL)), ("dtype", DTYPES)):
             if (value := getattr(self, key)) is not None and value not in allowed:
-                raise ConfigError(unknown(f"train.{key}", value, allowed))
+                raise ConfigError(unknown_name(f"train.{key}", value, allowed))
 
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
         """Return a family's recipe, changed where options say so."""
@@ -85,7 +85,7 @@ class TrainingConfig:
         Args:
             default: The family's recipe.
         """
-        options = decisive(self) | asdict(self.recipe(default))
+        options = fingerprint_options(self) | asdict(self.recipe(default))
         return {name: value for name, value in options.items() if name not in _INDIFFERENT}
 
 
@@ -117,16 +117,16 @@ class DatasetConfig:
     label_column: str | None = None  #: of a table; null: the one that holds classes, or values
     test_split: str = "test"  #: the split of the source that search never sees
     #: fraction of the training images, where there is no such split
-    validation: float = within("(0, 1)", 0.1)
-    test: float = within("(0, 1)", 0.2)  #: fraction of all images, where there is no such split
+    validation: float = bounded("(0, 1)", 0.1)
+    test: float = bounded("(0, 1)", 0.2)  #: fraction of all images, where there is no such split
     #: whether decoded images are kept in memory; null: the splits that fit into a share of it
     in_memory: bool | None = None
     flip: bool = False  #: whether a mirror image has the same label
     task: str = "classification"  #: what networks are for; set by task=
     #: largest random shift in training, as a fraction of the image
-    shift: float = within("[0, 0.5)", 0.0)
+    shift: float = bounded("[0, 0.5)", 0.0)
     #: smallest random crop in training, as a fraction of the area; 1: none
-    crop: float = within("[0.01, 1]", 1.0)
+    crop: float = bounded("[0.01, 1]", 1.0)
 
     def __post_init__(self) -> None:
         check_bounds(self, "dataset.")

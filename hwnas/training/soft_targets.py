@@ -177,4 +177,4 @@ def record(
 
 
 def _keep(path: Path, outputs: Tensor) -> None:
-    files.write_by(path, lambda temporary: save_file({_KEY: outputs}, temporary))
+    files.write_file_with(path, lambda temporary: save_file({_KEY: outputs}, temporary))

@@ -297,4 +297,4 @@ class SupernetTraining:
 
 def _content(path: str | None) -> str | None:
     """Return a digest of a file; ``None`` where none is named or there is none."""
-    return files.digest(Path(path))[:16] if path is not None and Path(path).is_file() else None
+    return files.file_digest(Path(path))[:16] if path is not None and Path(path).is_file() else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from hwnas.analysis.sections import audit_png, with_audit
 from hwnas.core.errors import ConfigError
-from hwnas.core.manifest import Manifest, without_front
+from hwnas.core.manifest import Manifest, missing_front_error
 from hwnas.core.pareto import non_dominated
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
@@ -114,7 +114,7 @@ class _Members:
 def _members(folder: RunFolder) -> _Members:
     content = read_front(folder.path)
     if content is None:
-        raise without_front(folder.path)
+        raise missing_front_error(folder.path)
     priced = paid(content["objectives"])
     staying = [row for row in content["members"] if row["verified_on_front"]]
     rows = sorted(staying, key=lambda row: float(row[priced[0]]))
@@ -246,7 +246,7 @@ class _NestedProgress:
 
     @contextlib.contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Add steps to the bar of all, those of an earlier run at once."""
         self._advance(done)

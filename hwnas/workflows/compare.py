@@ -19,8 +19,8 @@ from hwnas.analysis.speedup_text import sentences as at_equal_quality
 from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
 from hwnas.analysis.summary import compare as compare_summary
 from hwnas.core import files
-from hwnas.core.files import whole
-from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.core.files import atomic_folder
+from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.hardware import backends
 from hwnas.workflows.config import CompareConfig
 from hwnas.workflows.reporter import Reporter
@@ -72,7 +72,7 @@ def compare_runs(
     reading.check_units(runs)
     found = _found(config, runs, objectives, notes)
     path = Path(config.run.dir or default_path("compare"))
-    with whole(path, beside=config.run.dir is None) as building:
+    with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
         if config.recost:
             from hwnas.workflows import recost  # all of what costs networks
@@ -82,7 +82,7 @@ def compare_runs(
             found.tables |= again.tables
             found.sentences += again.sentences
         _write(folder, found, _facts(config, found.comparison))
-        manifest = begun("compare", arguments, {}, config) | {
+        manifest = initial_manifest("compare", arguments, {}, config) | {
             "status": "finished",
             "versions": {name: backends.version(name) for name in _RECORDED},
         }
@@ -254,7 +254,7 @@ def compare(
         RunError: a run cannot be read, or the folder holds one already.
     """
     if config.run.dir:
-        files.check_new(Path(config.run.dir), "run.dir")
+        files.check_new_folder(Path(config.run.dir), "run.dir")
     runs, objectives = reading.read_runs(config.paths, config.objectives, config.group_by)
     reporter.say([_words(runs)])
 

@@ -9,7 +9,7 @@ from typing import Any
 from hwnas import tasks
 from hwnas.core import machine
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import decisive, digest
+from hwnas.core.options import digest, fingerprint_options
 from hwnas.core.progress import Progress
 from hwnas.hardware import backends
 from hwnas.hardware.backends.artefact_wrappers import DerivedArtefacts, ExitArtefacts
@@ -85,10 +85,14 @@ class SearchComponents:
             "objectives": digest(c.objectives),
             "sampler": digest(c.sampler.fingerprint_options()),
             "train": digest(self._one_or_by_space(by_space)),
-            "accuracy": digest(decisive(c.trained) if c.accuracy == "trained" else c.accuracy),
-            "finish": digest({n: v for n, v in decisive(c.finish).items() if n not in _MORE}),
+            "accuracy": digest(
+                fingerprint_options(c.trained) if c.accuracy == "trained" else c.accuracy
+            ),
+            "finish": digest(
+                {n: v for n, v in fingerprint_options(c.finish).items() if n not in _MORE}
+            ),
             "start_from": digest([genotype.id for genotype in self.first]),
-            "scoring": digest(decisive(c.scoring)),
+            "scoring": digest(fingerprint_options(c.scoring)),
             "seed": digest(c.seed),
             "versions": digest(self.versions()),
             **(
@@ -191,7 +195,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
         )
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
-        workers = machine.cores() if many else 1
+        workers = machine.available_cores() if many else 1
     return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwnas.core import files
-from hwnas.core.errors import ConfigError, ProofError, RunError, unknown
-from hwnas.core.manifest import Manifest, read_manifest, without_front
+from hwnas.core.errors import ConfigError, ProofError, RunError, unknown_name
+from hwnas.core.manifest import Manifest, missing_front_error, read_manifest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder, default_path
-from hwnas.core.typed_files import as_json
+from hwnas.core.typed_files import to_json_bytes
 from hwnas.export import folder as folders
 from hwnas.export import folder as signing
 from hwnas.export import picking
@@ -202,7 +202,7 @@ def _for(
         )
     names = [search.target.name for search in searches]
     if config.only is not None and config.only not in names:
-        raise ConfigError(unknown("target", config.only, names))
+        raise ConfigError(unknown_name("target", config.only, names))
     return [
         finish_runs.as_recorded(search, manifest)
         for search in searches
@@ -229,7 +229,7 @@ def _picked(
     own = config.only is not None and (source.path / config.only).is_dir()
     where = source.path / str(config.only) if own else source.path
     if read_front(where) is None or not known:
-        raise without_front(where)
+        raise missing_front_error(where)
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]
@@ -279,7 +279,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         row["source"]["reported"] = reported(order, pick, row["files"])
         files.write_file(folder / folders.CARD, card(row).encode())
         row["files"] = folders.digests(folder)
-        files.write_file(folder / folders.PROOF, as_json(row))
+        files.write_file(folder / folders.PROOF, to_json_bytes(row))
         if order.config.sign is not None:
             signing.sign(folder, signing.private_key(order.config.sign))
         place = folders.keep(folder, order.root, final)

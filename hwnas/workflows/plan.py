@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from hwnas.core import files
-from hwnas.core.errors import ConfigError, RunError, unknown
-from hwnas.core.files import whole
+from hwnas.core.errors import ConfigError, RunError, unknown_name
+from hwnas.core.files import atomic_folder
 from hwnas.core.manifest import FORMAT
-from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.core.schema import OPEN
 from hwnas.core.typed_files import read_json
 from hwnas.workflows.config import PlanConfig, SimulateConfig
@@ -62,7 +62,7 @@ def check_ready(verb: str, folder: str | None) -> None:
     if missing:
         raise ConfigError(f"{verb} needs {' and '.join(missing)}: pip install 'hwnas[plan]'")
     if folder:
-        files.check_new(Path(folder), "run.dir")
+        files.check_new_folder(Path(folder), "run.dir")
 
 
 def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
@@ -171,14 +171,14 @@ def write_plan_folder(
     """
     path = place or Path(config.run.dir or default_path(verb))
     there = {name: rows for name, rows in found.tables.items() if rows}
-    with whole(path, beside=not (place or config.run.dir)) as building:
+    with atomic_folder(path, remove_stale=not (place or config.run.dir)) as building:
         folder = RunFolder(building)
         for name, data in content.items():
             folder.write_bytes(name, data)
         for name, rows in there.items():
             folder.write_csv(f"{name}.csv", rows)
         versions = {name: importlib.metadata.version(name) for name in _RECORDED}
-        manifest = begun(verb, arguments, {}, config) | {"status": "finished"}
+        manifest = initial_manifest(verb, arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest | {"versions": versions})
     named = dict.fromkeys(name.partition("/")[0] for name in content)
     names = [*named, *(f"{name}.csv" for name in there)]
@@ -221,7 +221,7 @@ def _kills(config: SimulateConfig, found: "DeploymentPlan") -> "list[Kill]":
 
     for name in config.kills:
         if name not in (known := [*found.devices, "spot"]):
-            raise ConfigError(f"kill: {unknown('device', name, known)}")
+            raise ConfigError(f"kill: {unknown_name('device', name, known)}")
     return [Kill(name) for name in config.kills]
 
 
@@ -232,7 +232,7 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
         return []
     name, _, said = config.throttle.partition(":")
     if name not in found.devices:
-        raise ConfigError(f"throttle: {unknown('device', name, found.devices)}")
+        raise ConfigError(f"throttle: {unknown_name('device', name, found.devices)}")
     try:
         speed = float(said)
     except ValueError:

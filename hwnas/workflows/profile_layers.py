@@ -8,7 +8,7 @@ from hwnas.analysis.figures import layers_png
 from hwnas.core import safe_read
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.run_folder import RunFolder, default_path
-from hwnas.core.typed_files import parsed, read_json
+from hwnas.core.typed_files import parse_json_as, read_json
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.costs.cost_model import Cost, LayerCost
@@ -81,7 +81,9 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
     if text in ("smallest", "largest"):
         return space.smallest() if text == "smallest" else space.largest()
     if text.startswith("{"):
-        said = parsed(dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}")
+        said = parse_json_as(
+            dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}"
+        )
         return space.genotype(said)
     path = Path(text)
     if not path.is_file():
@@ -108,7 +110,7 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
         genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)
     try:
-        lowered, _ = importer.import_onnx(safe_read.content(Path(text), _MOST_MODEL))
+        lowered, _ = importer.import_onnx(safe_read.read_bytes(Path(text), _MOST_MODEL))
         n = lowered[0].op.batch  # 1: one image, or any number
         return Path(text).name, replace(lowered, batch=n if n > 1 else 0)
     except FileNotFoundError:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hwnas.core.database import public_arguments
-from hwnas.core.manifest import Manifest, weights_of
+from hwnas.core.database import redact_arguments
+from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.core.quantity import Quantities
 from hwnas.core.run_folder import Row
 from hwnas.export import proof_file
@@ -47,7 +47,7 @@ class ExportRequest:
     @property
     def command(self) -> str:
         """What is run, for people to run it again."""
-        return f"python -m hwnas {self.verb} {shlex.join(public_arguments(self.arguments))}"
+        return f"python -m hwnas {self.verb} {shlex.join(redact_arguments(self.arguments))}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _machine(target: Target) -> Row:
 def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
     """Return which weights the search scored the network by."""
     parts, genotype = pick.of.parts, pick.genotype
-    if weights_of(manifest) == "supernet":
+    if accuracy_source(manifest) == "supernet":
         kept = jobs.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
         return {"supernet": kept.parent.name}
     n = pick.finisher.left.get(genotype.id, 1)

@@ -80,7 +80,7 @@ def search(
     Raises:
         HwnasError: what the user can mend, in one line.
     """
-    processes.tune()
+    processes.tune_process()
     resumed = {} if resume is None else {"run.resume": resume}
     given = with_resumed(as_arguments(_with_file(options) | resumed))
     if last_text(given, _WORKERS) is None:
@@ -142,7 +142,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
         progress: Is told of phases.
         options: Of ``python -m hwnas train``; ``dataset`` as of ``search``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.train import train as run
 
     given, quiet = with_resumed(as_arguments(_with_file(options))), RecordingReporter(progress)
@@ -160,7 +160,7 @@ def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResul
         options: Of ``python -m hwnas profile``, but for those that make no table of this machine:
             ``genotype``, ``kit`` and ``measured``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.profile import profile as run
 
     if others := [name for name in ("genotype", "kit", "measured") if name in options]:
@@ -185,7 +185,7 @@ def compare(
         progress: Is told of phases.
         options: Of ``python -m hwnas compare``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.compare import compare as run
 
     named = runs if isinstance(runs, str | os.PathLike) else [*runs]
@@ -202,7 +202,7 @@ def split(export: str | Path, *, progress: Progress | None = None, **options: An
         progress: Is told of phases.
         options: Of ``python -m hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.split import split as run
 
     given = as_arguments({"export": export, **options})
@@ -222,7 +222,7 @@ def plan(
         progress: Is told of phases.
         options: Of ``python -m hwnas plan``: ``objective="carbon"``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.plan import plan as run
 
     given = as_arguments({"service": service, "fleet": fleet, **options})
@@ -240,7 +240,7 @@ def simulate(
         progress: Is told of phases.
         options: Of ``python -m hwnas simulate``: ``kill="spot"``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.plan import simulate as run
 
     folder = plan.path if isinstance(plan, PlanResult) else plan
@@ -264,7 +264,7 @@ def replan(
         progress: Is told of phases.
         options: Of ``python -m hwnas replan``: ``move_cost=0.5``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.replan import replan as run
 
     folder = plan.path if isinstance(plan, PlanResult) else plan
@@ -283,7 +283,7 @@ def serve_check(
         progress: Is told of phases.
         options: Of ``python -m hwnas serve-check``: ``server="ray"``.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.replan import serve_check as run
 
     folder = plan.path if isinstance(plan, PlanResult) else plan

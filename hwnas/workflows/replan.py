@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwnas.core import machine
-from hwnas.core.errors import ConfigError, RunError, unknown
-from hwnas.core.files import whole
-from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.core.errors import ConfigError, RunError, unknown_name
+from hwnas.core.files import atomic_folder
+from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.workflows.config import ReplanConfig, ServeCheckConfig
 from hwnas.workflows.plan import PlanOutcome, check_ready, files_of, recorded, write_plan_folder
 from hwnas.workflows.reporter import Reporter
@@ -102,7 +102,7 @@ def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
     able = {p.name: p for p in every if p.model is not None and not p.source.is_on_gpu}
     for name in config.pools:
         if name not in able:
-            raise ConfigError(f"pool: {unknown('pool', name, able)}")
+            raise ConfigError(f"pool: {unknown_name('pool', name, able)}")
     if not able:
         raise ConfigError(
             f"plan={config.plan}: no pool of it has an ONNX file that runs on this machine's CPU: "
@@ -195,13 +195,13 @@ def _write(
     sentences: Sequence[str],
 ) -> ServeCheckOutcome:
     path = Path(config.run.dir or default_path("serve-check"))
-    with whole(path, beside=config.run.dir is None) as building:
+    with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
         for name, rows in tables.items():
             folder.write_csv(f"{name}.csv", rows)
         folder.write_json("serve_check.json", {"format": _FORMAT} | facts)
         folder.write_bytes("summary.txt", ("\n".join(sentences) + "\n").encode())
-        manifest = begun("serve-check", arguments, {}, config) | {"status": "finished"}
+        manifest = initial_manifest("serve-check", arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest)
     names = [*(f"{name}.csv" for name in tables), "serve_check.json", "summary.txt"]
     return ServeCheckOutcome(path, tables["loads"], sentences, names)

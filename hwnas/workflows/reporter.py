@@ -88,10 +88,10 @@ class RecordingReporter:
 
     @contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Pass a phase on, and count its seconds."""
-        with self.timed(name), self._progress.phase(name, total, done, left_s) as advance:
+        with self.timed(name), self._progress.phase(name, total, done, remaining_s) as advance:
             yield advance
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hwnas.core import processes
-from hwnas.core.errors import RunError, unknown
+from hwnas.core.errors import RunError, unknown_name
 from hwnas.core.progress import Progress
 from hwnas.core.run_folder import Row
 from hwnas.export import proof_file
@@ -99,7 +99,7 @@ def export(
     Raises:
         ProofError: a file does not do what it should; its folder is kept.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.export import export as write
 
     given = as_arguments({"run": run, **options})
@@ -127,7 +127,7 @@ def compress(
         BudgetError: nothing makes it fit.
         ProofError: a file does not do what it should; its folder is kept.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.compress import CompressionOutcome
     from hwnas.workflows.compress import compress as fit
 
@@ -150,7 +150,7 @@ def verify(
     Raises:
         ProofError: something does not hold.
     """
-    processes.tune()
+    processes.tune_process()
     from hwnas.workflows.verify import verify as run
 
     quiet = RecordingReporter(progress)
@@ -182,7 +182,9 @@ class _TableFolder:
         """
         path = self.path / f"{name or self._first}.csv"
         if not path.exists():
-            raise RunError(f"{self.path}: {unknown('table', name or self._first, self.tables)}")
+            raise RunError(
+                f"{self.path}: {unknown_name('table', name or self._first, self.tables)}"
+            )
         return pyarrow.csv.read_csv(path)
 
     def _repr_html_(self) -> str:

@@ -17,7 +17,7 @@ from hwnas.analysis.figures import FrontPanel, front_figure
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, read_manifest
-from hwnas.core.run_folder import table_of
+from hwnas.core.run_folder import to_table
 from hwnas.nas import reading
 from hwnas.nas.candidates import read_table
 from hwnas.nas.verified_files import read_front
@@ -66,7 +66,7 @@ class SearchResult(os.PathLike[str]):
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
-            return table_of(verified["members"])
+            return to_table(verified["members"])
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return pyarrow.csv.read_csv(listed)
         raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
@@ -219,4 +219,4 @@ def so_far(path: Path) -> pa.Table | None:
     outline, candidates = study.outline(), reading.candidates(path, "path")
     metric = quality(outline.objectives)
     rows = [candidate.row(outline.space, metric) for candidate in candidates]
-    return table_of(rows)
+    return to_table(rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hwnas.core import files, machine
 from hwnas.core.errors import ConfigError
-from hwnas.core.run_folder import Row, RunFolder, begun, default_path
+from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.export import folder as folders
 from hwnas.export import proof_file as proofs
 from hwnas.export.checks import Floats
@@ -62,7 +62,7 @@ def split(
     """
     config = configs[0]
     if config.dir:
-        files.check_new(Path(config.dir), "dir")
+        files.check_new_folder(Path(config.dir), "dir")
     folder = Path(config.export)
     recorded = proofs.read_proof(folder)
     folders.check_unchanged(folder, recorded["files"])
@@ -181,7 +181,7 @@ def _written(
     facts["versions"] = {
         name: backends.version(name) for name in dict.fromkeys(["hwnas", *decisive])
     }
-    with files.whole(path, beside=not config.dir) as building:
+    with files.atomic_folder(path, remove_stale=not config.dir) as building:
         folder = RunFolder(building)
         for name, data in content.items():
             (building / name).parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _written(
         folder.write_csv(PROFILE, tables.profile)
         split = {"format": FORMAT, "export": config.export, "cuts": tables.cuts}
         folder.write_json(FILE, split)
-        begins = begun("split", arguments, {}, config)
+        begins = initial_manifest("split", arguments, {}, config)
         folder.write_json("manifest.json", begins | facts | {"machine": machine.describe()})
     return path
 

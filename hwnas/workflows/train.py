@@ -17,10 +17,10 @@ from torch import nn
 
 from hwnas.core import files
 from hwnas.core.errors import CompileError, ConfigError
-from hwnas.core.options import decisive, digest
+from hwnas.core.options import digest, fingerprint_options
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
-from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder
+from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.models.families import annotations
 from hwnas.models.int8.simulation import as_run
 from hwnas.models.onnx.writer import check_int8
@@ -112,7 +112,7 @@ def train(
     Returns:
         What it came to; nothing in a process that follows others (``torchrun``).
     """
-    files.check_place(Path(config.run.supernets), "run.supernets")
+    files.check_folder_path(Path(config.run.supernets), "run.supernets")
     if config.train.tensorboard:
         check_tensorboard()
     with parallel.joined() as processes:
@@ -171,7 +171,7 @@ def _manifest(
     digests |= {"genotype": str(config.genotype), **_beside(config)}
     check_resumed(earlier, folder, digests, 0)
     return {
-        **begun("train", arguments, earlier, config),
+        **initial_manifest("train", arguments, earlier, config),
         "seed": config.seed,
         "digests": digests,
         "processes": parallel.current().n,
@@ -184,7 +184,7 @@ def _manifest(
 def _beside(config: TrainConfig) -> dict[str, str]:
     """Return what decides the summary beside what decides a supernet's weights."""
     if config.genotype is None:
-        return {"scoring": digest(decisive(config.scoring))}
+        return {"scoring": digest(fingerprint_options(config.scoring))}
     said = {"train.from_supernet": str(config.train.from_supernet)}
     if config.train.from_supernet:
         said["train.fine_tuning_epochs"] = str(config.train.fine_tuning_epochs)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.core.errors import RunError
-from hwnas.core.manifest import FinetuningRecord, Manifest, read_manifest, weights_of
+from hwnas.core.manifest import FinetuningRecord, Manifest, accuracy_source, read_manifest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.nas import candidates as columns
@@ -41,7 +41,7 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
     """
     figures, lines = [*_read(manifest, candidate)], []
     metric = of_manifest(manifest).metric
-    if candidate.stopped and weights_of(manifest) == "trained":
+    if candidate.stopped and accuracy_source(manifest) == "trained":
         lines.append(
             "Its training stopped there: it will hardly become as good as one that costs no more."
         )
@@ -91,7 +91,7 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
         if after := _AFTER.fullmatch(name):
             figure = task.of_mean(value, n) if n else Quantity(value, "measured")
             yield f"after {_epochs(int(after[1]))}", figure
-    if candidate.stopped and weights_of(manifest) == "trained":
+    if candidate.stopped and accuracy_source(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
         yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
 

@@ -38,7 +38,13 @@ def _write(path: Path, objectives: list[str], more: Mapping[Genotype, Row], **sa
     run.write_parquet("candidates.parquet", candidates)
     directions = {name: "max" if name == "accuracy" else "min" for name in objectives}
     run.write_json("front.json", {"objectives": directions, "members": members})
-    manifest = {"verb": "search", "status": "finished", "arguments": [], "objectives": objectives}
+    manifest = {
+        "format": 2,
+        "verb": "search",
+        "status": "finished",
+        "arguments": [],
+        "objectives": objectives,
+    }
     run.write_json("manifest.json", {**manifest, "config": CONFIG, **said})
 
 

@@ -149,7 +149,7 @@ def test_dominating_set_is_never_worse(m: int, seed: int) -> None:
 
 def test_attainment_is_that_of_moocore_on_its_example() -> None:
     data = moocore.get_dataset("input1.dat")
-    surfaces = pareto.attained(data[:, :2], data[:, 2], [50])
+    surfaces = pareto.attainment_surfaces(data[:, :2], data[:, 2], [50])
     # The first points of the median surface: half of ten sets attain each, and no point before it.
     for x, y, _ in surfaces:
         own = [data[data[:, 2] == i, :2] for i in np.unique(data[:, 2])]

@@ -105,7 +105,7 @@ def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
         (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
         (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "the wrong way round"),
         (["a.csv"], DIRECTIONS, "sampler", "it says its groups in a column 'group'"),
-        (["folder"], DIRECTIONS, None, "no manifest.json there"),
+        (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(

@@ -75,7 +75,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "the whole is a list of 2"),
+        ("[1, 2]", "the content is a list of 2"),
         ("ideal: {accuracy: 1}\nreference: {accuracy: 0}", "each of accuracy, latency_ms"),
         (
             "ideal: {accuracy: 0.5, latency_ms: 1}\nreference: {accuracy: 0.9, latency_ms: 2}",

@@ -96,9 +96,9 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["profile", "+target=cpu", *INT8, *VIT], "norm1' cannot be written in int8"),
         (["search", "+target=npu", "dataset=images"], "needs dataset.path=DIR"),
         (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
-        (["search", "run.resume=nowhere"], "no manifest.json there"),
+        (["search", "run.resume=nowhere"], "it has no manifest.json"),
         (["search", "+target=npu", "=3"], "hwnas:"),
-        (["search", "+target=npu", "run.dir=afile"], "cannot be a folder"),
+        (["search", "+target=npu", "run.dir=afile"], "cannot be created"),
         (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),
         (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "known only where they are in flash"),
     ],
@@ -159,7 +159,7 @@ def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> Non
     }
     shrunk = _run("search", "run.resume=cut", "n_trials=70")
     assert shrunk.returncode == 2
-    assert "may only grow" in shrunk.stderr
+    assert "Set n_trials=" in shrunk.stderr
     grown = _run("search", "run.resume=cut", "n_trials=90")
     assert grown.returncode == 0, grown.stderr
     assert _columns("cut")["id"][:80] == _columns("whole")["id"]
@@ -202,7 +202,7 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
     assert "By its own files it" in explained.stdout
     again = _run("search", *QUICK, "run.dir=r")
     assert again.returncode == 2
-    assert "holds a run already" in again.stderr
+    assert "already contains a run" in again.stderr
     other = _run("search", "run.resume=r", "search_space=mbconv_small")
     assert other.returncode == 2
     assert "search_space differs from that of the run" in other.stderr

@@ -168,7 +168,7 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
 
     b = (*NPU, "baseline=b")
     assert "no such folder or file" in refused(*NPU, "baseline=nowhere")
-    assert "no manifest.json there" in refused(*NPU, "baseline=b/models")
+    assert "it has no manifest.json" in refused(*NPU, "baseline=b/models")
     line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
     assert "a run for target 'npu', not for 'ethos_u55_256'" in line
     line = refused(*b, "target.energy.mac_pj=0.4")

@@ -234,7 +234,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     message: str,
 ) -> None:
     Path("damaged").mkdir()
-    Path("damaged/manifest.json").write_text('{"verb": "search", "arguments": []}')
+    Path("damaged/manifest.json").write_text('{"format": 2, "verb": "search", "arguments": []}')
     given = [argument.replace("{searched}", str(searched)) for argument in arguments]
     assert message in _refused(given, capsys)
     assert not list(tmp_path.rglob("comparison.json"))

@@ -210,7 +210,7 @@ def test_what_is_wrong_is_one_line(
     [
         ("split.json", None, "is no folder of a split: make one with: python -m hwnas split"),
         ("split.json", "{", "split.json cannot be read"),
-        ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is that of a newer"),
+        ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is from a newer"),
         ("profile.csv", None, "there is no such file"),
         ("profile.csv", "id,precision,target\na,int8,cpu\n", "'row 0.engine' is missing"),
     ],

@@ -206,7 +206,10 @@ def test_what_a_target_cannot_run_is_told_so(tmp_path: Path) -> None:
     figures = {name: Quantity(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
     candidate = Candidate(0, Genotype("s", ()), figures)
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
-    manifest: Manifest = {"arguments": [], "config": {"n_trials": 1}, "status": "finished"}
+    manifest: Manifest = {
+        "format": 2, "verb": "search", "arguments": [], "config": {"n_trials": 1},
+        "status": "finished",
+    }  # fmt: skip
     record = StudyRecord(objectives, [candidate], {}, {})
     found = RunContents(RunFolder(tmp_path), manifest, record)
     explained = explain(record.candidates, candidate.id, objectives)
@@ -240,7 +243,7 @@ def test_bad_input_is_one_line(
     assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
     (folder / "study.db").unlink()
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
-    RunFolder(folder).write_json("manifest.json", {"verb": "compare", "arguments": []})
+    RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
     assert "not the folder of a search" in _refused(capsys, [here, "id=a"])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.core.errors import RunError
-from hwnas.core.safe_read import CorruptFileError, content
+from hwnas.core.safe_read import CorruptFileError, read_bytes
 from hwnas.core.typed_files import read_json
 
 
@@ -15,7 +15,7 @@ def test_pipes_devices_folders_and_large_files_are_no_content(tmp_path: Path) ->
         file.truncate(1 << 40)
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path / "folder", tmp_path / "large"):
         with pytest.raises(CorruptFileError):
-            content(path, 1000)
+            read_bytes(path, 1000)
 
 
 def test_error_says_file_place_and_what_is_allowed(tmp_path: Path) -> None:

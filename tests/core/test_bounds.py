@@ -10,7 +10,7 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.core import options
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import AllowedRange, Option, declared
+from hwnas.core.options import AllowedRange, Option, iter_options
 from hwnas.training.finetuning.finetuning_options import FinishingConfig
 from hwnas.workflows.config import SCHEMAS
 
@@ -25,13 +25,15 @@ _NEEDED = {
 
 def _numeric() -> Iterator[tuple[str, Option]]:
     for verb, schema in SCHEMAS.items():
-        yield from ((verb, o) for o in declared(schema) if options.is_numeric(o.field.type))
-    yield from (("finishing", o) for o in declared(FinishingConfig) if options.is_numeric(o.hint))
+        yield from ((verb, o) for o in iter_options(schema) if options.is_numeric(o.field.type))
+    yield from (
+        ("finishing", o) for o in iter_options(FinishingConfig) if options.is_numeric(o.hint)
+    )
 
 
 @pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
 def test_every_number_has_an_interval_with_an_end(verb: str, option: Option) -> None:
-    interval = options.interval_of(option.field)
+    interval = options.allowed_range(option.field)
     assert interval is not None, f"{option.name} of {verb} declares no interval: bounds.within"
     low, high = (float(end) for end in interval.text[1:-1].split(","))
     assert low < high

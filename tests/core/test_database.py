@@ -21,7 +21,7 @@ ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\"
 @pytest.mark.parametrize("name", ODD)
 def test_study_is_kept_where_its_path_says(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    optuna.storages.RDBStorage(database.of_file(tmp_path / name / "s.db")).engine.dispose()
+    optuna.storages.RDBStorage(database.sqlite_url(tmp_path / name / "s.db")).engine.dispose()
     assert [path.name for path in tmp_path.rglob("*.db")] == ["s.db"]
     assert (tmp_path / name / "s.db").is_file()
 
@@ -42,7 +42,7 @@ def test_study_is_kept_where_its_path_says(tmp_path: Path, name: str) -> None:
 )
 def test_passwords_are_not_written(url: str) -> None:
     quoted = [f"study.storage='{url}'", f'study.storage="{url}"', f"study.storage={url}"]
-    written = [*database.public_arguments(quoted), str(database.public_config({"a": [url]}))]
+    written = [*database.redact_arguments(quoted), str(database.redact_config({"a": [url]}))]
     try:
         StudyConfig(storage=url)
     except ConfigError as error:
@@ -52,7 +52,7 @@ def test_passwords_are_not_written(url: str) -> None:
 
 def test_what_holds_no_password_is_written_as_it_is() -> None:
     kept = ["a=b", "dataset.path=hf://me/x", "study.storage=postgresql://me@h/db?sslmode=require"]
-    assert database.public_arguments(kept) == kept
+    assert database.redact_arguments(kept) == kept
 
 
 def test_password_with_an_at_is_refused_with_the_cure() -> None:

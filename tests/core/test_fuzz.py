@@ -27,7 +27,7 @@ from hwnas.models.onnx import importer
 from hwnas.nas import benchmark_table
 from hwnas.nas.benchmark_table_options import BenchmarkConfig
 from hwnas.nas.verified_files import read_front, read_made
-from tests.core.test_first_edition import KEPT
+from tests.core.test_kept_run import KEPT
 
 ROOT = Path(__file__).parents[2]
 ODD = st.one_of(

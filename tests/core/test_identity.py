@@ -1,8 +1,8 @@
-"""Digests of what decides an outcome."""
+"""Fingerprints of options."""
 
 from dataclasses import dataclass, field, replace
 
-from hwnas.core.options import LATER, decisive, digest
+from hwnas.core.options import ADDED_AFTER_RELEASE, digest, fingerprint_options
 from hwnas.hardware import backends
 from hwnas.hardware.target import facts
 from hwnas.nas.options import SamplerConfig
@@ -15,21 +15,21 @@ from tests.conftest import target
 @dataclass
 class _Options:
     first: int = 1
-    added: str = field(default="as ever", metadata=LATER)
-    listed: list[int] = field(default_factory=list, metadata=LATER)
+    added: str = field(default="as ever", metadata=ADDED_AFTER_RELEASE)
+    listed: list[int] = field(default_factory=list, metadata=ADDED_AFTER_RELEASE)
 
 
-def test_options_that_came_later_count_where_they_are_not_the_default() -> None:
+def test_later_options_enter_only_with_other_values_than_the_default() -> None:
     options = _Options()
-    assert decisive(options) == {"first": 1}
-    assert decisive(replace(options, added="new")) == {"first": 1, "added": "new"}
-    assert decisive(replace(options, listed=[1])) == {"first": 1, "listed": [1]}
+    assert fingerprint_options(options) == {"first": 1}
+    assert fingerprint_options(replace(options, added="new")) == {"first": 1, "added": "new"}
+    assert fingerprint_options(replace(options, listed=[1])) == {"first": 1, "listed": [1]}
 
 
-def test_defaults_are_those_of_runs_that_there_are() -> None:
-    """A digest that changes refuses to resume runs: mark a new option with ``LATER``."""
+def test_fingerprints_of_defaults_are_unchanged() -> None:
+    """Runs with other digests are not resumed: mark a new option ``ADDED_AFTER_RELEASE``."""
     found = {
-        type(options).__name__: digest(decisive(options))
+        type(options).__name__: digest(fingerprint_options(options))
         for options in (
             SamplerConfig(), ScoringConfig(), TrainedConfig(), FinishConfig(),
             TrainingConfig(dtype="float32"),  # once the default, and taken from runs that had it

@@ -148,7 +148,7 @@ def test_cores_are_what_affinity_and_control_group_allow(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
     _files(tmp_path, {"membership": membership})
     groups = _files(tmp_path / "groups", limits)
-    assert machine.cores(tmp_path / "membership", groups) == expected
+    assert machine.available_cores(tmp_path / "membership", groups) == expected
 
 
 def test_memory_of_this_machine() -> None:

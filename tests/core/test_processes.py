@@ -8,12 +8,12 @@ _SCRIPT = """
 print("script")
 from concurrent.futures import ProcessPoolExecutor
 from operator import add
-from hwnas.core.processes import Context
-process = Context().Process(target=print, args=("process",))
+from hwnas.core.processes import CleanSpawnContext
+process = CleanSpawnContext().Process(target=print, args=("process",))
 process.start()
 process.join()
 assert process.exitcode == 0
-with ProcessPoolExecutor(1, Context(), print, ("pool",)) as pool:
+with ProcessPoolExecutor(1, CleanSpawnContext(), print, ("pool",)) as pool:
     assert pool.submit(add, 1, 2).result() == 3
 assert __name__ == "__main__" and __import__("__main__").add is add
 """

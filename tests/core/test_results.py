@@ -82,9 +82,9 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create()
-    folder.write_json("manifest.json", {"verb": "train", "arguments": []})
+    folder.write_json("manifest.json", {"format": 2, "verb": "train", "arguments": []})
     folder.close()
-    with pytest.raises(RunError, match=r"holds a run already.*run\.resume="):
+    with pytest.raises(RunError, match=r"already contains a run.*run\.resume="):
         RunFolder(tmp_path).create()
 
 

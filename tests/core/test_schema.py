@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from hwnas.core import safe_read
-from hwnas.core.safe_read import CorruptFileError, from_json, from_yaml
-from hwnas.core.schema import OPEN, NumberBounds, SchemaError, Size, fitted
+from hwnas.core.safe_read import CorruptFileError, parse_json, parse_yaml
+from hwnas.core.schema import OPEN, NumberBounds, SchemaError, Size, validate
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,23 @@ class _Record(TypedDict):
 
 def test_value_of_its_type_is_read() -> None:
     raw = {"n": 3, "kind": "a", "inner": {"share": 1, "else": []}, "boxes": [{"sides": [1, 2]}]}
-    found = fitted(_Record, raw)
+    found = validate(_Record, raw)
     assert found["boxes"] == [_Box((1, 2))]
     assert isinstance(found["inner"]["share"], float)
     assert found["inner"]["else"] == []
     for either in ("x", {"y": 1}, None):
-        assert fitted(_Record, {"n": 1, "either": either})["either"] == either
+        assert validate(_Record, {"n": 1, "either": either})["either"] == either
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ([], "the whole is a list of 0; allowed: an object"),
+        ([], "the content is a list of 0; allowed: an object"),
         ({}, "'n' is missing"),
         ({"n": True}, "'n' is true; allowed: a whole number"),
         ({"n": 0}, "'n' is 0; allowed: at least 1 and at most 1e+09"),
         ({"n": 1.5}, "'n' is 1.5; allowed: a whole number"),
-        ({"n": 1, "m": 2}, "the whole: Unknown field 'm'"),
+        ({"n": 1, "m": 2}, "the content: Unknown field 'm'"),
         ({"n": 1, "kind": "c"}, "'kind' is 'c'; allowed: a or b"),
         ({"n": 1, "kind": ["a"]}, "'kind' is a list of 1; allowed: a or b"),
         ({"n": 1, "inner": {"share": 1.5}}, "'inner.share' is 1.5; allowed: at least 0 and"),
@@ -62,12 +62,12 @@ def test_value_of_its_type_is_read() -> None:
 )
 def test_what_is_wrong_is_said_with_its_path(raw: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(words)):
-        fitted(_Record, raw)
+        validate(_Record, raw)
 
 
 def test_long_values_are_cut_off() -> None:
     with pytest.raises(SchemaError) as caught:
-        fitted(int, "x" * 1000)
+        validate(int, "x" * 1000)
     assert len(str(caught.value)) < 200
 
 
@@ -77,13 +77,13 @@ def test_long_values_are_cut_off() -> None:
 )
 def test_damaged_json_is_refused(said: str) -> None:
     with pytest.raises(CorruptFileError):
-        from_json(said)
+        parse_json(said)
 
 
 def test_bombs_of_json_are_refused_by_their_depth() -> None:
     deep = "[" * 100 + "]" * 100
-    with pytest.raises(SchemaError, match="nested more than 32 deep"):
-        fitted(Any, from_json(deep))
+    with pytest.raises(SchemaError, match="nested more than 32 levels deep"):
+        validate(Any, parse_json(deep))
 
 
 _BOMB = "\n".join(
@@ -101,7 +101,7 @@ _BOMB = "\n".join(
 )  # fmt: skip
 def test_damaged_yaml_is_refused(said: str) -> None:
     with pytest.raises(CorruptFileError):
-        from_yaml(said)
+        parse_yaml(said)
 
 
 def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
@@ -109,11 +109,11 @@ def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
 ) -> None:
     """Plans of a week say more than 100,000 values, which were refused."""
     monkeypatch.setattr(safe_read, "_NODES", 100)
-    assert from_yaml("[" + "x," * 500 + "]") == ["x"] * 500
-    assert from_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))
-    with pytest.raises(CorruptFileError, match="says more than 643 values"):
-        from_yaml("a: &a [" + "x," * 300 + "]\nb: [" + ",".join(["*a"] * 10) + "]")
+    assert parse_yaml("[" + "x," * 500 + "]") == ["x"] * 500
+    assert parse_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))
+    with pytest.raises(CorruptFileError, match="has more than 643 values"):
+        parse_yaml("a: &a [" + "x," * 300 + "]\nb: [" + ",".join(["*a"] * 10) + "]")
 
 
 def test_yaml_with_few_aliases_is_read() -> None:
-    assert from_yaml("a: &x {b: [1, 2]}\nc: *x") == json.loads('{"a":{"b":[1,2]},"c":{"b":[1,2]}}')
+    assert parse_yaml("a: &x {b: [1, 2]}\nc: *x") == json.loads('{"a":{"b":[1,2]},"c":{"b":[1,2]}}')

@@ -20,7 +20,7 @@ def _without(run: Path, status: str) -> None:
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
     (lambda run: _without(run, "nothing fits the budget"), "ended without a front: nothing fits"),
-    (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
+    (lambda run: (run / "manifest.json").unlink(), "it has no manifest.json"),
     (lambda run: edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
     (lambda run: edit(run, "verb", "train"), "is no search that trained networks"),
 ]

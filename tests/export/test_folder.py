@@ -54,7 +54,7 @@ def test_what_killed_exports_left_is_removed_but_not_what_others_build(tmp_path:
         (root / BUILDING / "id").mkdir(parents=True)
         (root / files.LOCK).touch()
     (done / "id").mkdir()
-    held = files.lock(busy)
+    held = files.lock_folder(busy)
     sweep(own, beside=False)
     assert not (own / BUILDING).exists()
     assert (killed / BUILDING).is_dir()

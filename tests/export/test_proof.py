@@ -8,7 +8,7 @@ import torch
 
 from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantity
-from hwnas.core.schema import fitted
+from hwnas.core.schema import validate
 from hwnas.export.artefacts import pixels_of
 from hwnas.export.checks import INT8_ERROR, TRAINED, agreement, drop, within_budget
 from hwnas.export.proof_file import (
@@ -139,7 +139,7 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
 
     lowered = families.get(small.family).lower(small, small.largest(), task)
     rows = json.loads(json.dumps(operators_to_json(lowered)))
-    assert operators_from_json([fitted(OperatorRecord, row) for row in rows]) == lowered
+    assert operators_from_json([validate(OperatorRecord, row) for row in rows]) == lowered
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,13 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
         (None, "is no export: there is no proof.json"),
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"format": 99}', "format 99 is that of a newer version of hwnas; this one reads 2"),
-        ("{}", "format 1 is that of an earlier version of hwnas; this one reads 2"),
+        (
+            '{"format": 99}',
+            "format 99 is from a newer version of hwnas; this version reads format 2",
+        ),
+        ("{}", "format 1 is from an earlier version of hwnas; this version reads format 2"),
         ('{"format": 2, "files": {}}', "cannot be read: 'artefacts' is missing"),
-        ('{"format": 2, "format": 2}', "cannot be read: 'format' is there twice"),
+        ('{"format": 2, "format": 2}', "cannot be read: duplicate key 'format'"),
     ],
 )
 def test_folder_that_is_no_export_is_refused(

@@ -40,15 +40,21 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
     """Write what a search of three networks leaves behind, its study in a file."""
     objectives, run = ("accuracy", *costs), RunFolder(path)
     is_shared = file.parent != path
-    config = _config("a", database.of_file(file) if is_shared else None)
-    manifest = {"arguments": [], "status": "finished", "config": config}
+    config = _config("a", database.sqlite_url(file) if is_shared else None)
+    manifest = {
+        "format": 2,
+        "verb": "search",
+        "arguments": [],
+        "status": "finished",
+        "config": config,
+    }
     own = {target: {"config": _config(target, None)} for target in "ab"}
     if costs is OF_BOTH:
         manifest |= {"objectives": objectives, "targets": own}
         part = {**manifest, **own["b"], "part_of": ".."}
         run.write_json("b/manifest.json", {n: v for n, v in part.items() if n != "targets"})
     run.write_json("manifest.json", manifest)
-    joined = Membership(StudyConfig(), database.of_file(file), "hwnas", objectives, {})
+    joined = Membership(StudyConfig(), database.sqlite_url(file), "hwnas", objectives, {})
     study, sampler = SharedStudy(joined, space), RandomSampler(seed=0)
     for _ in range(3):
         trial = study.ask(sampler, 3)

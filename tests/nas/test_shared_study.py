@@ -466,7 +466,7 @@ def test_what_cannot_be_opened_is_one_line(tiny: SearchSpace) -> None:
         joined("postgresql://me:secret@127.0.0.1:1/x")
     with pytest.raises(ConfigError, match="there is no driver"):
         joined("oracle://me@127.0.0.1/x")
-    with pytest.raises(ConfigError, match="is no URL of a database"):
+    with pytest.raises(ConfigError, match="is not a database URL"):
         StudyConfig(storage="here.db")
 
 

@@ -16,8 +16,15 @@ from hwnas.nas import verified_files
 from hwnas.nas.candidates import Candidate
 
 CANDIDATE = Candidate(0, Genotype("s", ()), {})
-ONE: Manifest = {"arguments": [], "config": {"budget": {"latency_ms": 2.0}}}
+ONE: Manifest = {
+    "format": 2,
+    "verb": "search",
+    "arguments": [],
+    "config": {"budget": {"latency_ms": 2.0}},
+}
 TWO: Manifest = {
+    "format": 2,
+    "verb": "search",
     "arguments": [],
     "config": {},
     "targets": {

@@ -40,7 +40,7 @@ class KillAfter:
 
     @contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         def advance(n: int) -> None:
             self._left -= n

@@ -53,7 +53,7 @@ def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
     }  # fmt: skip
     of_target = {"config": config}
     manifest = {
-        "verb": "search", "arguments": [], "config": config,
+        "format": 2, "verb": "search", "arguments": [], "config": config,
         "targets": {"npu": of_target, "cpu": of_target}, "objectives": ["accuracy", "latency_ms"],
     }  # fmt: skip
     for name in FILES:

@@ -15,7 +15,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families.base import Supernet, TrainingRecipe
 from hwnas.models.families.elastic_layers import ElasticConv, ElasticLinear
 from hwnas.models.families.layers import ConvNormAct, Mean
@@ -141,7 +141,7 @@ class Plain:
             raise SpaceError(f"Space '{space.name}': '{name}' is missing.")
         for name in names(space):
             if name not in required and not _KERNEL.fullmatch(name):
-                raise SpaceError(f"Space '{space.name}': {unknown('name', name, required)}")
+                raise SpaceError(f"Space '{space.name}': {unknown_name('name', name, required)}")
             odd = name.endswith(".kernel")
             for option in space.options(name):
                 if not isinstance(option, int) or option < 1 or (odd and option % 2 == 0):

@@ -19,7 +19,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypedDict
 
-from hwnas.core.errors import DeviceError, RunError, unknown
+from hwnas.core.errors import DeviceError, RunError, unknown_name
 from hwnas.fleet.deployment import server_files
 from hwnas.fleet.deployment.load import HOST, Batches, closed_loop
 from hwnas.fleet.deployment.pools import DeployedPool
@@ -110,7 +110,7 @@ def choose_server(name: str, python: str, found: InstalledPackages) -> str:
     if name in installed:
         return name
     if name not in ("auto", *SERVERS):
-        raise RunError(unknown("server", name, ("auto", *SERVERS)))
+        raise RunError(unknown_name("server", name, ("auto", *SERVERS)))
     wanted = [*SERVERS] if name == "auto" else [name]
     cures = " or ".join(f"{python} -m {SERVERS[each].install}" for each in wanted)
     raise RunError(f"serve-check needs a server ({', '.join(wanted)}), and there is none: {cures}")

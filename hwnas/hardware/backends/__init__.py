@@ -13,7 +13,7 @@ from importlib import metadata
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 
 GROUP = "hwnas.backends"  #: of entry points
@@ -32,7 +32,7 @@ def get(name: str) -> BackendDescription:
         ConfigError: there is none of that name, or what a package brings under it is none.
     """
     if (found := _found().get(name)) is None:
-        raise ConfigError(unknown("runtime", name, names()))
+        raise ConfigError(unknown_name("runtime", name, names()))
     if isinstance(found, str):
         raise ConfigError(found)
     return found

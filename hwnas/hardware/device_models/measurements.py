@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas.core import safe_read
-from hwnas.core.errors import SpaceError, TableError, unknown
-from hwnas.core.schema import MOST
+from hwnas.core.errors import SpaceError, TableError, unknown_name
+from hwnas.core.schema import MAX_CSV_BYTES
 from hwnas.models.spaces import Genotype, Space
 
 Row = Mapping[str, str]
@@ -120,7 +120,7 @@ def _check_one(readings: Sequence[_Reading]) -> None:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        said = safe_read.text(path, MOST)
+        said = safe_read.read_text(path, MAX_CSV_BYTES)
         lines = [line for line in said.splitlines(keepends=True) if not line.startswith("#")]
         rows = list(csv.DictReader(lines))  # of a device that is still at it: cut off anywhere
     except OSError as error:
@@ -141,12 +141,14 @@ def _latency_column(path: Path, row: Row) -> str:
     if len(found) == 1:
         return found[0]
     wrong = f"several latencies ({', '.join(found)}); keep one" if found else "no latency"
-    raise TableError(f"{path} has {wrong}. {unknown('column', '', _UNITS).partition('Allowed')[2]}")
+    raise TableError(
+        f"{path} has {wrong}. {unknown_name('column', '', _UNITS).partition('Allowed')[2]}"
+    )
 
 
 def _genotype(row: Row, space: Space) -> Genotype:
     try:
-        options = safe_read.from_json(row["genotype"] or "null")
+        options = safe_read.parse_json(row["genotype"] or "null")
     except safe_read.CorruptFileError:
         options = None
     if not isinstance(options, dict):
@@ -154,7 +156,7 @@ def _genotype(row: Row, space: Space) -> Genotype:
     name = row.get("search_space") or space.members[0].name
     members = {member.name: member for member in space.members}
     if name not in members:
-        raise ValueError(unknown("search_space", name, members))
+        raise ValueError(unknown_name("search_space", name, members))
     genotype = members[name].genotype(options)
     if options.keys() - genotype.to_dict().keys() - members[name].choices.keys():
         raise ValueError(f"genotype has choices that space '{name}' does not have")

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, final
 
 from hwnas.core import files, safe_read, schema
 from hwnas.core.errors import ConfigError, TableError
-from hwnas.core.options import check_bounds, within
-from hwnas.core.schema import OPEN, Count, NumberBounds, Positive, SchemaError, Size, fitted
+from hwnas.core.options import bounded, check_bounds
+from hwnas.core.schema import OPEN, Count, NumberBounds, Positive, SchemaError, Size, validate
 from hwnas.core.typed_files import check_format
 from hwnas.hardware.target import Target
 from hwnas.hardware.timing import Timing
@@ -107,7 +107,7 @@ class TableConfig:
     accept_foreign: bool = False  #: use a table of another CPU or another version, labelled so
     #: networks measured before a search of a space that no table of this machine knows: from so
     #: many, and as many again up to four times, latencies follow; 0: none, else 10 or more
-    networks: int = within("[0, 10_000]", 16)
+    networks: int = bounded("[0, 10_000]", 16)
 
     def __post_init__(self) -> None:
         check_bounds(self, "table.")
@@ -199,7 +199,7 @@ class LatencyTable:
         """
         made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
-        with files.lock(self.path) as lock:
+        with files.lock_folder(self.path) as lock:
             try:
                 yield
             finally:
@@ -233,18 +233,23 @@ def load_table(path: Path) -> LatencyTable:
     try:
         said = _json(path / _PROVENANCE)
         check_format(said, FORMAT)
-        provenance: TableRow = fitted(Annotated[_Provenance, OPEN], said)
-        texts = {name: safe_read.text(path / name, schema.MOST) for name in _FILES}
+        provenance: TableRow = validate(Annotated[_Provenance, OPEN], said)
+        texts = {name: safe_read.read_text(path / name, schema.MAX_CSV_BYTES) for name in _FILES}
         for name, text in texts.items():
             if digest_of(text) not in provenance["digests"].get(name, ()):
                 raise TableError(
                     f"Latency table {path}: {name} is not what was measured (its digest differs). "
                     "Restore it, or remove the folder and profile again."
                 )
-        entries, networks = schema.rows(texts["operators.csv"]), schema.rows(texts["networks.csv"])
+        entries, networks = (
+            schema.parse_csv(texts["operators.csv"]),
+            schema.parse_csv(texts["networks.csv"]),
+        )
         for i, row in enumerate(networks):
-            schema.typed(_Network, row, f"networks.csv[{i}]")
-        calibration = fitted(dict[str, _Calibrated], safe_read.from_json(texts["calibration.json"]))
+            schema.parse_row(_Network, row, f"networks.csv[{i}]")
+        calibration = validate(
+            dict[str, _Calibrated], safe_read.parse_json(texts["calibration.json"])
+        )
         found = dict(_entry(row, f"operators.csv[{i}]") for i, row in enumerate(entries))
         return LatencyTable(path, found, [*networks], calibration, provenance)
     except (OSError, safe_read.CorruptFileError, SchemaError) as problem:
@@ -254,7 +259,7 @@ def load_table(path: Path) -> LatencyTable:
 
 
 def _json(path: Path) -> Any:
-    return safe_read.from_json(safe_read.text(path, safe_read.MOST_JSON))
+    return safe_read.parse_json(safe_read.read_text(path, safe_read.MAX_JSON_BYTES))
 
 
 def find(target: Target, roots: Iterable[Path]) -> Path | None:
@@ -313,7 +318,7 @@ def _row(op: OpSpec, entry: OperatorEntry, names: Iterable[str]) -> TableRow:
 
 
 def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, OperatorEntry]:
-    found = schema.typed(_Operator, row, at)
+    found = schema.parse_row(_Operator, row, at)
     low, value, high = (found[f"latency_ms{part}"] for part in ("_low", "", "_high"))
     if not low <= value <= high:
         raise SchemaError(f"'{at}.latency_ms' is {value:g}, which its interval does not hold")
@@ -325,7 +330,7 @@ def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, OperatorEntry]:
 
 def _shape(text: str, at: str) -> Any:
     numbers = [int(part) if part.isdecimal() else part for part in text.split("x")]
-    return fitted(tuple[Size, Size, Size], numbers, at)
+    return validate(tuple[Size, Size, Size], numbers, at)
 
 
 def _csv(content: list[TableRow]) -> str:

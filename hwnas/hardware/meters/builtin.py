@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, final
 
-from hwnas.core.errors import ConfigError, HwnasError, unknown
+from hwnas.core.errors import ConfigError, HwnasError, unknown_name
 from hwnas.hardware.meters.meter import EnergyMeter, PowerIntegral
 from hwnas.hardware.target import METERS
 
@@ -190,7 +190,7 @@ class Hwmon:
         names = [name.strip() for name in channel.split(",")] if channel else list(known)
         for name in names:
             if name not in known:
-                raise ConfigError(f"target.meter=hwmon: {unknown('channel', name, known)}")
+                raise ConfigError(f"target.meter=hwmon: {unknown_name('channel', name, known)}")
         chosen = {name: known[name] for name in names}
         self._counters = [c for c in chosen.values() if c.counts]
         powers = [c for c in chosen.values() if not c.counts]
@@ -238,7 +238,7 @@ def open_meter(
     meters = [meter for meter in METERS if meter != "none"]
     if name == "none":
         raise ConfigError(f"target.meter=none measures nothing. Allowed: {', '.join(meters)}.")
-    raise ConfigError(unknown("target.meter", name, meters))
+    raise ConfigError(unknown_name("target.meter", name, meters))
 
 
 def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from hwnas.core.options import check_bounds, within
+from hwnas.core.options import bounded, check_bounds
 
 
 @dataclass
 class NetworksConfig:
     """How many whole networks are measured, and what for."""
 
-    fit: int = within("[6, 10_000]", 24)  #: to fit the calibration
-    interval: int = within("[19, 10_000]", 59)  #: to set the width of the interval
+    fit: int = bounded("[6, 10_000]", 24)  #: to fit the calibration
+    interval: int = bounded("[19, 10_000]", 59)  #: to set the width of the interval
     #: to report the error on; neither of the others has seen them
-    held_out: int = within("[10, 10_000]", 60)
+    held_out: int = bounded("[10, 10_000]", 60)
 
     def __post_init__(self) -> None:
         check_bounds(self, "networks.")
@@ -25,9 +25,9 @@ class NetworksConfig:
 class TuningConfig:
     """How operators are tuned, and how long anything may take."""
 
-    n_plans: int = within("[1, 1000]", 6)  #: ways to compile an operator that are tried
+    n_plans: int = bounded("[1, 1000]", 6)  #: ways to compile an operator that are tried
     #: of one compilation or measurement; what takes longer is killed
-    limit_s: float = within("(0, 86_400]", 120.0)
+    limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         check_bounds(self, "tuning.")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hwnas.core import errors
 from hwnas.core.errors import CompileError, ConfigError, DeviceError, HwnasError
-from hwnas.core.processes import Context
+from hwnas.core.processes import CleanSpawnContext
 from hwnas.hardware import backends
 from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, Engine, OperatorPlans
 from hwnas.hardware.target import Remote, Target
@@ -149,7 +149,7 @@ class Worker:
         return self._answer(self._limit_s, method)
 
     def _start(self) -> None:
-        context = Context()
+        context = CleanSpawnContext()
         self._pipe, other = context.Pipe()
         arguments = (other, *self._arguments, self._limit_s)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)

@@ -9,7 +9,7 @@ import inspect
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families import annotations
 from hwnas.models.families.base import Family
 from hwnas.models.families.builtin import MBConv, ResNet, ViT
@@ -30,7 +30,9 @@ def get(name: str) -> Family:
     if point is not None:
         return _loaded(point)
     if name not in _BUILT_IN:
-        raise SpaceError(unknown("family", name, {*_BUILT_IN, *entry_points(group=GROUP).names}))
+        raise SpaceError(
+            unknown_name("family", name, {*_BUILT_IN, *entry_points(group=GROUP).names})
+        )
     return _BUILT_IN[name]()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families import early_exits, weight_compression
 from hwnas.models.graph import INPUT, Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
@@ -147,10 +147,10 @@ def check_precision(space: SearchSpace) -> None:
     where, given = f"Space '{space.name}'", {*names(space)}
     for name in (*space.choices, *space.fixed):
         if name.rpartition(".")[2] in (KEY, EDGES) and name not in given:
-            raise SpaceError(f"{where}: {unknown('name', name, (KEY, EDGES))}")
+            raise SpaceError(f"{where}: {unknown_name('name', name, (KEY, EDGES))}")
     for dtype in precision_options(space):
         if dtype not in (FLOAT, INT8):
-            raise SpaceError(f"{where}: {unknown(KEY, dtype, (FLOAT, INT8))}")
+            raise SpaceError(f"{where}: {unknown_name(KEY, dtype, (FLOAT, INT8))}")
     if EDGES not in given:
         return
     if strange := [option for option in space.options(EDGES) if option not in (0, 1)]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.spaces import Option, SearchSpace, closest
 
 
@@ -57,7 +57,7 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
             missing.add(name)
     _check_conditions(space, names, required)
     for name in sorted(given - known):
-        raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
+        raise SpaceError(f"{_where(space)}: {unknown_name('name', name, known)}")
     for name in sorted(missing):
         also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
         raise SpaceError(
@@ -107,7 +107,7 @@ def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> 
         if option in allowed:
             continue
         if isinstance(option, str):
-            raise SpaceError(f"{_where(space)}: {unknown(name, option, map(str, allowed))}")
+            raise SpaceError(f"{_where(space)}: {unknown_name(name, option, map(str, allowed))}")
         every = " or ".join(map(str, allowed))
         raise SpaceError(f"{_where(space)}: '{name}' must be {every}, got {option}.")
 

@@ -7,7 +7,7 @@ height and width, and a linear layer. Their weights have eight bits.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families.common_checks import check_one_of, n_stages, whole_numbers
 from hwnas.models.graph import Graph, Node, OpSpec, Signature
 from hwnas.models.partition import crossings
@@ -81,7 +81,7 @@ def check_exits(space: SearchSpace, family: "Family") -> None:
     where, given = f"Space '{space.name}'", names(space)
     known = [f"{PREFIX}{i}.{key}" for i in range(_n_exits(space)) for key in _KEYS]
     for name in sorted({*given} - {*known}):
-        raise SpaceError(f"{where}: {unknown('name', name, known)}")
+        raise SpaceError(f"{where}: {unknown_name('name', name, known)}")
     for name in known:
         if name not in given:
             raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families.common_checks import blocks
 from hwnas.models.graph import NATIVE_BITS, Graph, Node, Signature
 from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
@@ -110,7 +110,7 @@ def check_weight_options(space: SearchSpace, known_to: SearchSpace, family: "Fam
         places = reading | (there & {*blocks(known_to)})
         readers = [key, *(f"{place}.{key}" for place in sorted(places | stages))]
         for name in sorted(given - {*readers}):
-            raise SpaceError(f"{where}: {unknown('name', name, readers)}")
+            raise SpaceError(f"{where}: {unknown_name('name', name, readers)}")
         for name in sorted(given - {closest(given, place, key) for place in places}):
             raise SpaceError(f"{where}: nothing reads '{name}': what stands closer counts.")
 

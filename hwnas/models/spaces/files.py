@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, NotRequired, TypedDict
 
 from hwnas.core import package
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.core.schema import NumberBounds
 from hwnas.core.typed_files import read_yaml
 from hwnas.models.spaces.space import BLOCK, Option, SearchSpace, closest
@@ -27,7 +27,7 @@ def find(name: str) -> Path:
     folder = package.ROOT / "search_spaces"
     if not (folder / f"{name}.yaml").is_file():
         raise SpaceError(
-            unknown("search space", name, package.entries(folder))
+            unknown_name("search space", name, package.entries(folder))
             + " A path to a YAML file works too."
         )
     return folder / f"{name}.yaml"
@@ -87,7 +87,7 @@ def _check_when(
         if not possible:
             raise SpaceError(f"{where}, but nothing says '{other}' for any '{key}'.")
         if strange := [option for option in allowed if option not in possible]:
-            raise SpaceError(f"{where}: {unknown(other, str(strange[0]), map(str, possible))}")
+            raise SpaceError(f"{where}: {unknown_name(other, str(strange[0]), map(str, possible))}")
 
 
 class _SpaceFile(TypedDict):
@@ -95,7 +95,7 @@ class _SpaceFile(TypedDict):
     choices: Annotated[
         dict[str, Annotated[list[Option], NumberBounds(1, 1000)]], NumberBounds(1, 10_000)
     ]
-    fixed: NotRequired[Annotated[dict[str, Option], NumberBounds(most=10_000)] | None]
+    fixed: NotRequired[Annotated[dict[str, Option], NumberBounds(maximum=10_000)] | None]
     when: NotRequired[dict[str, dict[str, Annotated[list[Option], NumberBounds(1, 1000)]]] | None]
 
 

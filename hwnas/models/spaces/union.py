@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from hwnas.core import package
-from hwnas.core.errors import SpaceError, unknown
+from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.spaces import Genotype, Option, SearchSpace, Space
 
 #: The choice of the space.
@@ -84,10 +84,9 @@ class SpaceUnion:
         Raises:
             SpaceError: a choice is missing or has an option that is not offered.
         """
-        if (member := self._by_name.get(str(assignment.get(ROOT)))) is None:
-            raise SpaceError(
-                f"Choice '{ROOT}': {unknown('space', str(assignment.get(ROOT)), self._by_name)}"
-            )
+        name = str(assignment.get(ROOT))
+        if (member := self._by_name.get(name)) is None:
+            raise SpaceError(f"Choice '{ROOT}': {unknown_name('space', name, self._by_name)}")
         prefix = f"{member.name}."
         inner = {name: assignment.get(prefix + name) for name in member.choices}
         return member.genotype({name: o for name, o in inner.items() if o is not None})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import AllowedRange
 from hwnas.core.quantity import Quantities
 from hwnas.tasks.metrics import GIVEN, column, costs
@@ -23,7 +23,7 @@ class Budget:
         for name, limit in self.limits.items():
             if name not in costs():
                 allowed = [f"budget.{known}" for known in costs()]
-                raise ConfigError(unknown("limit", f"budget.{name}", allowed))
+                raise ConfigError(unknown_name("limit", f"budget.{name}", allowed))
             if limit not in _LIMIT:
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got {limit:g}.")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.tasks.metrics import builtin
 from hwnas.tasks.metrics.metric import Metric
 
@@ -43,7 +43,7 @@ def column(name: str) -> Metric:
     """
     target, _, plain = name.rpartition(".")
     if plain not in known():
-        raise ConfigError(unknown("metric", plain, known()))
+        raise ConfigError(unknown_name("metric", plain, known()))
     found = known()[plain]
     return replace(found, label=f"{target} {found.label}") if target else found
 

@@ -59,7 +59,7 @@ class ImageFiles:
     def read(self, row: int) -> bytes:
         """Return the content of a file."""
         try:
-            return safe_read.content(self._paths[row], MOST)
+            return safe_read.read_bytes(self._paths[row], MOST)
         except FileNotFoundError:
             raise DataError(f"{self.where(row)} is not there.") from None
         except safe_read.CorruptFileError as problem:
@@ -94,7 +94,7 @@ class ImageColumn:
         if content is None and path is None:
             raise DataError(f"{self.where(row)} has no image.")
         try:
-            return safe_read.content(Path(path), MOST) if content is None else bytes(content)
+            return safe_read.read_bytes(Path(path), MOST) if content is None else bytes(content)
         except (OSError, safe_read.CorruptFileError) as problem:
             raise DataError(f"{self.where(row)}: {path} cannot be read: {problem}.") from None
 

@@ -175,7 +175,7 @@ def some(split: DataSplit, n: int) -> InMemorySplit:
 
 def threads() -> ThreadPoolExecutor:
     """Return as many threads as this process may use cores; PIL decodes without Python's lock."""
-    return ThreadPoolExecutor(machine.cores(), "decode")
+    return ThreadPoolExecutor(machine.available_cores(), "decode")
 
 
 def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:

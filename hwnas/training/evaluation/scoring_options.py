@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import check_bounds, limits, within
+from hwnas.core.options import bounded, check_bounds, limits
 
 MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
 ENOUGH = 5  #: networks that had both trainings, before anything is concluded from the short one
@@ -15,10 +15,10 @@ class ScoringConfig:
     """How a subnet is scored."""
 
     #: training images that batch norm is recalibrated on
-    n_recalibration: int = within("[2, 10_000_000]", 512)
+    n_recalibration: int = bounded("[2, 10_000_000]", 512)
     #: that a candidate is worse than one that costs no more, before reading stops; null:
     #: all validation images are read, always
-    confidence: float | None = within("[0.5, 1)", 0.99)
+    confidence: float | None = bounded("[0.5, 1)", 0.99)
 
     def __post_init__(self) -> None:
         check_bounds(self, "scoring.")
@@ -32,7 +32,7 @@ class TrainedConfig:
     fidelities: list[int] = field(default_factory=lambda: [1, 4], metadata=limits("[1, 100_000]"))
     #: that a candidate stays worse than one that costs no more, before its training stops
     #: between two fidelities; null: all are trained to the end
-    confidence: float | None = within("[0.5, 1)", 0.9)
+    confidence: float | None = bounded("[0.5, 1)", 0.9)
 
     def __post_init__(self) -> None:
         check_bounds(self, "trained.")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import LATER, check_bounds, limits, within
+from hwnas.core.options import ADDED_AFTER_RELEASE, bounded, check_bounds, limits
 
 
 @dataclass
@@ -11,17 +11,17 @@ class FinishingConfig:
     """How the weights of one network are finished."""
 
     #: of each training: fine-tuning, after pruning, for int8; 0: none
-    epochs: int = within("[0, 100_000]", 4)
-    alpha: float = within("[0, 1]", 0.5)  #: share of the loss on what a teacher answers
-    prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
+    epochs: int = bounded("[0, 100_000]", 4)
+    alpha: float = bounded("[0, 1]", 0.5)  #: share of the loss on what a teacher answers
+    prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
     #: points (of accuracy, or hundredths of the error of guessing) that
     #: int8 may lose before it is trained for
-    max_int8_drop: float = within("[0, 1000]", 0.5)
-    rate: float = within("(0, 1000]", 0.1)  #: of the learning rate that trains from scratch
+    max_int8_drop: float = bounded("[0, 1000]", 0.5)
+    rate: float = bounded("(0, 1000]", 0.1)  #: of the learning rate that trains from scratch
     #: of weights, by operator, where they are fewer
     bits: dict[str, int] = field(default_factory=dict, metadata=limits("[2, 8]"))
     #: of the trainings after fine-tuning; default: as many
-    later_epochs: int | None = within("[0, 100_000]", None)
+    later_epochs: int | None = bounded("[0, 100_000]", None)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -39,23 +39,27 @@ class FinishConfig:
     """How a search finishes what it verifies."""
 
     #: of each member's training; 0: none; default: train.epochs, or 4 from a supernet's weights
-    epochs: int | None = within("[0, 100_000]", None)
+    epochs: int | None = bounded("[0, 100_000]", None)
     #: share of the loss on what the network that answers best says; 0: none
-    alpha: float = within("[0, 1]", 0.5)
+    alpha: float = bounded("[0, 1]", 0.5)
     #: of the learning rate; default: 1, or 0.1 from a supernet's weights
-    rate: float | None = within("(0, 1000]", None)
+    rate: float | None = bounded("(0, 1000]", None)
     #: points (of accuracy, or hundredths of the error of guessing) that
     #: int8 may lose before it is trained for
-    max_int8_drop: float = within("[0, 1000]", 0.5)
+    max_int8_drop: float = bounded("[0, 1000]", 0.5)
     #: of being on the front, from which a candidate is finished
-    probability: float = within("(0, 1]", 0.2)
-    n_least: int = within("[1, 1_000_000]", 12)  #: candidates that are finished, however improbable
+    probability: float = bounded("(0, 1]", 0.2)
+    n_least: int = bounded(
+        "[1, 1_000_000]", 12
+    )  #: candidates that are finished, however improbable
     #: candidates that are trained on for each target; default: as many as ``minutes`` allow, or
     #: without these a fifth of those that were scored
-    n_most: int | None = field(default=None, metadata={**limits("[1, 1_000_000]"), **LATER})
+    n_most: int | None = field(
+        default=None, metadata={**limits("[1, 1_000_000]"), **ADDED_AFTER_RELEASE}
+    )
     #: of a run, however often it is resumed: no training is begun that would hardly end within,
     #: but the teacher's and, where a target has no finished network, one's
-    minutes: float | None = within("(0, 525_600]", None)
+    minutes: float | None = bounded("(0, 525_600]", None)
 
     def __post_init__(self) -> None:
         check_bounds(self, "finish.")

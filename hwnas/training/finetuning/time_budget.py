@@ -98,10 +98,10 @@ class _Watched:
 
     @contextmanager
     def phase(
-        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
         """Show a phase."""
-        with self.progress.phase(name, total, done, left_s) as advance:
+        with self.progress.phase(name, total, done, remaining_s) as advance:
 
             def advanced(n: int) -> None:
                 advance(n)

@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hwnas.core import package
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.manifest import Manifest, read_manifest, weights_of
-from hwnas.core.options import declared, options
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
+from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware.suggested_commands import remember
 from hwnas.models.spaces.union import named
@@ -135,13 +135,13 @@ def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
 
 def _refuse_extra(content: Any, schema: type) -> None:
     """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
-    known = [name for name, _ in options(schema)]
+    known = [name for name, _ in option_defaults(schema)]
 
     def check(part: dict[str, Any], prefix: str) -> None:
         for key, value in part.items():
             name = f"{prefix}{key}"
             if name not in known and not any(n.startswith(f"{name}.") for n in known):
-                raise ConfigError(unknown("option", name, known))
+                raise ConfigError(unknown_name("option", name, known))
             if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
                 check(value, f"{name}.")
 
@@ -190,7 +190,7 @@ def _searched(manifest: Manifest) -> list[str]:
         ("train", TrainingConfig, config.get("train", {})),
         ("trained", TrainedConfig, config.get("trained", {})),
     ):
-        known = [option.name for option in declared(schema)]
+        known = [option.name for option in iter_options(schema)]
         for name, value in took.items():
             if name in known and last_text(arguments, f"{group}.{name}") is None:
                 said = value if isinstance(value, str) else json.dumps(value)
@@ -203,14 +203,14 @@ def searches(folder: str) -> list[Any]:
     manifest = read_manifest(Path(folder), "run")
     arguments = [a for a in _searched(manifest) if not a.startswith("run.resume=")]
     composed = [compose("search", own) for own in for_targets(arguments)]
-    accuracy = weights_of(manifest)
+    accuracy = accuracy_source(manifest)
     return agreed([replace(config, accuracy=accuracy) for config in composed])
 
 
 def with_networks(folder: str) -> list[Any]:
     """Return the configurations of a search that trained networks, one for each target."""
     manifest = read_manifest(Path(folder), "run")
-    weights = weights_of(manifest)
+    weights = accuracy_source(manifest)
     has_none = weights == "supernet" and "checkpoint" not in manifest
     if manifest.get("verb") != "search" or weights == "table" or has_none:
         raise ConfigError(f"run={folder} is no search that trained networks.")

@@ -21,9 +21,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hwnas.core import options as bounds
 from hwnas.core import package
-from hwnas.core.database import public
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import Option, declared
+from hwnas.core.database import redact
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import Option, iter_options
 from hwnas.workflows.config import SCHEMAS
 
 _PART = re.compile(
@@ -144,7 +144,7 @@ def _is_unicode(text: str) -> bool:
 def _kinds() -> dict[str, _OptionType]:
     """Return the options that are texts in any verb."""
     found = {name: _OptionType(one=True, several=False, is_group=True) for name in _GROUPS}
-    for option in (option for schema in SCHEMAS.values() for option in declared(schema)):
+    for option in (option for schema in SCHEMAS.values() for option in iter_options(schema)):
         one, several = option.hint in (str, str | None, Any), option.hint in (list[str], Any)
         if one or several:
             found[option.name] = _OptionType(one, several, option.default == "")
@@ -171,7 +171,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         arguments: In which the user may have written what is wrong.
     """
     text = str(error.__cause__ or error)  # the cause is the more precise of the two
-    options = {option.name: option for option in declared(SCHEMAS[verb])}
+    options = {option.name: option for option in iter_options(SCHEMAS[verb])}
     if (said := _of_grammar(error, text, options, arguments)) is not None:
         return said
     targets = ", ".join(package.entries(package.ROOT / "conf" / "target"))
@@ -195,7 +195,7 @@ def _of_grammar(
         return _unreadable(error.override, options)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).partition("/")
-        return unknown(group, name, error.options)
+        return unknown_name(group, name, error.options)
     if text.startswith("Additional config directory"):
         return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
     if isinstance(error, AssertionError):  # OmegaConf asserts that what holds an option is there
@@ -221,21 +221,21 @@ def _unreadable(override: str, options: Mapping[str, Option]) -> str:
     name, sign, value = override.partition("=")
     key = name.strip("+~ ")
     if not sign or not key:
-        return f"{public(override)!r} is no option: write OPTION=VALUE."
+        return f"{redact(override)!r} is no option: write OPTION=VALUE."
     if key in options:
         return _not_so(options[key], value)
     if key.rpartition(".")[0] in options:  # of a mapping of numbers
-        return f"{key} must be a number, got {public(value)}."
-    return f"{key}={public(value)} cannot be read: write {key}='TEXT' for one with special signs."
+        return f"{key} must be a number, got {redact(value)}."
+    return f"{key}={redact(value)} cannot be read: write {key}='TEXT' for one with special signs."
 
 
 def _not_so(option: Option, value: str | None) -> str:
     """Return that an option must be something else."""
-    got = "" if value is None else f", got {public(value)}"
-    if bounds.interval_of(option.field) is not None:
+    got = "" if value is None else f", got {redact(value)}"
+    if bounds.allowed_range(option.field) is not None:
         if value is None:  # of a file
-            return f"{option.name} must be {bounds.words(option.field)}."
-        return bounds.refusal(option.name, _number(value), option.field)
+            return f"{option.name} must be {bounds.describe_range(option.field)}."
+        return bounds.range_message(option.name, _number(value), option.field)
     return f"{option.name} must be {_words(option.hint)}{got}."
 
 
@@ -278,5 +278,5 @@ def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
         return f"{key} was removed: {_REMOVED[key]}."
     if key or not text.strip():
         groups = {name.partition(".")[0] for name in options} & {"dataset", "sampler"}
-        return unknown("option", key, [*options, *groups])
+        return unknown_name("option", key, [*options, *groups])
     return " ".join(text.partition("See https")[0].split())

@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import SEED, check_bounds, within
+from hwnas.core.options import SEED, bounded, check_bounds
 from hwnas.hardware import backends
 from hwnas.hardware.latency_tables.latency_table import TableConfig
 from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
@@ -34,18 +34,18 @@ class ProfileConfig:
     search_space: Any = None  #: one or a list; default: those that suit the target
     genotype: str | None = None  #: show where the time of one network goes, instead
     transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
-    n_samples: int = within("[10, 10_000]", 30)  #: networks that are measured to transfer a table
+    n_samples: int = bounded("[10, 10_000]", 30)  #: networks that are measured to transfer a table
     kit: str | None = None  #: write a folder of networks to measure on a device out of reach
-    n: int = within("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
+    n: int = bounded("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
     near: str | None = None  #: a search that says which networks a kit is worth most with
     measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
     #: by which passes of a network, and readings of a sentinel, may differ
-    drift: float = within("(0, 1)", 0.03)
-    seed: int = within(SEED, 0)
-    share: float = within("(0, 1)", 0.95)  #: of networks that ``within`` asks for
+    drift: float = bounded("(0, 1)", 0.03)
+    seed: int = bounded(SEED, 0)
+    share: float = bounded("(0, 1)", 0.95)  #: of networks that ``within`` asks for
     #: stop as soon as so many networks, to which nothing was fitted, are foretold within this share
     #: of their latency; begins with another CPU's table where there is one
-    within: float | None = within("(0, 1)", None)
+    within: float | None = bounded("(0, 1)", None)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -106,7 +106,7 @@ class TrainConfig:
     search_space: Any = SPACE
     #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
     genotype: str | None = None
-    seed: int = within(SEED, 0)
+    seed: int = bounded(SEED, 0)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import SEED, check_bounds, limits, within
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import SEED, bounded, check_bounds, limits
 from hwnas.fleet.service_file import OBJECTIVES
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.scoring_options import MIN_NETWORKS
@@ -17,13 +17,13 @@ class AuditConfig:
 
     run: str = ""  #: the folder of a search
     #: networks that are trained alone: half of the front, half of the whole space
-    k: int = within(f"[{MIN_NETWORKS}, 10_000]", 12)
+    k: int = bounded(f"[{MIN_NETWORKS}, 10_000]", 12)
     #: of them are trained with a second seed, to know the noise
-    n_repeated: int = within("[0, 10_000]", 3)
+    n_repeated: int = bounded("[0, 10_000]", 3)
     #: of each network alone; default: those of the supernet
-    epochs: int | None = within("[1, 100_000]", None)
-    seed: int = within(SEED, 0)  #: of the choice of networks, and of their training
-    workers: int = within("[1, 1024]", 1)  #: processes that train networks, one each
+    epochs: int | None = bounded("[1, 100_000]", None)
+    seed: int = bounded(SEED, 0)  #: of the choice of networks, and of their training
+    workers: int = bounded("[1, 1024]", 1)  #: processes that train networks, one each
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -58,13 +58,13 @@ class DeliveryConfig:
     dir: str | None = None  #: where folders are made; default: runs/<verb>/<time>
     #: of each training: fine-tuning (by export), after pruning, for few bits, for int8; 0: none;
     #: default: as the search finished its networks, which costs no training of those
-    epochs: int | None = within("[0, 100_000]", None)
+    epochs: int | None = bounded("[0, 100_000]", None)
     #: share of the loss on what a teacher answers; default: likewise
-    alpha: float | None = within("[0, 1]", None)
+    alpha: float | None = bounded("[0, 1]", None)
     #: points that int8 may lose; trained for it if more; default: likewise
-    max_int8_drop: float | None = within("[0, 1000]", None)
+    max_int8_drop: float | None = bounded("[0, 1000]", None)
     #: points that leaving early may lose on validation images, of networks with exits
-    max_exit_drop: float = within("[0, 100]", 0.3)
+    max_exit_drop: float = bounded("[0, 100]", 0.3)
     sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
@@ -75,7 +75,7 @@ class ExportConfig(DeliveryConfig):
 
     #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
     pick: str = "knee"
-    prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
+    prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -166,8 +166,8 @@ class CompareConfig:
     allow_mixed: bool = False  #: compare runs on different data or splits
     recost: bool = False  #: cost each front on the targets of the others
     #: how often values are drawn for intervals; 0: no intervals
-    n_bootstrap: int = within("[0, 100_000]", 1000)
-    seed: int = within(SEED, 0)  #: of what is drawn
+    n_bootstrap: int = bounded("[0, 100_000]", 1000)
+    seed: int = bounded(SEED, 0)  #: of what is drawn
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ class CompareConfig:
                 "such as runs='runs/search/*'."
             )
         if self.figures not in (None, "searched", "verified"):
-            raise ConfigError(unknown("figures", str(self.figures), ("searched", "verified")))
+            raise ConfigError(unknown_name("figures", str(self.figures), ("searched", "verified")))
         if self.n_bootstrap and self.n_bootstrap < 100:
             raise ConfigError(f"n_bootstrap must be 0 or at least 100, got {self.n_bootstrap}.")
 
@@ -203,12 +203,12 @@ class PlanConfig:
     #: default: 0:00 UTC, on Mondays
     begin: str | None = None
     #: of the first solution; corrections by simulation come on top
-    limit_s: float = within("[1, 86_400]", 120.0)
+    limit_s: float = bounded("[1, 86_400]", 120.0)
     #: plans beside it, over cost, carbon, accuracy and latency, that are looked for; 0: none
-    front: int = within("[0, 100]", 9)
-    front_s: float = within("[1, 86_400]", 60.0)  #: seconds that they may take
-    n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
-    seed: int = within(SEED, 0)  #: of the first simulation
+    front: int = bounded("[0, 100]", 9)
+    front_s: float = bounded("[1, 86_400]", 60.0)  #: seconds that they may take
+    n_seeds: int = bounded("[1, 100]", 4)  #: simulations of each hour
+    seed: int = bounded(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -219,7 +219,7 @@ class PlanConfig:
                 "experiments/fleet has one of each."
             )
         if self.objective not in OBJECTIVES:
-            raise ConfigError(unknown("objective", self.objective, OBJECTIVES))
+            raise ConfigError(unknown_name("objective", self.objective, OBJECTIVES))
 
 
 @dataclass
@@ -233,11 +233,11 @@ class SimulateConfig:
     kill: Any = None
     throttle: str | None = None  #: DEVICE:SPEED, from a third into each hour on: cpu:0.5
     hours: Any = None  #: which hours; default: all that differ
-    load: float = within("(0, 1000]", 1.0)  #: times the demand
+    load: float = bounded("(0, 1000]", 1.0)  #: times the demand
     spike: bool = False  #: whether the spikes come that the plan must bear, in hours that have one
-    detect_s: float = within("[0, 3600]", 0.5)  #: until what a dead machine held is sent again
-    n_seeds: int = within("[1, 1000]", 5)  #: simulations of each hour
-    seed: int = within(SEED, 0)  #: of the first
+    detect_s: float = bounded("[0, 3600]", 0.5)  #: until what a dead machine held is sent again
+    n_seeds: int = bounded("[1, 1000]", 5)  #: simulations of each hour
+    seed: int = bounded(SEED, 0)  #: of the first
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -261,9 +261,9 @@ class QueryConfig:
     late: str | None = None  #: share of requests that are late; a label class
     p99_ms: str | None = None  #: milliseconds; a label class
     down: str | None = None  #: machines that are down; a label device
-    window_h: float = within("(0, 8760]", 24.0)  #: hours until now
-    step_s: float = within("[1, 86_400]", 300.0)  #: between samples
-    timeout_s: float = within("(0, 3600]", 10.0)  #: of each query
+    window_h: float = bounded("(0, 8760]", 24.0)  #: hours until now
+    step_s: float = bounded("[1, 86_400]", 300.0)  #: between samples
+    timeout_s: float = bounded("(0, 3600]", 10.0)  #: of each query
 
 
 @dataclass
@@ -276,16 +276,16 @@ class ReplanConfig:
     fleet: str | None = None  #: likewise
     #: what a replica started or stopped for an hour, and a model loaded, counts, in what an hour of
     #: a replica takes on the mean
-    move_cost: float = within("[0, 1000]", 0.2)
-    most_moved: float = within("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
-    tolerance: float = within("[0, 1]", 0.05)  #: by which demand may differ without being new
+    move_cost: float = bounded("[0, 1000]", 0.2)
+    most_moved: float = bounded("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
+    tolerance: float = bounded("[0, 1]", 0.05)  #: by which demand may differ without being new
     extrapolate: bool = True  #: whether hours that were not seen follow those that were
     begin: str | None = None  #: when hour 0 began: a date; default: as the plan has it
     query: QueryConfig = field(default_factory=QueryConfig)
     in_place: bool = False  #: whether the plan's own folder takes the new plan
-    limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
-    n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
-    seed: int = within(SEED, 0)  #: of the first simulation
+    limit_s: float = bounded("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
+    n_seeds: int = bounded("[1, 100]", 4)  #: simulations of each hour
+    seed: int = bounded(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -314,12 +314,12 @@ class ServeCheckConfig:
     loads: list[float] = field(
         default_factory=lambda: [0.3, 0.6, 0.8, 0.9], metadata=limits("(0, 0.99]")
     )
-    seconds: float = within("[0.5, 3600]", 10.0)  #: of requests, for each load and repeat
-    repeats: int = within("[2, 100]", 3)  #: of each load: intervals are over these
+    seconds: float = bounded("[0.5, 3600]", 10.0)  #: of requests, for each load and repeat
+    repeats: int = bounded("[2, 100]", 3)  #: of each load: intervals are over these
     #: share by which the machine may be slower than it can be, before, between and after
-    drift: float = within("(0, 1)", 0.05)
-    retries: int = within("[0, 100]", 3)  #: times that what drifted is measured again
-    seed: int = within(SEED, 0)  #: of when requests are due
+    drift: float = bounded("(0, 1)", 0.05)
+    retries: int = bounded("[0, 100]", 3)  #: times that what drifted is measured again
+    seed: int = bounded(SEED, 0)  #: of when requests are due
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:

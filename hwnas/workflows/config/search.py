@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import MISSING
 
 from hwnas import tasks
-from hwnas.core.errors import ConfigError, unknown
-from hwnas.core.options import SEED, check_bounds, within
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import SEED, bounded, check_bounds
 from hwnas.hardware import backends
 from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, deriving
 from hwnas.hardware.latency_tables.latency_table import TableConfig
@@ -69,8 +69,8 @@ class LinkConfig:
     """The way from other targets to one, where cascades go on."""
 
     to: str | None = None  #: the target of this search that it leads to
-    latency_ms: float = within("[0, 1e9]", 0.0)  #: there and back, of an image and its answer
-    usd_per_m: float = within("[0, 1e9]", 0.0)  #: price of a million images on the way
+    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: there and back, of an image and its answer
+    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of a million images on the way
 
     def __post_init__(self) -> None:
         check_bounds(self, "link.")
@@ -104,9 +104,9 @@ class SearchConfig:
     search_space: Any = None  #: one or a list; default: those that suit the target
     #: the task's metric and costs; default: the metric, latency and energy
     objectives: list[str] = field(default_factory=list)
-    n_trials: int = within("[1, 1_000_000]", 100, _WHY)
-    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
-    seed: int = within(SEED, 0)
+    n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)
+    minutes: float | None = bounded("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = bounded(SEED, 0)
     #: a run whose candidates come first: what it trained alone costs nothing again
     start_from: str | None = None
     baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
@@ -114,7 +114,7 @@ class SearchConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.accuracy not in (None, *EVALUATORS):
-            raise ConfigError(unknown("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
+            raise ConfigError(unknown_name("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
         self.cost = checked_cost(self.cost, self.target)
         if self.cost == "measured" and (self.study.workers or 1) > 1:
             raise ConfigError(
@@ -126,7 +126,7 @@ class SearchConfig:
         allowed = (metric, *metrics.costs())
         for name in self.objectives:
             if name not in allowed:
-                raise ConfigError(unknown("objective", name, allowed))
+                raise ConfigError(unknown_name("objective", name, allowed))
         check_facts(self.target, self.objectives, "objectives")
         check_facts(self.target, self.allowed.limits, "budget")
         if metric not in self.objectives or len(self.objectives) < 2:
@@ -173,7 +173,7 @@ def checked_cost(cost: str | None, target: Target) -> str:
     allowed = backends.get(target.runtime).costs
     if cost is not None and cost not in allowed:
         raise ConfigError(
-            f"{unknown('cost', cost, allowed)} (target '{target.name}' has "
+            f"{unknown_name('cost', cost, allowed)} (target '{target.name}' has "
             f"target.runtime={target.runtime})"
         )
     if cost == "roofline" and target.roofline is None:
@@ -212,9 +212,9 @@ class TabularConfig:
     run: RunConfig = field(default_factory=RunConfig)
     accuracy: str = "table"
     cost: str = "table"
-    n_trials: int = within("[1, 1_000_000]", 200, _WHY)
-    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
-    seed: int = within(SEED, 0)
+    n_trials: int = bounded("[1, 1_000_000]", 200, _WHY)
+    minutes: float | None = bounded("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = bounded(SEED, 0)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -12,8 +12,8 @@ from hwnas.analysis.fronts import ComparedRun, FrontPoint, FrontStage, Objective
 from hwnas.analysis.page.model import OverlaidFront, PageTable
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
 from hwnas.analysis.speedup_text import FrontLabels, sentences
-from hwnas.core.errors import ConfigError, RunError, unknown
-from hwnas.core.manifest import Manifest, read_manifest, weights_of
+from hwnas.core.errors import ConfigError, RunError, unknown_name
+from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.cascades import EXPECTED, LATENCY
 from hwnas.nas.member import Member
@@ -251,7 +251,7 @@ def _of_run(path: Path, context: TargetContext) -> Baseline:
     _check_finished(path, manifest)
     if "targets" in manifest:
         if context.target not in manifest["targets"]:
-            names = unknown("target", context.target, manifest["targets"])
+            names = unknown_name("target", context.target, manifest["targets"])
             raise RunError(f"baseline={path}: {names}")
         path = path / context.target
         if not (path / "manifest.json").exists():
@@ -259,7 +259,7 @@ def _of_run(path: Path, context: TargetContext) -> Baseline:
         manifest = read_manifest(path, "baseline")
     _check_same(path, manifest, context)
     run = run_fronts.read_run_folder(path, "baseline")
-    weights = weights_of(manifest)
+    weights = accuracy_source(manifest)
     words = _WEIGHTS.get(weights, f"accuracy={weights}")
     cascades = of_run(path, context.config.metric)
     found = Baseline(str(path), run, "verified", words, 0, cascades)

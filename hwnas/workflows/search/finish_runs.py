@@ -7,7 +7,7 @@ from itertools import compress, zip_longest
 from pathlib import Path
 
 from hwnas.core.errors import RunError
-from hwnas.core.manifest import Manifest, weights_of
+from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
@@ -36,7 +36,7 @@ def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
     """
     recorded = manifest["config"]
     folder = recorded["run"]["supernets"]
-    if weights_of(manifest) == "supernet":
+    if accuracy_source(manifest) == "supernet":
         folder = str(jobs.folder_of(manifest["checkpoint"]))
     known: Row = {**recorded.get("finish", {}), **manifest.get("finishing", {})}
     done = {name: known[name] for name in _FINISH if known.get(name) is not None}
@@ -88,7 +88,7 @@ def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Man
         RunError: they are not where the run left them, or this version would train others.
     """
     parts = finisher.parts
-    if weights_of(manifest) == "supernet":
+    if accuracy_source(manifest) == "supernet":
         kept = jobs.checkpoints(manifest["checkpoint"], parts.space)
         for genotype in genotypes:
             jobs.check_kept(parts.setup_of(genotype), kept[genotype.space])

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from hwnas.core import files
+from hwnas.core.database import redact_config
 from hwnas.core.errors import RunError
-from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder, plain
+from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.hardware import backends
 from hwnas.nas import engine
 from hwnas.workflows.config import SearchConfig
@@ -45,7 +46,7 @@ def search_for_front(
     config = configs[0]
     check_link(configs)
     shared = config.study.storage is not None
-    files.check_place(Path(config.run.supernets), "run.supernets")
+    files.check_folder_path(Path(config.run.supernets), "run.supernets")
     with contextlib.ExitStack() as stack:
         run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
         folder, earlier = stack.enter_context(run_folder)
@@ -98,7 +99,7 @@ def _manifest(
     check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
-        **begun("search", arguments, earlier, parts.config),
+        **initial_manifest("search", arguments, earlier, parts.config),
         **{name: earlier[name] for name in ("finishing_s", "finishing") if name in earlier},
         "seed": parts.config.seed,
         "digests": digests,
@@ -126,5 +127,7 @@ def _targets(contexts: Sequence[TargetContext]) -> Row:
     tables = {s.target: {"latency_table": table_facts(s.device)} for s in contexts}
     if len(contexts) == 1:
         return tables[contexts[0].target]
-    own = {s.target: tables[s.target] | {"config": plain(asdict(s.config))} for s in contexts}
+    own = {
+        s.target: tables[s.target] | {"config": redact_config(asdict(s.config))} for s in contexts
+    }
     return {"objectives": list(context.objectives(contexts)), "targets": own}

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from hwnas.core.run_folder import Row, RunFolder, begun, check_resumed, open_run_folder
+from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.hardware import backends
 from hwnas.nas import benchmark_table, engine, loop
 from hwnas.nas.benchmark_table import Benchmark
@@ -111,7 +111,7 @@ def _manifest(
     own = {name: backends.version(name) for name in _DECISIVE}
     check_resumed(earlier, folder, digests, config.n_trials, own)
     return {
-        **begun("search", arguments, earlier, config),
+        **initial_manifest("search", arguments, earlier, config),
         "digests": digests,
         "versions": {name: backends.version(name) for name in _RECORDED},
     }

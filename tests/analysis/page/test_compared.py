@@ -57,7 +57,13 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
         "target": {"name": "npu"}, "sampler": {"name": sampler}, "seed": seed, "n_trials": 40,
         "dataset": {"name": "digits"}, "cost": "vela",
     }  # fmt: skip
-    manifest = {"verb": "search", "status": "finished", "arguments": [], "config": config}
+    manifest = {
+        "format": 2,
+        "verb": "search",
+        "status": "finished",
+        "arguments": [],
+        "config": config,
+    }
     folder.write_json("manifest.json", manifest)
 
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hwnas.core.quantity import QuantityRow
-from hwnas.core.typed_files import as_json
+from hwnas.core.typed_files import to_json_bytes
 from hwnas.fleet.plan import (
     ClassRequirements,
     DeploymentPlan,
@@ -47,7 +47,7 @@ def write_run(folder: Path, target: Target, name: str, content: bytes | None) ->
         "dataset": {"name": "digits"}, "search_space": "tiny", "target": asdict(target),
     }  # fmt: skip
     manifest = {"format": 2, "verb": "search", "arguments": [], "config": searched}
-    (folder / "manifest.json").write_bytes(as_json(manifest))
+    (folder / "manifest.json").write_bytes(to_json_bytes(manifest))
     if content is not None:
         (folder / "models" / f"{name}.onnx").write_bytes(content)
 

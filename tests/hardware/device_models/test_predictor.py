@@ -136,7 +136,7 @@ def test_file_says_the_same_again(
         (whole[:100], "not JSON"),
         (
             whole.replace('"format": 1', '"format": 2'),
-            "format 2 is that of a newer version of hwnas",
+            "format 2 is from a newer version of hwnas",
         ),
         (whole.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['), r"0\]\[0\]' is 99"),
         (whole.replace('"ms": [', '"ms": [1.0, '), "a latency for each network"),

@@ -316,7 +316,7 @@ def _linked_to_device(path: Path) -> str:
 def _huge(path: Path) -> str:
     with (_in_folders(path) / "a" / "x.png").open("wb") as file:
         file.truncate(1 << 40)
-    return "cannot be read: it has more than 256 MiB"
+    return "cannot be read: it is larger than 256 MiB"
 
 
 def _linked_to_system(path: Path) -> str:

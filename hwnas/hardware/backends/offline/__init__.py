@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hwnas.core.errors import ConfigError
-from hwnas.core.options import check_bounds, within
+from hwnas.core.options import bounded, check_bounds
 from hwnas.hardware.backends.description import BackendDescription
 
 
@@ -14,8 +14,8 @@ class OfflineSettings:
     #: the file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
     file: str = ""
     #: how many times what its data sheet allows a device takes: the interval of cost=roofline
-    slower_low: float = within("[1, 1000]", 1.0)
-    slower_high: float = within("[1, 1000]", 20.0)
+    slower_low: float = bounded("[1, 1000]", 1.0)
+    slower_high: float = bounded("[1, 1000]", 20.0)
 
     def __post_init__(self) -> None:
         check_bounds(self, "target.offline.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnxruntime
 
-from hwnas.core.errors import CompileError, ConfigError, unknown
+from hwnas.core.errors import CompileError, ConfigError, unknown_name
 from hwnas.hardware.backends.onnxruntime import OnnxRuntimeSettings
 from hwnas.hardware.meters.builtin import gpus
 from hwnas.hardware.target import Target
@@ -46,7 +46,7 @@ def check_listed(chosen: OnnxRuntimeSettings) -> None:
     names = sorted(OnnxRuntimeSettings(name).provider for name in listed)
     option = f"target.onnxruntime.provider={chosen.provider}"
     if chosen.name not in onnxruntime.get_all_providers():
-        raise ConfigError(f"{option}: {unknown('provider', chosen.provider, names)}")
+        raise ConfigError(f"{option}: {unknown_name('provider', chosen.provider, names)}")
     wheel = f"onnxruntime-{_WHEELS.get(chosen.provider, chosen.provider)}"
     raise ConfigError(  # both, or pip takes files away and then finds the other one installed
         f"{option}: the installed onnxruntime {onnxruntime.__version__} has {', '.join(names)} "

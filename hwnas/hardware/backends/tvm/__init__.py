@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hwnas.core.errors import ConfigError, unknown
+from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
 
 
@@ -18,7 +18,7 @@ class TvmSettings:
 
     def __post_init__(self) -> None:
         if self.kind != "llvm":
-            raise ConfigError(f"target.tvm.kind: {unknown('kind', self.kind, ['llvm'])}")
+            raise ConfigError(f"target.tvm.kind: {unknown_name('kind', self.kind, ['llvm'])}")
 
 
 # All of TVM: operators, schedules, compiling, linking, running here and on remote devices.
