@@ -1,19 +1,18 @@
-"""A Gaussian process over the choices of a space, for the one objective that is expensive.
+"""Gaussian process regression over the choices of a search space, for expensive objectives.
 
-Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
-(chosen in ``experiments/sampler``). Where some features sum up a candidate (how often each option
-occurs, what it costs, how large it is), a value is a line in these, a function of these alone, and
-another of all features: the first are learned from few observations, and the last says by how much
-single choices move it. A line goes on where nothing was observed yet. Length scales are fitted by
-maximum a posteriori: with tens of observations and tens of features maximum likelihood alone
-overfits. How smooth a function is as a whole is left to the data; that one feature matters much
-more than others must be shown by it.
+The kernel is a Matern 3/2 with one length scale per feature (chosen in ``experiments/sampler``).
+If some features summarise a candidate (counts of options, cost, size), a value is the sum of a
+linear trend in the summary features, a function of the summary features, and a function of all
+features. The first two are learned from few observations; the last one models the effect of single
+choices. The trend extrapolates. Length scales are fitted by maximum a posteriori, as maximum
+likelihood overfits with tens of observations and tens of features. The prior leaves the overall
+smoothness to the data, and penalises length scales that differ between features.
 
 Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; sums of
 kernels over few features and many: Duvenaud et al., "Additive Gaussian processes", NeurIPS 2011,
-https://arxiv.org/abs/1112.4394; that the mean of the prior of length scales grows with the number
-of features: Hvarfner et al., "Vanilla Bayesian optimization performs great in high dimensions",
-ICML 2024, https://arxiv.org/abs/2402.02229.
+https://arxiv.org/abs/1112.4394; prior mean of length scales that grows with the number of features:
+Hvarfner et al., "Vanilla Bayesian optimization performs great in high dimensions", ICML 2024,
+https://arxiv.org/abs/2402.02229.
 """
 
 import math
@@ -27,59 +26,58 @@ from scipy import linalg, optimize
 Array = NDArray[np.float64]
 
 _JITTER = 1e-8
-_NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
-# Of logarithms of length scales of a kernel over one feature: the mean of the prior. It is lower
-# for a sum of two kernels, each of which explains a part.
+# Priors are normal distributions of logarithms.
+_NOISE = -4.0  #: prior mean of the noise
+# Prior mean of length scales for one feature: of a single kernel, and of a sum of two kernels.
 _ONE, _OF_TWO = math.sqrt(2), -0.35
-# Of logarithms of length scales: the variance that all have in common, and that of each by itself;
-# then those of features that sum up.
+# Prior variance of length scales, common to all and individual: of all features, and of summary
+# features.
 _SPREAD, _SPREAD_OF_SUMMARY = (2.0, 0.3), (1.0, 0.5)
-_SINGLE = 2.0  #: of the logarithm of how much single choices move a value: variance of its prior
-#: Of the logarithm of how much a line does, in all that sums up: mean and variance of its prior.
-#: Much of how well a network answers is one (``experiments/landscape``).
+_SINGLE = 2.0  #: prior variance of the weight of the kernel over all features
+#: Prior mean and variance of the linear trend. Much of the accuracy of networks is linear in
+#: summary features (``experiments/landscape``).
 _TREND = 1.0, 2.0
-_STEPS = 60  #: of the optimiser, at most
-_BLOCK = 50_000  #: elements of a kernel that are worked on at once
+_MAX_STEPS = 60  #: of the optimiser
+_BLOCK = 50_000  #: elements of a kernel computed at once
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What is fitted, as logarithms."""
+    """Fitted hyperparameters, as logarithms; variances but the first are relative to it."""
 
-    lengths: Array  #: ``(d,)``
-    noise: float  #: of the variance that no feature explains over ``variance``
-    variance: float  #: of the variance of what the summary explains; where there is none, all do
-    n_summary: int = 0  #: features that sum up a candidate: the last ones
-    single: float = 0.0  #: of the variance that all features explain, over ``variance``
-    trend: float = 0.0  #: of the variance of a slope in a feature that sums up, over ``variance``
+    lengths: Array  #: length scales, ``(d,)``
+    noise: float  #: variance that no feature explains
+    variance: float  #: variance of the kernel over summary features, or over all if none summarise
+    n_summary: int = 0  #: number of summary features; they are the last ones
+    single: float = 0.0  #: variance of the kernel over all features
+    trend: float = 0.0  #: variance of the slope of a summary feature
 
 
 @final
 class Surrogate:
-    """A Gaussian process given its observations.
+    """A Gaussian process conditioned on observations.
 
-    A value is a function of the features, and what these do not explain: another amount for each
-    candidate, of one variance (``noise``). What is observed is the
-    value and, where ``stds`` are given, an error of observation beside it.
+    A value is a function of the features plus an amount per candidate that no feature explains
+    (``noise``). An observation is the value plus, if ``stds`` are given, an observation error.
 
     Args:
         x: Features, ``(n, d)``.
         y: Observations, ``(n,)``.
-        parameters: As fitted.
-        stds: Standard deviations of the errors of observation, ``(n,)``; default: none.
+        parameters: Fitted hyperparameters.
+        stds: Standard deviations of the observation errors, ``(n,)``; default: no errors.
     """
 
     def __init__(self, x: Array, y: Array, parameters: Hyperparameters, stds: Array | None = None):
         self._x, self._y, self._parameters = x, y, parameters
         self._parts = _parts(x.shape[1], parameters.n_summary, parameters.single)
-        n_summed = parameters.n_summary
-        self._sloped = slice(x.shape[1] - n_summed, x.shape[1])
-        self._slope = math.exp(parameters.trend / 2) if n_summed else 0.0
-        self._centre = x[:, self._sloped].mean(axis=0)
+        n_summary = parameters.n_summary
+        self._summary = slice(x.shape[1] - n_summary, x.shape[1])
+        self._slope = math.exp(parameters.trend / 2) if n_summary else 0.0
+        self._centre = x[:, self._summary].mean(axis=0)
         self._variance = math.exp(parameters.variance)
         self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
-        own = math.exp(parameters.noise) * _same(x, self._errors)
-        self._prior = self._kernel(x) + own
+        noise = math.exp(parameters.noise) * _same_candidate(x, self._errors)
+        self._prior = self._kernel(x) + noise
         self._prior[np.diag_indices_from(self._prior)] += _JITTER
         self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
@@ -88,93 +86,97 @@ class Surrogate:
 
     @property
     def noise(self) -> float:
-        """The standard deviation that values have beside that of ``predict``."""
+        """The standard deviation that features do not explain; ``predict`` excludes it."""
         return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
 
     def _kernel(self, x: Array) -> Array:
         lengths = self._parameters.lengths
-        line = self._lines(x) @ self._lines(self._x).T
+        trend = self._trend(x) @ self._trend(self._x).T
         return np.asarray(
             sum(
                 (
                     weight * _kernel(x[:, part], self._x[:, part], lengths[part])
                     for part, weight in self._parts
                 ),
-                start=line,
+                start=trend,
             )
         )
 
-    def _lines(self, x: Array) -> Array:
-        """Return what lines in what sums up are made of, ``(n, n_summary)``."""
-        return np.asarray(self._slope * (x[:, self._sloped] - self._centre))
+    def _trend(self, x: Array) -> Array:
+        """Return the features of the linear trend, ``(n, n_summary)``."""
+        return np.asarray(self._slope * (x[:, self._summary] - self._centre))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of what features explain, each ``(n,)``."""
+        """Return mean and standard deviation of the part that features explain, each ``(n,)``."""
         kernel = self._kernel(x)
         mean = self._mean + kernel @ self._weights
         n = len(self._y)
         inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
-        solved = kernel @ inverse.T  # in much less time than by a triangular solver
-        whole = sum(weight for _, weight in self._parts) + (self._lines(x) ** 2).sum(axis=1)
-        left = whole - np.einsum("ij,ij->i", solved, solved)
-        return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
+        solved = kernel @ inverse.T  # much faster than a triangular solver
+        prior = sum(weight for _, weight in self._parts) + (self._trend(x) ** 2).sum(axis=1)
+        variance = prior - np.einsum("ij,ij->i", solved, solved)
+        return mean, np.sqrt(self._variance * np.maximum(variance, 1e-9))
 
     def observed(self) -> tuple[Array, Array]:
-        """Return mean and standard deviation of the observed candidates' values, each ``(n,)``.
+        """Return posterior mean and standard deviation of the observed candidates, each ``(n,)``.
 
-        Their own observations count: where these have no error the values are what was observed.
+        Without observation errors these are the observations and 0.
         """
         mean = self._y - self._errors * self._weights
         n = len(self._y)
         inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
-        left = self._errors - self._errors**2 * np.einsum("ij,ij->j", inverse, inverse)
-        return mean, np.sqrt(self._variance * np.maximum(left, 0.0))
+        variance = self._errors - self._errors**2 * np.einsum("ij,ij->j", inverse, inverse)
+        return mean, np.sqrt(self._variance * np.maximum(variance, 0.0))
 
-    def draws(self, n: int, rng: np.random.Generator) -> Array:
-        """Return ``n`` draws of all observed candidates' values, ``(n, n_observed)``.
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Return ``n`` posterior samples of the observed candidates' values, ``(n, n_observed)``.
 
-        A draw from the prior is moved by what its own observations would have missed the real ones
-        by (Matheron's rule). Source: Wilson et al., "Pathwise conditioning of Gaussian processes",
-        JMLR 2021, https://arxiv.org/abs/2011.04026.
+        Matheron's rule corrects a prior sample by the difference between the observations and the
+        sample's simulated observations. Source: Wilson et al., "Pathwise conditioning of Gaussian
+        processes", JMLR 2021, https://arxiv.org/abs/2011.04026.
         """
         std = math.sqrt(self._variance)
         shape = (len(self._y), n)
         values = linalg.cholesky(self._prior, lower=True) @ rng.normal(0.0, std, shape)
-        seen = values + np.sqrt(self._errors)[:, None] * rng.normal(0.0, std, shape)
-        missed = linalg.cho_solve((self._factor, True), (self._y - self._mean)[:, None] - seen)
-        return np.asarray((self._mean + values + self._prior @ missed).T)
+        observed = values + np.sqrt(self._errors)[:, None] * rng.normal(0.0, std, shape)
+        residual = (self._y - self._mean)[:, None] - observed
+        weights = linalg.cho_solve((self._factor, True), residual)
+        return np.asarray((self._mean + values + self._prior @ weights).T)
 
 
 def fit_hyperparameters(
     x: Array, y: Array, stds: Array | None = None, n_summary: int = 0
 ) -> Hyperparameters:
-    """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``.
+    """Return the maximum a posteriori hyperparameters for observations ``y`` at ``x``.
 
-    ``stds`` are those of errors of observation, ``(n,)``, as ``Surrogate`` takes them. The last
-    ``n_summary`` features sum up a candidate; 0: nothing does.
+    Args:
+        x: Features, ``(n, d)``; the last ``n_summary`` summarise a candidate.
+        y: Observations, ``(n,)``.
+        stds: Standard deviations of the observation errors, ``(n,)``; default: no errors.
+        n_summary: Number of summary features.
     """
     n, d = x.shape
     errors = np.zeros(n) if stds is None else stds**2
-    # Weakly expected of the signal's variance: that of observations, less what is error in it.
+    # The weak prior of the signal's variance: the variance of observations without that of errors.
     prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
-    used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
-    z, same = x[:, used], _same(x, errors)
-    n_told = int(used[d - n_summary :].sum()) if used[: d - n_summary].any() else 0
-    n_summary = n_summary if n_told else 0
+    used = np.ptp(x, axis=0) > 0  # constant features keep the prior
+    z, same = x[:, used], _same_candidate(x, errors)
+    n_used = int(used[d - n_summary :].sum()) if used[: d - n_summary].any() else 0
+    n_summary = n_summary if n_used else 0
     centre = _centre(d, n_summary)
-    summed = z[:, z.shape[1] - n_told :]
-    summed = summed - summed.mean(axis=0)
-    lines = summed @ summed.T  # zero where nothing sums up
+    summary = z[:, z.shape[1] - n_used :]
+    summary = summary - summary.mean(axis=0)
+    products = summary @ summary.T  # zero without summary features
 
     def loss(values: Array) -> tuple[float, Array]:
         lengths, (noise, single, trend, at) = values[:-4], values[-4:]
         variance = math.exp(at)
         parts = []
-        for part, weight in _parts(len(lengths), n_told, single):
+        for part, weight in _parts(len(lengths), n_used, single):
             scaled = z[:, part] / np.exp(lengths[part])
             explained, slope = _matern(_squares(scaled, scaled))
             parts.append((part, scaled, weight * explained, weight * slope))
-        line = math.exp(trend) * lines
+        line = math.exp(trend) * products
         kernel = sum(explained for _, _, explained, _ in parts) + line + math.exp(noise) * same
         kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
         factor = linalg.cholesky(kernel, lower=True, check_finite=False)
@@ -187,7 +189,7 @@ def fit_hyperparameters(
         value += misfit / variance
         # d value / d kernel = (inverse - weights weights' / variance) / 2
         inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
-        implausible, gradient = _implausibility(values[:-1], centre[used], n_told)
+        penalty, gradient = _negative_log_prior(values[:-1], centre[used], n_used)
         for part, scaled, _, slope in parts:
             weighted = inner * slope
             sums = weighted.sum(axis=1)
@@ -195,73 +197,80 @@ def fit_hyperparameters(
             spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
             gradient[:-3][part] -= 2 * spread
         gradient[-3] += np.sum(inner * same) * math.exp(noise)
-        if n_told:
+        if n_used:
             gradient[-2] += np.sum(inner * parts[1][2])
             gradient[-1] += np.sum(inner * line)
-        of_variance = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
-        return value + implausible, np.append(gradient, of_variance)
+        variance_gradient = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
+        return value + penalty, np.append(gradient, variance_gradient)
 
     at = math.log(prior)
-    even = _TREND[0] - math.log(max(1, n_told))
-    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, even, at]])
+    mean_trend = _TREND[0] - math.log(max(1, n_used))
+    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, mean_trend, at]])
     ends = [(c - 6.0, c + 6.0) for c in centre[used].tolist()]
-    bounds = [*ends, (-14.0, 1.0), (-8.0, 8.0), (even - 8.0, even + 8.0), (at - 6, at + 6)]
-    found = optimize.minimize(
-        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+    bounds = [
+        *ends,
+        (-14.0, 1.0),
+        (-8.0, 8.0),
+        (mean_trend - 8.0, mean_trend + 8.0),
+        (at - 6, at + 6),
+    ]
+    optimum = optimize.minimize(
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_STEPS}
     ).x
     lengths = centre.copy()
-    lengths[used] = found[:-4]
-    noise, single, trend, variance = found[-4:].tolist()
+    lengths[used] = optimum[:-4]
+    noise, single, trend, variance = optimum[-4:].tolist()
     return Hyperparameters(lengths, noise, variance, n_summary, single, trend)
 
 
 def _parts(d: int, n_summary: int, single: float) -> list[tuple[slice, float]]:
-    """Return what features the kernels of a sum read, and how much each of these counts."""
+    """Return the features and the weight of each kernel of the sum."""
     if not n_summary:
         return [(slice(0, d), 1.0)]
     return [(slice(d - n_summary, d), 1.0), (slice(0, d), math.exp(single))]
 
 
 def _centre(d: int, n_summary: int) -> Array:
-    """Return the mean of the prior of logarithms of length scales, ``(d,)``."""
+    """Return the prior mean of log length scales, ``(d,)``."""
     if not n_summary:
         return np.full(d, _ONE + 0.5 * math.log(d))
     sizes = np.repeat([d, n_summary], [d - n_summary, n_summary])
     return np.asarray(_OF_TWO + 0.5 * np.log(sizes))
 
 
-def _implausibility(values: Array, centre: Array, n_summary: int) -> tuple[float, Array]:
-    """Return the prior's negative logarithm and its gradient.
+def _negative_log_prior(values: Array, centre: Array, n_summary: int) -> tuple[float, Array]:
+    """Return the negative log prior and its gradient.
 
     Args:
-        values: Logarithms of length scales, of noise, and of how much single choices and lines
-            count.
-        centre: The mean of those of length scales, ``(d,)``.
-        n_summary: Features that sum up a candidate.
+        values: Logarithms of the length scales, noise, weight of all features and trend.
+        centre: Prior mean of the log length scales, ``(d,)``.
+        n_summary: Number of summary features.
     """
     *lengths, noise, single, trend = values.tolist()
-    away = np.asarray(lengths) - centre
+    deviation = np.asarray(lengths) - centre
     trend += math.log(max(1, n_summary)) - _TREND[0]
     value = 0.5 * ((noise - _NOISE) ** 2 / 4.0 + single**2 / _SINGLE + trend**2 / _TREND[1])
     groups = []
-    for own, (together, alone) in zip(
-        np.split(away, [len(away) - n_summary]), (_SPREAD, _SPREAD_OF_SUMMARY), strict=True
+    for part, (common, individual) in zip(
+        np.split(deviation, [len(deviation) - n_summary]),
+        (_SPREAD, _SPREAD_OF_SUMMARY),
+        strict=True,
     ):
-        shared = together / (alone + len(own) * together) * own.sum()
-        groups.append((own - shared) / alone)  # the inverse of their covariance times them
-        value += 0.5 * float(own @ groups[-1])
-    of_rest = [(noise - _NOISE) / 4.0, single / _SINGLE, trend / _TREND[1]]
-    return value, np.concatenate([*groups, of_rest])
+        shared = common / (individual + len(part) * common) * part.sum()
+        groups.append((part - shared) / individual)  # the inverse covariance times the deviation
+        value += 0.5 * float(part @ groups[-1])
+    others = [(noise - _NOISE) / 4.0, single / _SINGLE, trend / _TREND[1]]
+    return value, np.concatenate([*groups, others])
 
 
-def _same(x: Array, errors: Array) -> Array:
-    """Return 1 where rows are of the same candidate, and 0 elsewhere, ``(n, n)``.
+def _same_candidate(x: Array, errors: Array) -> Array:
+    """Return 1 for pairs of rows of the same candidate, and 0 for others, ``(n, n)``.
 
-    Where no error of observation is known, what no feature explains may be one: it is another one
-    in each row.
+    Rows without an observation error are treated as different candidates: their noise may be an
+    observation error.
     """
-    which = np.unique(x, axis=0, return_inverse=True)[1]
-    same = (which[:, None] == which[None]) & (errors > 0) & (errors[:, None] > 0)
+    index = np.unique(x, axis=0, return_inverse=True)[1]
+    same = (index[:, None] == index[None]) & (errors > 0) & (errors[:, None] > 0)
     np.fill_diagonal(same, val=True)
     return np.asarray(same, np.float64)
 
@@ -269,8 +278,8 @@ def _same(x: Array, errors: Array) -> Array:
 def _kernel(a: Array, b: Array, lengths: Array) -> Array:
     """Return the kernel between rows, ``(n, m)``.
 
-    It is what ``_matern`` gives of ``_squares``, in place and some rows at a time: with all of a
-    space as ``a``, memory is what takes time.
+    It equals ``_matern`` of ``_squares``, but works in place and in blocks of rows: for all
+    candidates of a space, allocating memory would take most of the time.
     """
     a, b = a / np.exp(lengths), b / np.exp(lengths)
     kernel = 2 * a @ b.T
@@ -289,13 +298,13 @@ def _kernel(a: Array, b: Array, lengths: Array) -> Array:
 
 
 def _squares(a: Array, b: Array) -> Array:
-    """Return squared distances between rows."""
+    """Return the squared distances between rows."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.asarray(np.maximum(squares, 0.0))
 
 
 def _matern(squares: Array) -> tuple[Array, Array]:
-    """Return the kernel, and its derivative by the squared distance."""
+    """Return the kernel and its derivative with respect to the squared distance."""
     r = np.sqrt(3 * squares)
     decay = np.exp(-r)
     return np.asarray((1 + r) * decay), -1.5 * decay

@@ -168,7 +168,7 @@ def _posterior(
     rng = np.random.default_rng(_SEED)
     mean, std, draws = np.zeros(n), np.zeros(n), np.zeros((_DRAWS, n))
     mean[given], std[given] = model.observed()
-    draws[:, given] = model.draws(_DRAWS, rng)
+    draws[:, given] = model.sample(_DRAWS, rng)
     exact = stds == 0
     draws[:, exact] = told[exact]  # without what rounding adds
     rest = np.setdiff1d(np.arange(n), given)

@@ -159,7 +159,7 @@ def test_observed_values_are_between_observation_and_expectation() -> None:
     assert mean[:5] == pytest.approx(y[:5])
     assert std[:5] == pytest.approx(0.0)
     assert np.std(mean[5:] - _smooth(x)[5:]) < 0.5 * np.std(y[5:] - _smooth(x)[5:])
-    draws = model.draws(4000, rng)
+    draws = model.sample(4000, rng)
     assert draws.shape == (4000, 50)
     assert draws.mean(axis=0) == pytest.approx(mean, abs=0.02)
     assert draws.std(axis=0) == pytest.approx(std, abs=0.01)
