@@ -80,7 +80,7 @@ READ = {
         "table.accept_foreign=true", *UNMET,
     ),
     "measured_device": (
-        "+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=device.json",
+        "+target=nvidia_t4", "cost=device_model", "target.offline.file=device.json",
         "search_space=tiny", *UNMET,
     ),
 }  # fmt: skip
@@ -143,19 +143,19 @@ def identity(folder: Path) -> Row:
 def front(folder: Path, name: str) -> list[str]:
     """Return accuracies of candidates and the verified front.
 
-    Costs on a CPU are measured when they are verified, so they are left out there.
+    Costs on a CPU are measured when they are verified, and decide the front: it is left out there.
     """
     on_cpu = "+target=cpu" in SEARCHES[name]
     accuracy = re.compile(r"(verified_)?(\w+\.)?(accuracy|mae)(_int8|_fp32)?")
+    if on_cpu:
+        return [line(row, [n for n in row if accuracy.fullmatch(n)]) for row in candidates(folder)]
     cost = re.compile(rf"verified_(\w+\.)?({'|'.join(COSTS)}|on_front)")
     found = [line(row, [n for n in row if accuracy.fullmatch(n)]) for row in candidates(folder)]
     for row in csv_rows(folder / "front.csv"):
-        names = [n for n in row if accuracy.fullmatch(n) or (cost.fullmatch(n) and not on_cpu)]
+        names = [n for n in row if accuracy.fullmatch(n) or cost.fullmatch(n)]
         found.append(f"front: {line(row, names)}")
-    if not on_cpu:
-        places = sorted(path for path in folder.rglob("*.csv") if path.name != "front.csv")
-        found += [f"{path.relative_to(folder)}: {digest(path)}" for path in places]
-    return found
+    places = sorted(path for path in folder.rglob("*.csv") if path.name != "front.csv")
+    return found + [f"{path.relative_to(folder)}: {digest(path)}" for path in places]
 
 
 def words_of(arguments: Sequence[str], code: int = 0) -> str:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from hwnas.hardware.backends.tvm.dots import Dot
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.models.graph import OpSpec, Shape
-from hwnas.models.int8.quantised_network import CLIPS, QuantisationScale, QuantisedOp
+from hwnas.models.int8.quantised_network import CLIPS, QuantisedOp
+from hwnas.models.int8.quantised_network import QuantisationScale as Scale
 
 Array = NDArray[Any]
 
@@ -97,7 +98,7 @@ def edge(
     return [whole], [scales], Buffer(whole.shape, "float32")
 
 
-def pack(op: QuantisedOp, sources: list[QuantisationScale], lanes: int, dot: Dot) -> list[Array]:
+def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Array]:
     """Return the constants of an operator, as ``constants`` lays them out.
 
     Args:
@@ -135,12 +136,12 @@ def pack(op: QuantisedOp, sources: list[QuantisationScale], lanes: int, dot: Dot
     return [_packed(spec, weight, layout, dot), bias, multiplier, scales]
 
 
-def pack_images(scale: QuantisationScale, dot: Dot) -> Array:
+def pack_images(scale: Scale, dot: Dot) -> Array:
     """Return the constants that images are rounded by."""
     return _edge({FACTOR: 1 / scale.scale, ZERO_OUT: scale.zero_point + shift(dot) + MAGIC})
 
 
-def pack_answers(scale: QuantisationScale, dot: Dot) -> Array:
+def pack_answers(scale: Scale, dot: Dot) -> Array:
     """Return the constants by which answers become real values."""
     return _edge({FACTOR: scale.scale, ZERO_IN: scale.zero_point + shift(dot)})
 
