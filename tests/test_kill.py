@@ -41,8 +41,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _arguments(table: Path, sampler: str) -> list[str]:
     return [
-        "accuracy=table", "cost=table", f"table.path={table}", "table.genotype=[e0,e1,e2,e3]",
-        "table.accuracy=acc", "table.costs={latency_ms: ms}", f"sampler={sampler}",
+        "accuracy=table", "cost=table", f"benchmark.path={table}",
+        "benchmark.genotype=[e0,e1,e2,e3]", "benchmark.accuracy=acc",
+        "benchmark.costs={latency_ms: ms}", f"sampler={sampler}",
         f"n_trials={_N_TRIALS}", "seed=5",
     ]  # fmt: skip
 

@@ -43,8 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     pq.write_table(pa.Table.from_pylist(rows), found / "cells.parquet")
     arguments = [
-        "search", "accuracy=table", "cost=table", f"table.path={found / 'cells.parquet'}",
-        "table.genotype=[a,b]", "table.accuracy=acc", "table.costs={latency_ms: ms}",
+        "search", "accuracy=table", "cost=table", f"benchmark.path={found / 'cells.parquet'}",
+        "benchmark.genotype=[a,b]", "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
         "sampler=random", "n_trials=8", f"run.dir={found / 'run'}",
     ]  # fmt: skip
     assert run(arguments) == 0

@@ -26,7 +26,7 @@ from tests.conftest import SHARED_WEIGHTS
 FOUND = Path(__file__).with_name("unchanged.json")
 COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
 
-_FOREIGN: Row = {"search_space": "mbconv_small", "table.accept_foreign": True}
+_FOREIGN: Row = {"search_space": "mbconv_small", "table.allow_other_machine": True}
 #: By backend. What is drawn, and what it costs, is the same on all machines.
 DRAWN: dict[str, Row] = {
     "vela": {"target": "npu", "search_space": "mbconv_small"},
@@ -36,7 +36,12 @@ DRAWN: dict[str, Row] = {
     "modelled": {"target": "sketch"},
 }
 #: Of what nothing here depends on, as little as may be.
-SHORT: Row = {"trained.fidelities": [1], "train.epochs": 1, "finish.epochs": 0, "finish.n_least": 1}
+SHORT: Row = {
+    "trained.fidelities": [1],
+    "train.epochs": 1,
+    "finish.epochs": 0,
+    "finish.min_candidates": 1,
+}
 #: What the sampler proposes rests on accuracies, whose last digits depend on the CPU, and on how
 #: many threads compute them: one.
 PROPOSED = {

@@ -452,8 +452,9 @@ def _targets() -> Iterator[_Damaged]:
 
 def _tables() -> Iterator[_Damaged]:
     search = (
-        "search", "accuracy=table", "cost=table", "table.path=t.csv", "table.genotype=[a,b]",
-        "table.accuracy=acc", "table.costs={latency_ms: ms}", "n_trials=2", "run.dir=out",
+        "search", "accuracy=table", "cost=table", "benchmark.path=t.csv",
+        "benchmark.genotype=[a,b]", "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
+        "n_trials=2", "run.dir=out",
     )  # fmt: skip
     head = "a,b,acc,ms\n"
     tables: Contents = {
@@ -503,7 +504,7 @@ def _latency_table(name: str, change: Callable[[str], str]) -> Damage:
 def _models() -> Iterator[_Damaged]:
     table = (
         "search", "+target=cpu", "target.runtime=onnxruntime", "search_space=mbconv_small",
-        "table.accept_foreign=true", "budget=none", "run.dir=out", "n_trials=2",
+        "table.allow_other_machine=true", "budget=none", "run.dir=out", "n_trials=2",
     )  # fmt: skip
     rows = "operators.csv"
     for how, change in {

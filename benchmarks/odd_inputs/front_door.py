@@ -13,12 +13,12 @@ _QUICK = [
     "+target=npu", "search_space=tiny", "accuracy=supernet", "finish.epochs=0", "train.epochs=1",
     "n_trials=3",
 ]  # fmt: skip
-_TABLE = ["accuracy=table", "cost=table", "table.genotype=[op]", "table.accuracy=acc",
-          "table.costs={latency_ms: ms}"]  # fmt: skip
+_TABLE = ["accuracy=table", "cost=table", "benchmark.genotype=[op]", "benchmark.accuracy=acc",
+          "benchmark.costs={latency_ms: ms}"]  # fmt: skip
 #: What a verb needs, so that the odd option is all that is wrong.
 _BASE = {
     "search": ["search", *_QUICK],
-    "tabular": ["search", *_TABLE, "table.path=t.csv"],
+    "tabular": ["search", *_TABLE, "benchmark.path=t.csv"],
     "train": ["train", "search_space=tiny", "train.epochs=1"],
     "profile": ["profile", "+target=cpu", "search_space=tiny"],
     "why": ["why", "run=there", "id=front"],
@@ -50,7 +50,7 @@ _LONG = "x" * 300
 #: Options that are read, by verb; and those that are written.
 _READ = {
     "search": ("run.resume", "dataset.path", "search_space", "baseline", "start_from"),
-    "tabular": ("table.path", "run.resume"),
+    "tabular": ("benchmark.path", "run.resume"),
     "train": ("dataset.path", "search_space", "train.init_from", "run.resume"),
     "profile": ("dataset.path", "search_space"),
     "why": ("run",),
@@ -89,7 +89,7 @@ _WORDS = ("nonesuch", "../../evil", "ü#{", "null?", "", "x" * 300)
 _GRAMMAR = ("word", "=3", "{", "nonesuch=1", "run.nonesuch=1", "--nonesuch", "ü=1", "+ü.x=1")
 _LISTS = {
     "search": ("objectives", "trained.fidelities"),
-    "tabular": ("table.genotype", "table.costs", "table.reference"),
+    "tabular": ("benchmark.genotype", "benchmark.costs", "benchmark.reference"),
     "compare": ("objectives",),
 }
 _SECRET = "geheim"
@@ -136,7 +136,7 @@ def cases() -> Iterator[Case]:
     for name in ("../../evil", "..", "a/b", "ü\n", _LONG):
         yield _case("name of a folder", "search", "target.name", name)
     for url in _URLS:
-        arguments = [*_BASE["tabular"], f"study.storage={url}", "study.patience_s=1"]
+        arguments = [*_BASE["tabular"], f"study.storage={url}", "study.reconnect_timeout_s=1"]
         yield Case("password", "study.storage", arguments, secret=_SECRET, prepare=prepare)
 
 
@@ -149,7 +149,7 @@ def _numbers() -> Iterator[Case]:
     }
     for option, verb in known.items():
         for value in _NUMBERS:
-            if option not in ("target.facts", "table.reference"):
+            if option not in ("target.facts", "benchmark.reference"):
                 yield _case("number", verb, option, value)
     for value in _NUMBERS:
         for name in ("budget.latency_ms", "target.facts.price_usd_per_h"):

@@ -58,7 +58,7 @@ def main() -> None:
                 train = TrainingConfig(
                     epochs=asked.epochs,
                     batch_size=128,
-                    unaugmented=0.6,
+                    plain_fraction=0.6,
                     label_smoothing=asked.label_smoothing,
                     **RECIPES[name],
                 )

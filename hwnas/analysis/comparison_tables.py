@@ -32,12 +32,6 @@ _SHARED = {
     "first": "first", "second": "second", "n_shared": "networks on both",
     "share_of_first": "share of the first", "share_of_second": "share of the second",
 }  # fmt: skip
-_RECOSTED = {
-    "members_of": "front of", "on": "on the target of", "n_members": "members", "n_fit": "fit",
-    "n_already_there": "already there", "n_joining": "would join",
-    "hypervolume_share": "hypervolume share there",
-    "hypervolume_share_with_them": "with those that would join",
-}  # fmt: skip
 _SHARES = ("mape", "share_of_first", "share_of_second")
 
 
@@ -56,8 +50,6 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
         _plain("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
                "predictions"),
         _plain("Networks that fronts have in common", rows["shared"], _SHARED, "shared"),
-        _plain("Fronts costed on each other's target", rows.get("recosted_fronts", ()), _RECOSTED,
-               "recosted_fronts"),
     ]  # fmt: skip
     return [table for table in found if table.rows]
 

@@ -122,7 +122,6 @@ def _data(manifest: Manifest) -> str | None:
     for name, digest in digests.items():
         if name == "data" or name.endswith(".data"):
             return str(digest)
-    table = manifest["config"].get("table") or {}
-    if "accuracy" in table:  # a benchmark table
+    if table := manifest["config"].get("benchmark"):
         return json.dumps([Path(table["path"]).name, table["accuracy"]])
     return None

@@ -44,9 +44,6 @@ def print_comparison(
     if equal := tables.get("equal_quality"):
         console.print()
         console.print(_equal(equal, comparison.objectives))
-    if recosted := tables.get("recosted_fronts"):
-        console.print()
-        console.print(_recosted(recosted))
     console.print()
     print_lines(console, sentences)
 
@@ -114,24 +111,6 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
         table.add_row(*own, *cells, *([interval] if known else []))
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
-    return table
-
-
-def _recosted(rows: Sequence[Row]) -> Table:
-    table = _table(
-        "Fronts costed on each other's target", "front of", "target of", "fit", "already there",
-        "would join", "HV share", "with them",
-    )  # fmt: skip
-    for row in rows[:_ROWS]:
-        table.add_row(
-            Text(row["members_of"]),
-            Text(row["on"]),
-            f"{row['n_fit']} of {row['n_members']}",
-            str(row["n_already_there"]),
-            str(row["n_joining"]),
-            f"{row['hypervolume_share']:.4f}",
-            f"{row['hypervolume_share_with_them']:.4f}",
-        )
     return table
 
 

@@ -18,8 +18,15 @@ from omegaconf import DictConfig
 from hwnas.core import package, processes
 from hwnas.core.errors import ConfigError, RunInterruptedError
 from hwnas.workflows import config
-from hwnas.workflows.config.arguments import flags_first, for_hydra, for_targets, named
-from hwnas.workflows.config.compose import check_folders, checked, compose, with_resumed, worded
+from hwnas.workflows.config.arguments import flags_first, for_targets, named
+from hwnas.workflows.config.compose import (
+    as_overrides,
+    check_folders,
+    checked,
+    compose,
+    with_resumed,
+    worded,
+)
 from hwnas.workflows.config.grammar import says
 
 # Many runs of one command: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
@@ -181,5 +188,5 @@ def _prepared(verb: str, name: str, arguments: Sequence[str]) -> str:
     config.register(name)
     check_folders(arguments)
     swept = arguments[:1] == ["--multirun"]
-    sys.argv = [f"hwnas {verb}", *(for_hydra(a, swept=swept) for a in arguments)]
+    sys.argv = [f"hwnas {verb}", *as_overrides(name, arguments, swept=swept)]
     return str(package.ROOT / "conf")

@@ -21,7 +21,7 @@ ABOUT = {
         "Trains networks of a finished search alone, from scratch, and says how well the supernet",
         "ranks them: rank correlations with intervals, the noise of seeds, and what would leave",
         "the front. Writes DIR/audit/ and into the report; the same command goes on with what was",
-        "interrupted. It takes k + n_repeated trainings: give fewer epochs to take less time.",
+        "interrupted. It trains n_networks + n_repeated times; fewer epochs take less time.",
     ],
     "why": [
         "Reads the folder of a search, finished or not, and says of one candidate: when and why",
@@ -83,10 +83,10 @@ ABOUT = {
     "replan": [
         "Changes a plan by what was seen since: demands, late answers, machines that are down.",
         "Hours in which nothing changed stay as they are; others are solved again near what runs:",
-        "moves count move_cost, and at most most_moved of an hour's replicas are stopped, unless",
-        "demand could not be served otherwise. telemetry is a CSV file with a column time (dates,",
-        "or seconds since 1970) or hour (of the plan), and class, requests_per_s, late, p99_ms, or",
-        "device, machines_down; or the URL of a Prometheus server, which query.* ask.",
+        "moves count move_cost, and at most max_moved_fraction of an hour's replicas are stopped,",
+        "unless demand could not be served otherwise. telemetry is a CSV file with a column time",
+        "(dates, or seconds since 1970) or hour (of the plan), and class, requests_per_s, late,",
+        "p99_ms, or device, machines_down; or the URL of a Prometheus server, which query.* ask.",
         "Writes runs/replan/<time>/: a plan as any; where something moved, decisions.csv says why.",
     ],
     "serve-check": [
@@ -133,7 +133,7 @@ EXAMPLES = {
     ],
     "replan": [
         "replan plan=runs/plan/<time> telemetry=seen.csv",
-        "replan plan=runs/plan/<time> telemetry=seen.csv move_cost=0.5 most_moved=0.1",
+        "replan plan=runs/plan/<time> telemetry=seen.csv move_cost=0.5 max_moved_fraction=0.1",
         "replan plan=runs/plan/<time> telemetry=http://localhost:9090 query.window_h=6"
         " 'query.rate=sum by (class) (rate(requests_total[5m]))'",
     ],
@@ -153,8 +153,8 @@ EXAMPLES = {
         "search -m +target=npu sampler=pareto,nsga2 seed=0,1,2          # one run each",
         "search +target=npu baseline=runs/search/<time>      # how much faster, at equal accuracy?",
         "search run.resume=runs/search/<time>",
-        "search accuracy=table cost=table table.path=FILE.parquet 'table.genotype=[e0,e1]'"
-        " table.accuracy=COLUMN 'table.costs={latency_ms: COLUMN}' sampler=pareto",
+        "search accuracy=table cost=table benchmark.path=FILE.parquet 'benchmark.genotype=[e0,e1]'"
+        " benchmark.accuracy=COLUMN 'benchmark.costs={latency_ms: COLUMN}' sampler=pareto",
         "search --config-dir mydir +target=myboard",
     ],
     "train": [
@@ -174,7 +174,7 @@ EXAMPLES = {
     ],
     "audit": [
         "audit run=runs/search/<time>",
-        "audit run=runs/search/<time> k=8 n_repeated=2 epochs=8",
+        "audit run=runs/search/<time> n_networks=8 n_repeated=2 epochs=8",
     ],
     "why": [
         "why run=runs/search/<time> id=front      # the ids of the front",
@@ -185,6 +185,5 @@ EXAMPLES = {
         "compare runs='runs/search/*' group_by=sampler        # many seeds a group: tests",
         "compare runs='[a.csv,b.csv]' 'objectives={accuracy: max, latency_ms: min}'",
         "compare runs='[c,d]' reference=runs/compare/<time>/comparison.json",
-        "compare runs='[runs/search/npu,runs/search/cpu]' recost=true",
     ],
 }

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from hwnas.core.errors import RunError
 from hwnas.core.quantity import QuantityRow
-from hwnas.core.schema import OPEN, Count, NumberBounds, SchemaError
+from hwnas.core.renamed_options import with_new_names
+from hwnas.core.schema import OPEN, Count, NumberBounds, SchemaError, validate
 from hwnas.core.typed_files import read_json
 
 FORMAT = 2
@@ -43,8 +44,8 @@ class _SupernetRecord(TypedDict):
 
 class _Finish(TypedDict):
     probability: float
-    n_least: Count
-    n_most: NotRequired[Count | None]
+    min_candidates: Count
+    max_candidates: NotRequired[Count | None]
     minutes: float | None
 
 
@@ -63,7 +64,7 @@ class ManifestOptions(TypedDict, total=False):
     sampler: Annotated[_NamedOption, OPEN]
     study: Annotated[_Study, OPEN]
     run: Annotated[_Places, OPEN]
-    table: Annotated[_Benchmark, OPEN]
+    benchmark: Annotated[_Benchmark, OPEN]
     train: dict[str, str | int | float | bool | None]
     trained: Annotated[_SupernetRecord, OPEN]
     finish: Annotated[_Finish, OPEN]
@@ -168,9 +169,9 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     """
     called = f"{option}={path}: manifest.json"
     try:
-        manifest = read_json(
-            Manifest, path / "manifest.json", RunError, called, newest=FORMAT, oldest=FORMAT
-        )
+        file = path / "manifest.json"
+        content = read_json(dict[str, Any], file, RunError, called, newest=FORMAT, oldest=FORMAT)
+        manifest: Manifest = validate(Manifest, with_new_names(content))
         _check_search(manifest)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{option}={path} is not a run: it has no manifest.json.") from None
@@ -203,8 +204,8 @@ def _check_search(manifest: Manifest) -> None:
         raise SchemaError("'config' is missing")
     targets = manifest.get("targets", {})
     if config.get("accuracy") == "table":
-        _require(config, [*_OF_SEARCH, "table"], "config")
-        _require(config["table"], ["path", "accuracy", "costs"], "config.table")
+        _require(config, [*_OF_SEARCH, "benchmark"], "config")
+        _require(config["benchmark"], ["path", "accuracy", "costs"], "config.benchmark")
     else:
         _require(config, [*_OF_SEARCH, *_IN_SPACES], "config")
     for name, record in targets.items():

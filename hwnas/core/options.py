@@ -42,15 +42,16 @@ def limits(text: str, reason: str = "") -> dict[str, AllowedRange]:
     return {_KEY: AllowedRange(text, reason)}
 
 
-def bounded(text: str, default: Any, reason: str = "") -> Any:
+def bounded(text: str, default: Any, reason: str = "", digest_key: str = "") -> Any:
     """Return a dataclass field with an allowed range.
 
     Args:
         text: The range, for example ``[0, 1)``.
         default: Default of the field.
         reason: Reason for the upper end, added to the message about larger values.
+        digest_key: Name in digests, if the option was renamed: digests must not change.
     """
-    return field(default=default, metadata=limits(text, reason))
+    return field(default=default, metadata={**limits(text, reason), "digest_key": digest_key})
 
 
 def allowed_range(declared: "Field[Any]") -> AllowedRange | None:
@@ -160,7 +161,8 @@ def fingerprint_options(options: "DataclassInstance") -> dict[str, Any]:
     values = asdict(options)
     later = [f for f in fields(options) if f.metadata.get("added_after_release")]
     omitted = {f.name for f in later if values[f.name] == _default(f)}
-    return {name: value for name, value in values.items() if name not in omitted}
+    keys = {f.name: f.metadata.get("digest_key") or f.name for f in fields(options)}
+    return {keys[name]: value for name, value in values.items() if name not in omitted}
 
 
 def digest(content: Any) -> str:

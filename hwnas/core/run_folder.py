@@ -211,7 +211,7 @@ def check_resumed(
 
 
 #: Options that may change when a run is resumed or a study is joined.
-MAY_GROW = "only n_trials, minutes, finish.minutes and finish.n_most may be larger"
+MAY_GROW = "only n_trials, minutes, finish.minutes and finish.max_candidates may be larger"
 
 #: Hints for messages about settings that differ without a change by the user, by digest.
 DIFFERENCE_HINTS = {

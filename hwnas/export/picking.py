@@ -225,8 +225,8 @@ def pick(front: VerifiedFront, wanted: str) -> list[str]:
     """
     if not front.members:  # of several targets: each may have a front
         raise RunError(
-            "No network was verified for all targets: say for which one with only=TARGET, or name "
-            "a network by its id: pick=ID."
+            "No network was verified for all targets: choose one with target=TARGET, or name a "
+            "network by its id: pick=ID."
         )
     offers = offered(front)
     if not offers:

@@ -171,7 +171,7 @@ class ReplanPolicy:
 
     tolerance: float  #: what demand may differ by without being new
     move_cost: float  #: of a replica that is started or stopped, in hours of one
-    most_moved: float  #: share of an hour's replicas that may be stopped
+    max_moved_fraction: float  #: share of an hour's replicas that may be stopped
     extrapolate: bool  #: whether hours that were not seen follow those that were
     limit_s: float
 
@@ -343,7 +343,7 @@ def _before(
         running,
         plan_conversion.owned(task, plan),
         manner.move_cost * plan.value / max(hours, 1),
-        manner.most_moved,
+        manner.max_moved_fraction,
         frozenset(cause.name for cause in causes if cause.what == "down"),
     )
 

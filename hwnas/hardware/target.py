@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import bounded, check_bounds, limits
+from hwnas.core.renamed_options import RENAMED_VALUES
 from hwnas.core.schema import validate
 from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendSettings
@@ -23,7 +24,7 @@ _LATER: Mapping[str, Mapping[str, object]] = {
 }
 
 #: Earlier names of runtimes and of their sections, which recorded targets may have.
-_RENAMED = {"elsewhere": "offline"}
+_RENAMED = RENAMED_VALUES["target.runtime"]
 
 
 @dataclass
@@ -223,7 +224,7 @@ def from_facts(recorded: Mapping[str, Any]) -> Target:
     current = {_RENAMED.get(name, name): value for name, value in recorded.items()}
     runtime = current.get("runtime")
     if runtime in _RENAMED:
-        current["runtime"] = _RENAMED[runtime]
+        current["runtime"] = _RENAMED[str(runtime)]
     found: Target = validate(Target, current, "target")
     return found
 

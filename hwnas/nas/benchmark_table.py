@@ -141,7 +141,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     if total > len(keys) and not config.partial:
         raise TableError(
             f"{path}: {total - len(keys):,} of {total:,} combinations of options are missing"
-            f"{_example(choices, first)}. Complete it, or say table.partial=true to have them "
+            f"{_example(choices, first)}. Complete it, or say benchmark.partial=true to have them "
             "count as infeasible."
         )
     space = SearchSpace(path.name.partition(".")[0], "table", choices, {})
@@ -150,16 +150,16 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
 
 def _read(path: Path) -> pa.Table:
     if path.exists() and not path.is_file():
-        raise TableError(f"table.path={path} is no file.")
+        raise TableError(f"benchmark.path={path} is no file.")
     try:
         if path.name.endswith((".csv", ".csv.gz")):
             return pyarrow.csv.read_csv(path)
         return pq.read_table(path)
     except FileNotFoundError:
-        raise TableError(f"table.path={path}: there is no such file.") from None
+        raise TableError(f"benchmark.path={path}: there is no such file.") from None
     except (OSError, pa.ArrowException) as error:
         reason = short_reason(error)
-        raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
+        raise TableError(f"benchmark.path={path}: neither Parquet nor CSV: {reason}") from None
 
 
 def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
@@ -181,7 +181,7 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
     if len(bad):
         raise TableError(
             f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
-            f"of {len(values)} rows. Remove them and say table.partial=true."
+            f"of {len(values)} rows. Remove them and say benchmark.partial=true."
         )
     least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
     if len(least):

@@ -1,4 +1,4 @@
-"""Which benchmark table is searched, and what its columns are: the options ``table.*`` of it."""
+"""Which benchmark table is searched, and what its columns are: options ``benchmark.*``."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class BenchmarkConfig:
     reference: dict[str, float] = field(default_factory=dict, metadata=limits("[-1e12, 1e12]"))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "table.")
+        check_bounds(self, "benchmark.")
 
     def check(self) -> None:
         """Refuse what says too little, or what is not known.
@@ -30,13 +30,13 @@ class BenchmarkConfig:
         """
         if not self.path or not self.genotype or not self.costs:
             raise ConfigError(
-                "A benchmark table needs table.path=FILE, table.genotype=[COLUMN,...], "
-                "table.accuracy=COLUMN and table.costs={latency_ms: COLUMN}."
+                "A benchmark table needs benchmark.path=FILE, benchmark.genotype=[COLUMN,...], "
+                "benchmark.accuracy=COLUMN and benchmark.costs={latency_ms: COLUMN}."
             )
         for name in self.costs:
             if name not in metrics.costs():
-                raise ConfigError(unknown_name("cost in table.costs", name, metrics.costs()))
+                raise ConfigError(unknown_name("cost in benchmark.costs", name, metrics.costs()))
         for name in self.reference:
             if name not in ("accuracy", *self.costs):
                 allowed = ("accuracy", *self.costs)
-                raise ConfigError(unknown_name("objective in table.reference", name, allowed))
+                raise ConfigError(unknown_name("objective in benchmark.reference", name, allowed))

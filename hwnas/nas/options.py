@@ -39,9 +39,9 @@ class StudyConfig:
     #: processes of this command; default: one, or one a core where candidates are trained alone
     workers: int | None = bounded("[1, 1024]", None)
     #: a worker without a sign of life for so long is dead; its trial is retried
-    grace_s: int = bounded("[1, 604_800]", 60)
+    heartbeat_timeout_s: int = bounded("[1, 604_800]", 60)
     #: how long a database that does not answer is waited for
-    patience_s: int = bounded("[0, 604_800]", 60)
+    reconnect_timeout_s: int = bounded("[0, 604_800]", 60)
 
     def __post_init__(self) -> None:
         check_bounds(self, "study.")

@@ -340,11 +340,11 @@ def of_space(known: Iterable[Candidate], space: Space, option: str) -> list[Cand
 def _spaces(config: ManifestOptions) -> list[str]:
     """Return the names of the search spaces; of a benchmark table, what its file is called."""
     if not (named := config.get("search_space")):
-        return [Path(config["table"]["path"]).name.partition(".")[0]]
+        return [Path(config["benchmark"]["path"]).name.partition(".")[0]]
     return [stem(str(name)) for name in (named if isinstance(named, list) else [named])]
 
 
 def _objectives(manifest: Manifest) -> Sequence[str]:
     config = manifest["config"]
     declared_ones = manifest.get("objectives") or config.get("objectives")
-    return declared_ones or ("accuracy", *config["table"]["costs"])
+    return declared_ones or ("accuracy", *config["benchmark"]["costs"])

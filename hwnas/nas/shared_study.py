@@ -94,7 +94,7 @@ class SharedStudy:
         """Return the next trial, or wait for those of others; none where ``n_trials`` are finished.
 
         Raises:
-            RunError: the database does not answer for ``patience_s``.
+            RunError: the database does not answer for ``reconnect_timeout_s``.
         """
         self._study.sampler = sampler
         while True:
@@ -221,7 +221,7 @@ class SharedStudy:
             warnings.simplefilter("ignore", ExperimentalWarning)
             fail_stale_trials(self._study)
         # A worker that died before its first sign of life is not found by that: give one for it.
-        begun = datetime.now() - timedelta(seconds=self._config.grace_s)
+        begun = datetime.now() - timedelta(seconds=self._config.heartbeat_timeout_s)
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
                 self._vouched.add(trial.number)

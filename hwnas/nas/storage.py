@@ -105,8 +105,8 @@ class QueryWatchdog:
     without a socket of their own, as those of SQLite, are let be.
     """
 
-    def __init__(self, patience_s: float):
-        self._patience_s = patience_s
+    def __init__(self, reconnect_timeout_s: float):
+        self._reconnect_timeout_s = reconnect_timeout_s
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -117,7 +117,7 @@ class QueryWatchdog:
     @contextmanager
     def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
         """Give the database time to answer what is asked meanwhile, at least so many seconds."""
-        late = threading.Timer(max(least_s, self._patience_s), self._end)
+        late = threading.Timer(max(least_s, self._reconnect_timeout_s), self._end)
         late.daemon = True
         late.start()
         try:
@@ -226,14 +226,14 @@ class DatabaseRetry:
     """
 
     def __init__(self, url: str, config: StudyConfig, retry: Retry):
-        self._config, self._watch = config, QueryWatchdog(config.patience_s)
+        self._config, self._watch = config, QueryWatchdog(config.reconnect_timeout_s)
         self.where = f"study.storage={database.redact(url)}"  #: it is, in messages
         self.storage = self._opened(url, retry)
 
     @property
     def beat_s(self) -> int:
         """Seconds between two signs of life of a worker."""
-        return max(1, self._config.grace_s // 4)
+        return max(1, self._config.heartbeat_timeout_s // 4)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -248,7 +248,7 @@ class DatabaseRetry:
 
     def patiently(self, do: Callable[[], T]) -> T:
         """Return what something returns, trying again for a while if the database is away."""
-        until = time.monotonic() + self._config.patience_s
+        until = time.monotonic() + self._config.reconnect_timeout_s
         pause = 0.2
         while True:
             try:
@@ -273,7 +273,9 @@ class DatabaseRetry:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         # Two connections: one for signs of life. They are asked before use: they may have ended.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
-        pool |= database.connect_options(url, self._config.patience_s) | self._watch.options
+        pool |= (
+            database.connect_options(url, self._config.reconnect_timeout_s) | self._watch.options
+        )
         options = SQLITE if sqlite else pool
         for attempt in range(5):
             try:
@@ -284,7 +286,7 @@ class DatabaseRetry:
                         url,
                         engine_kwargs=options,
                         heartbeat_interval=self.beat_s,
-                        grace_period=self._config.grace_s,
+                        grace_period=self._config.heartbeat_timeout_s,
                         heartbeat_stale_trial_callback=retry,
                     )
                 break

@@ -98,7 +98,7 @@ def draw(
 ) -> TrainingBatch:
     """Return this process's share of a step's batch; an epoch sees each image at most once.
 
-    The last ``config.unaugmented`` of the steps see images as they are: what was learned from
+    The last ``config.plain_fraction`` of the steps see images as they are: what was learned from
     changed ones stays, and networks too small for both fit what they will be asked (He et al.,
     "Data Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
     """
@@ -106,7 +106,7 @@ def draw(
     epoch, position = divmod(step_context.step, steps_per_epoch(n, len(train)))
     index = _order(step_context.seed, epoch, len(train))[position * n : (position + 1) * n]
     n = len(index)
-    as_they_are = step_context.progress >= 1 - config.unaugmented
+    as_they_are = step_context.progress >= 1 - config.plain_fraction
     # Drawn for the whole batch, so that each process draws alike.
     changes = (
         AugmentationParameters()

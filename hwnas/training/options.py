@@ -38,7 +38,7 @@ class TrainingConfig:
     #: alpha of the Beta distribution that images are mixed by; 0: not mixed
     mixup: float = bounded("[0, 100]", 0.0)
     #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
-    unaugmented: float = bounded("[0, 1)", 0.0)
+    plain_fraction: float = bounded("[0, 1)", 0.0, digest_key="unaugmented")
     #: decay of the moving average of the weights, which are used then; 0: none
     ema: float = bounded("[0, 1)", 0.0)
     #: random subnets a step, beside the largest and the smallest

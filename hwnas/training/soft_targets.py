@@ -92,7 +92,7 @@ class AugmentedViews:
     def n_images(self) -> int:
         """How many there are: those as they are once, changed ones as often as they are shown."""
         steps = self.config.epochs * self.n_steps
-        n_changed = math.ceil(steps * (1 - self.config.unaugmented)) * self.config.batch_size
+        n_changed = math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.batch_size
         changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
         return changed * n_changed + plain * len(self.material.data.train)
 

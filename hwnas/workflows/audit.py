@@ -74,7 +74,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
         subjects = choose(
             [genotype for genotype, _ in front],
             trained.space,
-            config.k,
+            config.n_networks,
             trained.size,
             config.seed,
         )

@@ -74,13 +74,6 @@ def compare_runs(
     path = Path(config.run.dir or default_path("compare"))
     with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
-        if config.recost:
-            from hwnas.workflows import recost  # all of what costs networks
-            from hwnas.workflows.config.compose import searches
-
-            again = recost.recosted(found.comparison, searches, reporter)
-            found.tables |= again.tables
-            found.sentences += again.sentences
         _write(folder, found, _facts(config, found.comparison))
         manifest = initial_manifest("compare", arguments, {}, config) | {
             "status": "finished",
@@ -212,7 +205,6 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
     folder.write_bytes("indicators.tex", text.indicators(found.comparison).encode())
     content = found.comparison.to_json() | {
         "equal_quality": known(found.speedup and found.speedup.to_json()),
-        "recosted": known(list(found.tables.get("recosted_fronts", ()))),
         "sentences": found.sentences,
     }
     folder.write_json("comparison.json", content)

@@ -37,7 +37,10 @@ from hwnas.workflows.networks import Networks, read_networks
 #: and torch's, which decides the supernet.
 DECISIVE = ("hwnas", "optuna")
 
-_MORE = ("minutes", "n_most")  #: of ``finish``: a run that is resumed may finish more with others
+_MORE = (
+    "minutes",
+    "max_candidates",
+)  #: of ``finish``: a run that is resumed may finish more with others
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def compress(
         if len(picks) > 1:
             raise ConfigError(
                 f"compress takes one network for one target at a time, of {', '.join(picks)}: say "
-                "id=GENOTYPE, and of a search for several targets only=TARGET."
+                "id=GENOTYPE, and of a search for several targets target=TARGET."
             )
         ((name, pick),) = picks.items()
         assert pick is not None  # what is there alone was refused

@@ -219,7 +219,7 @@ def open_device(
         return None
     if config.cost == "table":
         roots, cure = [_own_root(config), SHIPPED], profile_command(config)
-        accept = config.table.accept_foreign
+        accept = config.table.allow_other_machine
         if config.table.networks and not accept:
             _begin(config, networks, progress)
         table = open_table(config.target, config.rpc, roots, accept, cure)

@@ -194,19 +194,21 @@ def _for(
     """
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
-        raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
+        raise RunError(
+            f"run={config.run} is one target of a search: say run={whole} target={target}"
+        )
     if manifest.get("status") == "running":  # it does not say yet who teaches
         raise RunError(
             f"run={config.run} is not finished: go on with python -m hwnas search "
             f"run.resume={config.run}"
         )
     names = [search.target.name for search in searches]
-    if config.only is not None and config.only not in names:
-        raise ConfigError(unknown_name("target", config.only, names))
+    if config.target is not None and config.target not in names:
+        raise ConfigError(unknown_name("target", config.target, names))
     return [
         finish_runs.as_recorded(search, manifest)
         for search in searches
-        if config.only in (None, search.target.name)
+        if config.target in (None, search.target.name)
     ]
 
 
@@ -226,8 +228,8 @@ def _picked(
         RunError: the search has no front.
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
-    own = config.only is not None and (source.path / config.only).is_dir()
-    where = source.path / str(config.only) if own else source.path
+    own = config.target is not None and (source.path / config.target).is_dir()
+    where = source.path / str(config.target) if own else source.path
     if read_front(where) is None or not known:
         raise missing_front_error(where)
     wanted = config.wanted

@@ -184,22 +184,23 @@ def _soon(
     phases: Reporter,
 ) -> list[MeasuredNetwork] | None:
     """Return what shows that few measurements are good enough; ``None`` if they are not."""
-    if config.within is None:
+    if config.tolerance is None:
         return None
     space, other = subject.space.name, source(config)
     known = table.calibration.get(space)
     if config.table.networks and (known is None or "foretold" in known):
         goal = {
-            "within": config.within, "share": config.share, "long_s": math.inf, "rounds": _ROUNDS,
+            "within": config.tolerance, "share": config.coverage, "long_s": math.inf,
+            "rounds": _ROUNDS,
         }  # fmt: skip
         begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
-        if begun is not None and begun.share >= config.share:
+        if begun is not None and begun.share >= config.coverage:
             return begun.wholes
         if begun is not None:
             told = (
-                f"{begun.share:.1%} of {len(begun.wholes)} networks are foretold within "
-                f"{config.within:.0%} by the others, not {config.share:.0%}: every operator is "
-                "measured now."
+                f"{begun.share:.1%} of {len(begun.wholes)} networks are predicted within "
+                f"{config.tolerance:.0%} by the others, less than coverage={config.coverage:.0%}: "
+                "every operator is measured now."
             )
             phases.say([told])
             return None
@@ -217,7 +218,7 @@ def _held_out(
     phases: Reporter,
 ) -> list[MeasuredNetwork] | None:
     """Return networks that show that another CPU's table is good enough; ``None`` if it is not."""
-    assert config.within is not None
+    assert config.tolerance is not None
     space, counts = subject.space.name, config.networks
     lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])
     if any(op not in table.entries for op in distinct(lowered.values())):
@@ -227,7 +228,7 @@ def _held_out(
     )
     held_out = operator_measurement.measure_networks(table, lowered, pool, phases, plans)
     calibration = Calibration(**table.calibration[space]["coefficients"])
-    if operator_measurement.share(calibration, held_out, config.within) < config.share:
+    if operator_measurement.share(calibration, held_out, config.tolerance) < config.coverage:
         return None
     predicted = [calibration.predict(each.features) for each in held_out]
     table.calibration[space]["error"] = operator_measurement.error(calibration, held_out, predicted)
@@ -271,7 +272,7 @@ def _measure(
             f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
             "networks.fit and networks.interval."
         )
-    plenty = effort(config, source(config) if config.within is not None else None)
+    plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()
     if table.taken_over().keys() & {*ops} and not plenty.plans:
         # Networks of spaces that were borrowed are of plans that may now become others.

@@ -78,7 +78,7 @@ def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> Offli
 
 
 def _write(kit: str, config: ProfileConfig, parts: Networks) -> OfflineProfile:
-    chosen = _next(config, parts) if config.near is not None else _first(config, parts)
+    chosen = _next(config, parts) if config.front_of is not None else _first(config, parts)
     networks = [KitNetwork(genotype, parts.exported_graph(genotype)) for genotype in chosen]
     path = Path(kit)
     notes = folder.write_kit(path, networks, config.target, profile_command(config))
@@ -115,8 +115,8 @@ def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 
 
 def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
-    known = reading.candidates(Path(str(config.near)), "near", config.target.name)
-    found = reading.of_space(known, parts.space, "near")
+    known = reading.candidates(Path(str(config.front_of)), "front_of", config.target.name)
+    found = reading.of_space(known, parts.space, "front_of")
     return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
 
 
@@ -128,7 +128,7 @@ def asked(front: TargetFront) -> str:
     device = backend.load_device(config.target)
     wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
     run = front.folder.path
-    kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"near={run}")
+    kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"front_of={run}")
     return (
         f"Measuring these next would tell most of the front: {' '.join(g.id for g in wanted)}\n"
         f"  {kit}\n"

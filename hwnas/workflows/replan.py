@@ -259,7 +259,11 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     problem = alternatives.real(read_problem(service, fleet, begin_s))
     check_told(problem, old.objective, fleet)
     manner = ReplanPolicy(
-        config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
+        config.tolerance,
+        config.move_cost,
+        config.max_moved_fraction,
+        config.extrapolate,
+        config.limit_s,
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
     told = telemetry(seen.samples, n_hours, begun)

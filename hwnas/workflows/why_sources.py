@@ -61,8 +61,8 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
         config = manifest["config"]["finish"]
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
-            f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates"
-            f"{_few(config)}{_late(config['minutes'])}."
+            f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
+            f"candidates{_few(config)}{_late(config['minutes'])}."
         )
     targets = list(manifest.get("targets", [""]))
     for target in targets:
@@ -98,11 +98,14 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
 
 def _few(config: Mapping[str, Any]) -> str:
     """Say how many are finished at most; runs that say nothing of it had no such limit."""
-    if "n_most" not in config:
+    if "max_candidates" not in config:
         return ""
-    if config["n_most"] is None and config["minutes"] is not None:
+    if config["max_candidates"] is None and config["minutes"] is not None:
         return ""
-    most = config["n_most"] or f"{config['n_least']} or a fifth of all, whichever is more,"
+    most = (
+        config["max_candidates"]
+        or f"{config['min_candidates']} or a fifth of all, whichever is more,"
+    )
     return f", but no more than {most} for each target"
 
 

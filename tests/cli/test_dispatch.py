@@ -53,8 +53,13 @@ def test_interrupted_sweep_says_where_its_searches_are(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
     monkeypatch.setattr("hwnas.cli.dispatch.dispatch", search)
-    table = ["accuracy=table", "table.path=t.parquet", "table.genotype=[e]", "table.accuracy=a"]
-    assert run(["search", "-m", *table, "table.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
+    table = [
+        "accuracy=table",
+        "benchmark.path=t.parquet",
+        "benchmark.genotype=[e]",
+        "benchmark.accuracy=a",
+    ]
+    assert run(["search", "-m", *table, "benchmark.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     if not is_begun:
         assert line.endswith("continued by itself: python -m hwnas search run.resume=<its folder>")

@@ -49,7 +49,7 @@ def again(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
     again: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["audit", f"run={again}", "k=6", "n_repeated=1", "epochs=1"]
+    options = ["audit", f"run={again}", "n_networks=6", "n_repeated=1", "epochs=1"]
     assert run(options) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "6 networks in the supernet and trained alone (1 epochs each" in out
@@ -80,7 +80,7 @@ def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
 def test_networks_are_trained_by_several_processes(
     again: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["audit", f"run={again}", "k=6", "n_repeated=1", "epochs=1", "seed=1"]
+    options = ["audit", f"run={again}", "n_networks=6", "n_repeated=1", "epochs=1", "seed=1"]
     assert run([*options, "workers=2"]) == 0
     first = (again / "audit" / "audit.json").read_text()
     assert "6 networks in the supernet" in " ".join(capfd.readouterr().out.split())
@@ -108,8 +108,8 @@ def test_run_that_cannot_be_audited_is_refused_in_one_line(
     ("options", "message"),
     [
         ([], "audit needs run=DIR"),
-        (["run=x", "k=5"], "k must be a whole number in [6, 10000]"),
-        (["run=x", "n_repeated=13"], "n_repeated must be at most k=12"),
+        (["run=x", "n_networks=5"], "n_networks must be a whole number in [6, 10000]"),
+        (["run=x", "n_repeated=13"], "n_repeated must be at most n_networks=12"),
         (["run=x", "epochs=0"], "epochs must be a whole number in"),
         (["run=x", "workers=0"], "workers must be a whole number in"),
         (["run=x", "epoch=1"], "Did you mean 'epochs'"),

@@ -48,7 +48,7 @@ OPTIONS = (
     "+target=cpu", "target.runtime=onnxruntime", "target.dtype=int8", "target.batches=[1,4]",
     *CHOICE, *TIMING, "cost=measured", "budget=none", "objectives=[accuracy,throughput_ips]",
     "search_space=few.yaml", "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1",
-    "train.batch_size=256", "finish.epochs=0", "finish.n_least=8", "finish.probability=1e-9",
+    "train.batch_size=256", "finish.epochs=0", "finish.min_candidates=8", "finish.probability=1e-9",
     "finish.max_int8_drop=100", f"n_trials={4 * len(COUNTS)}", "study.workers=1",
 )  # fmt: skip
 

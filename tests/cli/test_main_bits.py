@@ -17,7 +17,7 @@ from tests.conftest import space_yaml
 
 OPTIONS = (
     "+target=npu", "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1",
-    "finish.n_least=3", "finish.epochs=1", "finish.max_int8_drop=100", "n_trials=4",
+    "finish.min_candidates=3", "finish.epochs=1", "finish.max_int8_drop=100", "n_trials=4",
     "study.workers=1", "budget=none",
 )  # fmt: skip
 

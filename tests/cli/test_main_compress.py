@@ -14,7 +14,7 @@ from hwnas.__main__ import run
 from hwnas.fleet.problem import read_problem
 
 OPTIONS = (
-    "accuracy=trained", "trained.fidelities=[1,1]", "train.epochs=2", "finish.n_least=2",
+    "accuracy=trained", "trained.fidelities=[1,1]", "train.epochs=2", "finish.min_candidates=2",
     "finish.epochs=3", "n_trials=2", "study.workers=1", "budget=none",
 )  # fmt: skip
 SPACE = """

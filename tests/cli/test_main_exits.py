@@ -27,7 +27,7 @@ from hwnas.workflows.search import cascades
 
 SPACE = Path(__file__).parents[1] / "models" / "families" / "exits.yaml"
 OPTIONS = (
-    "+target=npu", "trained.fidelities=[1]", "train.epochs=2", "finish.n_least=2",
+    "+target=npu", "trained.fidelities=[1]", "train.epochs=2", "finish.min_candidates=2",
     "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=4", "study.workers=1",
     "budget=none", "budget.latency_ms=10",
 )  # fmt: skip

@@ -37,7 +37,7 @@ from tests.models.int8.networks import coarsely
 
 QUICK = (
     "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
-    "finish.epochs=2", "finish.n_least=4", "n_trials=8", "budget=none", "study.workers=1",
+    "finish.epochs=2", "finish.min_candidates=4", "n_trials=8", "budget=none", "study.workers=1",
 )  # fmt: skip
 
 
@@ -396,7 +396,11 @@ def test_no_more_are_trained_on_than_are_asked_for(
     searched: Path, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
-    options = ["finish.n_least=12", "finish.probability=1e-9", f"finish.n_most={most}"]
+    options = [
+        "finish.min_candidates=12",
+        "finish.probability=1e-9",
+        f"finish.max_candidates={most}",
+    ]
     assert run(["search", *QUICK, *given, *options]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == most
@@ -410,7 +414,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
     assert again == [
         "search",
         f"run.resume={tmp_path / 'run'}",
-        f"finish.n_most={most + len(left)}",
+        f"finish.max_candidates={most + len(left)}",
     ]
     assert run(again) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
@@ -505,8 +509,8 @@ def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
     ("minutes", "in_time", "words"),
     [
         (30.0, False, ("finish.minutes", "finish.minutes=60")),
-        (30.0, True, ("finish.n_most", "finish.n_most=3")),
-        (None, True, ("finish.n_most", "finish.n_most=3")),
+        (30.0, True, ("finish.max_candidates", "finish.max_candidates=3")),
+        (None, True, ("finish.max_candidates", "finish.max_candidates=3")),
     ],
 )
 def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_finish_it(
@@ -546,7 +550,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("accuracy=alone", "Unknown accuracy 'alone'"),
         ("trained.fidelities=[0]", "trained.fidelities must be whole numbers, each in"),
         ("finish.probability=2", "finish.probability must be a number in"),
-        ("finish.n_most=0", "finish.n_most must be a whole number in"),
+        ("finish.max_candidates=0", "finish.max_candidates must be a whole number in"),
         ("minutes=-1", "minutes must be a number in"),
         ("start_from=nowhere", "start_from=nowhere: "),
     ],

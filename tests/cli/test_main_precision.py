@@ -26,7 +26,7 @@ ORT = ("+target=cpu", "target.runtime=onnxruntime")
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
 OPTIONS = (
     *ORT, *TIMING, "cost=measured", "budget=none", "accuracy=trained", "trained.fidelities=[1]",
-    "train.epochs=1", "train.batch_size=256", "finish.epochs=0", "finish.n_least=12",
+    "train.epochs=1", "train.batch_size=256", "finish.epochs=0", "finish.min_candidates=12",
     "finish.probability=1e-9", "finish.max_int8_drop=100", "n_trials=9", "study.workers=1",
 )  # fmt: skip
 

@@ -286,8 +286,8 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
     _of_another_cpu(table)
     line = _refused(*SEARCH, "n_trials=4", "run.dir=r", "table.networks=0")
     assert "was not measured here: cpu model name=Another there" in line
-    assert "table.accept_foreign=true" in line
-    output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.accept_foreign=true")
+    assert "table.allow_other_machine=true" in line
+    output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.allow_other_machine=true")
     assert "Searched with a foreign table: cpu model name=Another there" in output
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert "Another" in manifest["latency_table"]["foreign"]
@@ -327,7 +327,7 @@ def test_search_begins_on_a_space_that_no_table_knows(
 
 def test_profile_of_few_operators_says_so(table: Path) -> None:
     options = [*LAB[:2], "search_space=tiny", *TIMING, "table.networks=10"]
-    output = _done("profile", *options, "within=0.9", "share=0.5")
+    output = _done("profile", *options, "tolerance=0.9", "coverage=0.5")
     found = load_table(table)
     n = len(found.entries) - len(found.plans())
     assert f"{n} of them foretold" in output
@@ -362,11 +362,11 @@ def test_search_begins_from_the_table_of_another_cpu(
 
 def test_profile_stops_as_soon_as_it_foretells_well_enough(table: Path) -> None:
     _of_another_cpu(table)
-    output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.9", "share=0.5")
+    output = _done("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.9", "coverage=0.5")
     assert "Error on 10 networks" in output
     (own,) = table.parent.glob(f"{SETTING}-*")
     assert load_table(own).plans() == {}
-    output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.000001", "share=0.99")
+    output = _done("profile", *LAB, *TIMING, *COUNTS, "tolerance=0.000001", "coverage=0.99")
     assert (
         load_table(own).plans() == load_table(table).plans()
     )  # all operators timed, none tuned again

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 SEARCH = (
     "search", "+target=npu", "task=regression", "dataset=digit_angles", "search_space=tiny",
-    "train.epochs=2", "accuracy=supernet", "finish.epochs=1", "finish.n_least=2", "n_trials=12",
+    "train.epochs=2", "accuracy=supernet", "finish.epochs=1", "finish.min_candidates=2",
+    "n_trials=12",
 )  # fmt: skip
 
 

@@ -163,7 +163,10 @@ def test_members_of_each_space_are_exported_and_explained(
 def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(searched, folder)
-    assert run(["audit", f"run={folder}", "k=6", "n_repeated=0", "epochs=1", "workers=2"]) == 0
+    assert (
+        run(["audit", f"run={folder}", "n_networks=6", "n_repeated=0", "epochs=1", "workers=2"])
+        == 0
+    )
     with (folder / "audit" / "networks.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["space"] for row in rows} == {"small", "residual"}
@@ -175,7 +178,7 @@ def test_spaces_of_which_one_has_a_supernet_are_audited(tmp_path: Path, tiny: Se
     options = [*QUICK, "n_trials=8", "budget.latency_ms=0.015"]
     assert run(["search", *options, f"search_space={own}", *places]) == 0
     assert len([*Path("s").glob("*/supernet.safetensors")]) == 1
-    assert run(["audit", "run=r", "k=6", "n_repeated=0", "epochs=1"]) == 0
+    assert run(["audit", "run=r", "n_networks=6", "n_repeated=0", "epochs=1"]) == 0
     with Path("r/audit/networks.csv").open(newline="") as file:
         assert {row["space"] for row in csv.DictReader(file)} == {"small"}
 

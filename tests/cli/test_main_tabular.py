@@ -34,9 +34,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _arguments(table: Path, *more: str) -> list[str]:
     return [
-        "search", "accuracy=table", "cost=table", f"table.path={table}",
-        "table.genotype=[e0,e1,e2,e3,e4]", "table.accuracy=acc", "table.costs={latency_ms: ms}",
-        *more,
+        "search", "accuracy=table", "cost=table", f"benchmark.path={table}",
+        "benchmark.genotype=[e0,e1,e2,e3,e4]", "benchmark.accuracy=acc",
+        "benchmark.costs={latency_ms: ms}", *more,
     ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_resumed_search_ends_as_if_it_had_not_been_cut(
 def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = _arguments(table, "n_trials=40", "budget.latency_ms=3", f"run.dir={folder}")
-    costs = "table.costs={latency_ms: ms, energy_mj: mj}"
+    costs = "benchmark.costs={latency_ms: ms, energy_mj: mj}"
     assert run([*arguments, costs]) == 0
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
     assert all(row["latency_ms"] <= 3 and row["energy_mj"] is not None for row in rows)
@@ -101,13 +101,13 @@ def test_table_without_latencies(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["table.accuracy=top1"], "Unknown column 'top1'"),
-        (["table.genotype=[e0,e1]"], "same genotype"),
-        (["table.costs={latency_ms: watts}"], "Unknown column 'watts'"),
-        (["table.costs={speed: ms}"], "Unknown cost in table.costs 'speed'"),
-        (["table.path=missing.csv"], "no such file"),
+        (["benchmark.accuracy=top1"], "Unknown column 'top1'"),
+        (["benchmark.genotype=[e0,e1]"], "same genotype"),
+        (["benchmark.costs={latency_ms: watts}"], "Unknown column 'watts'"),
+        (["benchmark.costs={speed: ms}"], "Unknown cost in benchmark.costs 'speed'"),
+        (["benchmark.path=missing.csv"], "no such file"),
         (["cost=vela"], "cost=vela: with accuracy=table"),
-        (["budget.sram_kib=3"], "table.costs has no such cost"),
+        (["budget.sram_kib=3"], "benchmark.costs has no such cost"),
         (["sampler=paretto"], "Did you mean 'pareto'"),
         (["n_trials=0"], "n_trials must be a whole number in"),
         (["dataset=digits"], "Unknown option 'dataset'"),
@@ -142,7 +142,7 @@ def test_run_of_another_table_is_not_resumed(
     capsys.readouterr()
     for change, message in (
         ("seed=5", "seed differs"),
-        ("table.costs={latency_ms: mj}", "table differs"),
+        ("benchmark.costs={latency_ms: mj}", "table differs"),
         ("n_trials=4", "n_trials=4 is below the 5 of the run"),
     ):
         assert message in _refused(["search", f"run.resume={folder}", change], capsys)

@@ -267,7 +267,7 @@ def test_target_whose_budget_nothing_meets_is_named(
     assert "No candidate fits the budgets of all targets." in out
     assert "No candidate fits" in (folder / "report.html").read_text()
     assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
-    assert "only=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")
+    assert "target=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")
     none = [*some, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
     line = _refused(capsys, none)
     assert "npu: None of 12" in line

@@ -50,8 +50,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _search(table: Path, folder: Path, *more: str, code: int = 0) -> list[Row]:
     """Search in the table; return the candidates."""
     arguments = [
-        "search", "accuracy=table", "cost=table", f"table.path={table}", "table.genotype=[a,b,c]",
-        "table.accuracy=acc", "table.costs={latency_ms: ms}", f"run.dir={folder}", *more,
+        "search", "accuracy=table", "cost=table", f"benchmark.path={table}",
+        "benchmark.genotype=[a,b,c]", "benchmark.accuracy=acc",
+        "benchmark.costs={latency_ms: ms}", f"run.dir={folder}", *more,
     ]  # fmt: skip
     assert run(arguments) == code
     rows: list[Row] = pq.read_table(folder / "candidates.parquet").to_pylist()
@@ -255,7 +256,7 @@ def test_bad_input_is_one_line(
         ("id='12e4'", "id='12e4'"),
         ("id=", "id=''"),
         ("seed=12e4", "seed=12e4"),
-        ("table.costs={a: b}", "++table.costs={a: b}"),
+        ("benchmark.costs={a: b}", "++benchmark.costs={a: b}"),
     ],
 )
 def test_ids_reach_hydra_as_words(argument: str, expected: str) -> None:

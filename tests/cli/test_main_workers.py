@@ -20,11 +20,15 @@ from hwnas.core.run_folder import Row
 from tests.cli.test_main_tabular import table  # noqa: F401, a fixture
 from tests.nas.postgresql import Server
 
-SETTINGS = ("table.genotype=[e0,e1,e2,e3,e4]", "table.accuracy=acc", "table.costs={latency_ms: ms}")
+SETTINGS = (
+    "benchmark.genotype=[e0,e1,e2,e3,e4]",
+    "benchmark.accuracy=acc",
+    "benchmark.costs={latency_ms: ms}",
+)
 
 
 def _arguments(path: Path, *more: str) -> list[str]:
-    return ["search", "accuracy=table", f"table.path={path}", *SETTINGS, *more]
+    return ["search", "accuracy=table", f"benchmark.path={path}", *SETTINGS, *more]
 
 
 def _started(arguments: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
@@ -128,7 +132,12 @@ def test_commands_that_share_a_study_and_a_worker_that_is_killed(
 ) -> None:
     url = postgresql.new()
     n = 150
-    shared = (f"study.storage={url}", "study.grace_s=3", f"n_trials={n}", "sampler=pareto")
+    shared = (
+        f"study.storage={url}",
+        "study.heartbeat_timeout_s=3",
+        f"n_trials={n}",
+        "sampler=pareto",
+    )
     folders = [tmp_path / "a", tmp_path / "b"]
     commands = [
         _started(_arguments(table, *shared, f"run.dir={folders[0]}"), tmp_path),

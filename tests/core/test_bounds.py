@@ -51,9 +51,9 @@ _SAMPLE = [
     ("search", "target.roofline.tile", "[8,0,8]"),
     ("search", "target.facts.price_usd_per_h", "inf"),
     ("search", "train.progressive", "nan"),
-    ("audit", "k", "99999999999"),
+    ("audit", "n_networks", "99999999999"),
     ("export", "prune", "nan"),
-    ("tabular", "table.reference", "{accuracy: nan}"),
+    ("tabular", "benchmark.reference", "{accuracy: nan}"),
     ("verify", "target.roofline.on_chip_kib", "-1"),
 ]
 

@@ -65,7 +65,7 @@ def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> N
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/x"
         begun = time.monotonic()
-        config = StudyConfig(storage=url, patience_s=2)
+        config = StudyConfig(storage=url, reconnect_timeout_s=2)
         with pytest.raises(RunError, match=r"does not answer.*nothing is lost"):
             SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
         assert time.monotonic() - begun < 20

@@ -97,7 +97,7 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 def test_nothing_left_after_verification_is_said() -> None:
     with pytest.raises(RunError, match="No member of the front fits the budget"):
         pick(VerifiedFront(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
-    with pytest.raises(RunError, match=r"No network was verified for all targets: .*only=TARGET"):
+    with pytest.raises(RunError, match=r"No network was verified for all targets: .*target=TARGET"):
         pick(VerifiedFront(("accuracy",), []), "knee")
 
 

@@ -228,7 +228,7 @@ def test_hours_that_are_alike_are_as_late_as_one_of_them(tmp_path: Path) -> None
 def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
     old = read_plan(folder / "plan")
     seen = _seen(old, {"web": 0.4, "batch": 0.4})
-    options: dict[str, Any] = {"most_moved": 1.0}
+    options: dict[str, Any] = {"max_moved_fraction": 1.0}
     dear = hwnas.replan(folder / "plan", seen, move_cost=50, run__dir="dear", **options)
     cheap = hwnas.replan(folder / "plan", seen, move_cost=0, run__dir="cheap", **options)
     stopped = [sum(_moved(old, read_plan(found.path), h)[2] for h in range(len(HOURS)))
@@ -247,7 +247,7 @@ def test_hours_in_which_more_must_be_stopped_stay_served_when_all_are_polished(
     plan = hwnas.plan("service.yaml", "fleet.yaml", front=0, run__dir="plan")
     monkeypatch.setattr(resolve, "MOST_COLUMNS", 0)  # hours are solved one by one
     seen = _seen(read_plan(plan.path), {"web": 0.3, "batch": 4.0})
-    found = hwnas.replan(plan, seen, most_moved=0, run__dir="new")
+    found = hwnas.replan(plan, seen, max_moved_fraction=0, run__dir="new")
     demands = {"web": [rate * 0.3 for rate in HOURS], "batch": [80.0, 80.0, 120.0, 80.0]}
     assert _broken(tmp_path, found.path, demands) == []
     ran, _, stopped = _moved(read_plan(plan.path), read_plan(found.path), 2)
@@ -339,7 +339,10 @@ def test_what_is_wrong_with_telemetry_is_one_line(
             ["replan", "plan=PLAN", "telemetry=seen.csv", "begin=2026-01-31"],
             "has hours of the plan",
         ),
-        (["replan", "plan=PLAN", "telemetry=seen.csv", "most_moved=2"], "most_moved must be"),
+        (
+            ["replan", "plan=PLAN", "telemetry=seen.csv", "max_moved_fraction=2"],
+            "max_moved_fraction must be",
+        ),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "query.step_s=0"], "query.step_s must be"),
     ],
 )

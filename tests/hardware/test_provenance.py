@@ -78,7 +78,7 @@ def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what:
     table = _recorded(tmp_path, cpu, change)
     with pytest.raises(TableError) as refused:
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
-    for part in (str(table.path), words, COMMAND, "table.accept_foreign=true"):
+    for part in (str(table.path), words, COMMAND, "table.allow_other_machine=true"):
         assert part in str(refused.value)
     accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
     assert words in accepted.from_another_machine

@@ -80,7 +80,7 @@ def _near(
 ) -> list[tuple[str, float]]:
     """Return what a kit near a search is chosen from: ids with their latency."""
     known: list[Candidate] = []
-    config: Any = SimpleNamespace(near=path, n=4, target=SimpleNamespace(name=target))
+    config: Any = SimpleNamespace(front_of=path, n=4, target=SimpleNamespace(name=target))
     parts: Any = SimpleNamespace(space=space, lower=None)
     monkeypatch.setattr("hwnas.hardware.backends.offline.backend.load_device", lambda target: None)
     monkeypatch.setattr(
@@ -118,7 +118,9 @@ def test_search_for_several_targets_is_started_from(
     believed = Candidate(0, seen[0].genotype, figures)
     RunFolder(run / "b").write_parquet("candidates.parquet", [believed.row(tiny, "accuracy")])
     assert _near(run / "b", tiny, "b", monkeypatch) == [(ids[0], 9.0)], "as the search went by"
-    with pytest.raises(RunError, match=r"near=.*run: .* for a, b, not for c; .* near=.*run/a$"):
+    with pytest.raises(
+        RunError, match=r"front_of=.*run: .* for a, b, not for c; .* front_of=.*run/a$"
+    ):
         _near(run, tiny, "c", monkeypatch)
 
 

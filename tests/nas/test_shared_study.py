@@ -36,8 +36,8 @@ from tests.nas.fakes import SizeAccuracy, SizeCost
 from tests.nas.postgresql import Server
 
 OBJECTIVES = ("accuracy", "latency_ms")
-CONFIG = StudyConfig(grace_s=1, patience_s=30)
-IMPATIENT = StudyConfig(grace_s=1, patience_s=1)
+CONFIG = StudyConfig(heartbeat_timeout_s=1, reconnect_timeout_s=30)
+IMPATIENT = StudyConfig(heartbeat_timeout_s=1, reconnect_timeout_s=1)
 DIGESTS = {"search_space": "a", "seed": "b"}
 
 
@@ -122,7 +122,7 @@ def test_worker_that_died_before_its_first_sign_of_life_is_found(
 def test_worker_that_is_interrupted_gives_its_trial_back_at_once(
     membership: Membership, studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
-    patient = replace(membership, config=StudyConfig(grace_s=600))
+    patient = replace(membership, config=StudyConfig(heartbeat_timeout_s=600))
     a, b = SharedStudy(patient, tiny), SharedStudy(patient, tiny)
     sampler = RandomSampler(seed=0)
     begun = a.ask(sampler, 1)
@@ -384,7 +384,7 @@ def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpa
 
 
 def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchSpace) -> None:
-    config = StudyConfig(patience_s=60)
+    config = StudyConfig(reconnect_timeout_s=60)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
@@ -414,7 +414,7 @@ def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSp
 
 
 def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: SearchSpace) -> None:
-    config = StudyConfig(patience_s=3)
+    config = StudyConfig(reconnect_timeout_s=3)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
@@ -429,7 +429,7 @@ def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: Sea
 def test_database_that_freezes_for_a_while_is_waited_for(
     postgresql: Server, tiny: SearchSpace
 ) -> None:
-    config = StudyConfig(patience_s=30)
+    config = StudyConfig(reconnect_timeout_s=30)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None

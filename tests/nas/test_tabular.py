@@ -98,7 +98,7 @@ def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
 def test_what_is_missing_is_refused_or_infeasible(tmp_path: Path) -> None:
     path = _file(tmp_path / "t.parquet", _rows()[:-1])
     with pytest.raises(
-        TableError, match=r"1 of 6 combinations .* example op=skip k=7.*table.partial"
+        TableError, match=r"1 of 6 combinations .* example op=skip k=7.*benchmark.partial"
     ):
         _load(path)
     benchmark = _load(path, partial=True)
@@ -151,11 +151,11 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"path": ""}, "table.path=FILE"),
-        ({"genotype": []}, "table.genotype"),
-        ({"costs": {}}, "table.costs"),
-        ({"costs": {"speed": "ms"}}, "Unknown cost in table.costs 'speed'"),
-        ({"reference": {"sram_kib": 1}}, "table.reference 'sram_kib'"),
+        ({"path": ""}, "benchmark.path=FILE"),
+        ({"genotype": []}, "benchmark.genotype"),
+        ({"costs": {}}, "benchmark.costs"),
+        ({"costs": {"speed": "ms"}}, "Unknown cost in benchmark.costs 'speed'"),
+        ({"reference": {"sram_kib": 1}}, "benchmark.reference 'sram_kib'"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:

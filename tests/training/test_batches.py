@@ -76,7 +76,7 @@ def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
 
 
 def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
-    config = replace(CONFIG, mixup=0.4, unaugmented=0.25)
+    config = replace(CONFIG, mixup=0.4, plain_fraction=0.25)
     before, after = (
         draw(material(digits), config, StepContext(3, 5, progress), ALONE)
         for progress in (0.74, 0.75)

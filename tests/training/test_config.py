@@ -12,7 +12,7 @@ FAMILY = TrainingRecipe("adamw", lr=0.001, weight_decay=0.05)
     [
         {"epochs": 0}, {"batch_size": 0}, {"batch_size": 1}, {"lr": -1.0}, {"momentum": 1.0},
         {"n_random": -1}, {"ema": 1.0}, {"mixup": -0.1}, {"progressive": 1.1},
-        {"progressive": -0.1}, {"unaugmented": -0.1}, {"unaugmented": 1.0},
+        {"progressive": -0.1}, {"plain_fraction": -0.1}, {"plain_fraction": 1.0},
         {"optimiser": "adam"}, {"dtype": "float16"}, {"weight_decay": -1.0},
         {"fine_tuning_epochs": 0}, {"warmup": 1.0}, {"label_smoothing": 1.0},
     ],

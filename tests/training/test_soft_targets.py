@@ -18,7 +18,7 @@ from hwnas.training.precision import forward
 from hwnas.training.soft_targets import AugmentedViews, record
 from tests.training.fakes import material
 
-CONFIG = TrainingConfig(epochs=4, batch_size=128, unaugmented=0.4)
+CONFIG = TrainingConfig(epochs=4, batch_size=128, plain_fraction=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
 
 
 @pytest.mark.parametrize("first_epoch", [0, 5])
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, mixup=0.2, unaugmented=0.0)])
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, mixup=0.2, plain_fraction=0.0)])
 def test_recorded_answers_are_those_to_the_very_images_of_each_step(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig, first_epoch: int
 ) -> None:

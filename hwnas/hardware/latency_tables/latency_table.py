@@ -104,7 +104,7 @@ class TableConfig:
     """Where latency tables are, and which are trusted."""
 
     dir: str = "latency_tables"  #: tables of your own; those that ship are found without it
-    accept_foreign: bool = False  #: use a table of another CPU or another version, labelled so
+    allow_other_machine: bool = False  #: use a table of another CPU or another version, labelled so
     #: networks measured before a search of a space that no table of this machine knows: from so
     #: many, and as many again up to four times, latencies follow; 0: none, else 10 or more
     networks: int = bounded("[0, 10_000]", 16)

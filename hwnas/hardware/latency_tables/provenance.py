@@ -145,7 +145,7 @@ def _places(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[P
 
 
 def open_table(
-    target: Target, remote: Remote, roots: list[Path], accept_foreign: bool, command: str
+    target: Target, remote: Remote, roots: list[Path], allow_other_machine: bool, command: str
 ) -> LatencyTable:
     """Return the table of a target.
 
@@ -163,11 +163,11 @@ def open_table(
         )
     table = load_table(path)
     differing = differences(table.provenance, facts(target, remote))
-    if not accept_foreign:
+    if not allow_other_machine:
         raise TableError(
             f"Latency table {path} was not measured here: {'; '.join(differing)}. Measure your own "
             f"with: {command}   or say cost=measured, which times each candidate instead, or "
-            "table.accept_foreign=true and have its figures labelled."
+            "table.allow_other_machine=true and have its figures labelled."
         )
     table.from_another_machine = "; ".join(differing)
     return table

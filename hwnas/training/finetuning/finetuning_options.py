@@ -49,12 +49,11 @@ class FinishConfig:
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
     #: of being on the front, from which a candidate is finished
     probability: float = bounded("(0, 1]", 0.2)
-    n_least: int = bounded(
-        "[1, 1_000_000]", 12
-    )  #: candidates that are finished, however improbable
+    #: candidates that are fine-tuned whatever their probability
+    min_candidates: int = bounded("[1, 1_000_000]", 12, digest_key="n_least")
     #: candidates that are trained on for each target; default: as many as ``minutes`` allow, or
     #: without these a fifth of those that were scored
-    n_most: int | None = field(
+    max_candidates: int | None = field(
         default=None, metadata={**limits("[1, 1_000_000]"), **ADDED_AFTER_RELEASE}
     )
     #: of a run, however often it is resumed: no training is begun that would hardly end within,
@@ -66,9 +65,9 @@ class FinishConfig:
 
     def most(self, n_scored: int) -> int:
         """Return how many candidates are trained on at most, of so many."""
-        if self.n_most is not None:
-            return self.n_most
-        return n_scored if self.minutes is not None else max(self.n_least, n_scored // 5)
+        if self.max_candidates is not None:
+            return self.max_candidates
+        return n_scored if self.minutes is not None else max(self.min_candidates, n_scored // 5)
 
     def of_one(self, epochs: int, rate: float) -> FinishingConfig:
         """Return how one network is finished.

@@ -105,7 +105,7 @@ class FinetunedTeacher:
 
         They are computed where they are not kept yet; where another process does so, wait for that.
         """
-        drawn = ("epochs", "batch_size", "mixup", "unaugmented", "dtype")
+        drawn = ("epochs", "batch_size", "mixup", "plain_fraction", "dtype")
         # Its own training began with the same epoch as that which it teaches.
         own = self.setup.network_checkpoint(self.genotype, self.origin, views.first_epoch)
         known = [own.path.parent.name, *(getattr(views.config, name) for name in drawn)]

@@ -15,8 +15,8 @@ from hwnas.workflows.config.grammar import in_quotes
 
 #: Mappings with keys of the user's own.
 _OWN_KEYS = (
-    "table.costs=",
-    "table.reference=",
+    "benchmark.costs=",
+    "benchmark.reference=",
     "objectives={",
     "budget.",
     "target.facts.",
@@ -160,7 +160,7 @@ def _argument_key(argument: str) -> str:
 # Keywords of Python as arguments of the command line: runs from either read alike.
 
 #: Options that are mappings themselves; any other mapping holds options.
-_MAPPINGS = ("objectives", "table.costs", "table.reference")
+_MAPPINGS = ("objectives", "benchmark.costs", "benchmark.reference")
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][\w./+@-]*", re.IGNORECASE)
 _IN_KEYS = re.compile(r"[\w/\-\\+.$%*@?|()\[\]{}:=, \t]+", re.ASCII)  # Hydra quotes no keys
 _ESCAPED = re.compile(r"[\\()\[\]{}:=, \t]")

@@ -20,6 +20,7 @@ from hwnas.core import package
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
+from hwnas.core.renamed_options import check_names
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware.suggested_commands import remember
 from hwnas.models.spaces.union import named
@@ -47,7 +48,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
         ConfigError: an argument says what is not allowed.
     """
     check_folders(arguments)
-    overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
+    overrides = as_overrides(name, _without_folders(arguments))
     with (
         worded(name, arguments),
         _alone(),
@@ -77,13 +78,30 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
     return found, folders
 
 
-def check_folders(arguments: Sequence[str]) -> None:
-    """Refuse files of ``--config-dir DIR`` that Hydra should not read: it knows no bounds.
+def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) -> list[str]:
+    """Return arguments as overrides of Hydra.
 
-    Commands that are named as the next step name the folders, too.
+    Args:
+        name: Name of the configuration.
+        arguments: Arguments for one target.
+        swept: Whether commas separate runs.
 
     Raises:
-        ConfigError: one has tags, a key twice, or says more than files of options say.
+        ConfigError: An option was renamed or deleted, or is empty.
+    """
+    check_names(name, arguments)
+    if any(option.name == "target" for option in iter_options(SCHEMAS[name])):  # no group of files
+        arguments = [a.replace("+target=", "target=", 1) for a in arguments]
+    return [for_hydra(argument, swept=swept) for argument in arguments]
+
+
+def check_folders(arguments: Sequence[str]) -> None:
+    """Check the files of ``--config-dir DIR`` before Hydra reads them: it has no size limits.
+
+    Suggested commands name these folders, too.
+
+    Raises:
+        ConfigError: A file has tags, a key twice, or is too large.
     """
     _, folders = _parted(arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
@@ -161,27 +179,12 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
     return [old for old in recorded if key(old) not in renewed] + list(arguments)
 
 
-#: Spellings in the arguments of earlier runs, and the current ones.
-_RENAMED = {
-    "target.runtime=elsewhere": "target.runtime=offline",
-    "target.elsewhere.": "target.offline.",
-    "cost=measured_elsewhere": "cost=device_model",
-}
-
-
-def _current(argument: str) -> str:
-    """Return a recorded argument as it is spelt now."""
-    for earlier, now in _RENAMED.items():
-        argument = argument.replace(earlier, now)
-    return argument
-
-
 def _searched(manifest: Manifest) -> list[str]:
     """Return a run's arguments, with what it took by a default that other versions may not have.
 
     That is which search spaces suit a target, and how networks are trained, and for how long.
     """
-    arguments = [_current(str(argument)) for argument in manifest["arguments"]]
+    arguments = [str(argument) for argument in manifest["arguments"]]
     config, found = manifest.get("config", {}), [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:

@@ -33,11 +33,6 @@ _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTAL
 #: Options that name one of several configurations.
 _GROUPS = ("budget", "dataset", "sampler", "task", "target")
 _MISSING = "???"  # what OmegaConf reads as a value that is not there
-#: Removed options with their replacements.
-_REMOVED = {
-    "sampler.features": "pass scores of untrained networks to hwnas.ParetoSampler(features=...) in "
-    "an Optuna study of your own",
-}
 
 
 def in_quotes(text: str) -> str:
@@ -147,7 +142,7 @@ def _kinds() -> dict[str, _OptionType]:
     for option in (option for schema in SCHEMAS.values() for option in iter_options(schema)):
         one, several = option.hint in (str, str | None, Any), option.hint in (list[str], Any)
         if one or several:
-            found[option.name] = _OptionType(one, several, option.default == "")
+            found.setdefault(option.name, _OptionType(one, several, option.default == ""))
     return found
 
 
@@ -178,7 +173,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
     if "missing mandatory value: target" in str(error):
         return f"No target. Give one with +target=<name>: {targets}."
     key = _key(error, text)
-    if key == "target" and not any(name.startswith("target.") for name in options):
+    if key == "target" and not any(name.startswith("target") for name in options):
         return f"'{verb}' takes no target: leave it out."
     if key == "target":
         return f"The target has no default: write +target=<name>, one of {targets}."
@@ -274,8 +269,6 @@ def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
     """Return what is left to say: there is no such option, or it has options of its own."""
     if inner := [name for name in options if name.startswith(f"{key}.")]:
         return f"{key} has options of its own: write {inner[0]}=VALUE."
-    if key in _REMOVED:
-        return f"{key} was removed: {_REMOVED[key]}."
     if key or not text.strip():
         groups = {name.partition(".")[0] for name in options} & {"dataset", "sampler"}
         return unknown_name("option", key, [*options, *groups])

@@ -37,15 +37,16 @@ class ProfileConfig:
     n_samples: int = bounded("[10, 10_000]", 30)  #: networks that are measured to transfer a table
     kit: str | None = None  #: write a folder of networks to measure on a device out of reach
     n: int = bounded("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
-    near: str | None = None  #: a search that says which networks a kit is worth most with
+    front_of: str | None = None  #: a search that says which networks a kit is worth most with
     measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
     #: by which passes of a network, and readings of a sentinel, may differ
     drift: float = bounded("(0, 1)", 0.03)
     seed: int = bounded(SEED, 0)
-    share: float = bounded("(0, 1)", 0.95)  #: of networks that ``within`` asks for
-    #: stop as soon as so many networks, to which nothing was fitted, are foretold within this share
-    #: of their latency; begins with another CPU's table where there is one
-    within: float | None = bounded("(0, 1)", None)
+    #: fraction of networks whose prediction error must be within ``tolerance``
+    coverage: float = bounded("(0, 1)", 0.95)
+    #: relative error: stop as soon as ``coverage`` of the networks left out of the fit are
+    #: predicted within it; starts from the table of another CPU if there is one
+    tolerance: float | None = bounded("(0, 1)", None)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -56,11 +57,11 @@ class ProfileConfig:
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."
             )
-        if self.transfer_from is not None and self.within is not None:
-            raise ConfigError("transfer_from and within are two ways: give one of them.")
+        if self.transfer_from is not None and self.tolerance is not None:
+            raise ConfigError("transfer_from and tolerance are two ways: give one of them.")
         if self.transfer_from is not None:
             check_name(self.transfer_from, "transfer_from")
-        for name in ("genotype", "transfer_from", "within"):
+        for name in ("genotype", "transfer_from", "tolerance"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(
                     f"profile {name}=... takes one search space{not_several(self.spaces)}"
@@ -85,8 +86,8 @@ class ProfileConfig:
             )
         if self.kit is not None and self.measured is not None:
             raise ConfigError("kit and measured are two steps: give one of them.")
-        if self.near is not None and self.kit is None:
-            raise ConfigError("near says what a kit is worth most with: give kit=DIR, too.")
+        if self.front_of is not None and self.kit is None:
+            raise ConfigError("front_of=RUN chooses the networks of a kit: add kit=DIR.")
 
     @property
     def spaces(self) -> list[str]:

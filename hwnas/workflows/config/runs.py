@@ -17,7 +17,7 @@ class AuditConfig:
 
     run: str = ""  #: the folder of a search
     #: networks that are trained alone: half of the front, half of the whole space
-    k: int = bounded(f"[{MIN_NETWORKS}, 10_000]", 12)
+    n_networks: int = bounded(f"[{MIN_NETWORKS}, 10_000]", 12)
     #: of them are trained with a second seed, to know the noise
     n_repeated: int = bounded("[0, 10_000]", 3)
     #: of each network alone; default: those of the supernet
@@ -29,8 +29,10 @@ class AuditConfig:
         check_bounds(self)
         if not self.run:
             raise ConfigError("audit needs run=DIR, the folder of a finished search.")
-        if self.n_repeated > self.k:
-            raise ConfigError(f"n_repeated must be at most k={self.k}, got {self.n_repeated}.")
+        if self.n_repeated > self.n_networks:
+            raise ConfigError(
+                f"n_repeated must be at most n_networks={self.n_networks}, got {self.n_repeated}."
+            )
 
 
 @dataclass
@@ -54,7 +56,7 @@ class DeliveryConfig:
 
     run: str = ""  #: the folder of a search
     id: str = ""  #: of a candidate, or how it begins; the same as export's pick=ID; default: knee
-    only: str | None = None  #: of a search for several targets: one of them; default: all
+    target: str | None = None  #: one target of a search for several; default: all
     dir: str | None = None  #: where folders are made; default: runs/<verb>/<time>
     #: of each training: fine-tuning (by export), after pruning, for few bits, for int8; 0: none;
     #: default: as the search finished its networks, which costs no training of those
@@ -164,7 +166,6 @@ class CompareConfig:
     reference: str | None = None  #: comparison.json of an earlier comparison, whose frame is used
     true_front: str | None = None  #: a CSV file of points that IGD+ and epsilons refer to
     allow_mixed: bool = False  #: compare runs on different data or splits
-    recost: bool = False  #: cost each front on the targets of the others
     #: how often values are drawn for intervals; 0: no intervals
     n_bootstrap: int = bounded("[0, 100_000]", 1000)
     seed: int = bounded(SEED, 0)  #: of what is drawn
@@ -277,7 +278,7 @@ class ReplanConfig:
     #: what a replica started or stopped for an hour, and a model loaded, counts, in what an hour of
     #: a replica takes on the mean
     move_cost: float = bounded("[0, 1000]", 0.2)
-    most_moved: float = bounded("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
+    max_moved_fraction: float = bounded("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
     tolerance: float = bounded("[0, 1]", 0.05)  #: by which demand may differ without being new
     extrapolate: bool = True  #: whether hours that were not seen follow those that were
     begin: str | None = None  #: when hour 0 began: a date; default: as the plan has it

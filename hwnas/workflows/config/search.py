@@ -9,6 +9,7 @@ from omegaconf import MISSING
 from hwnas import tasks
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds
+from hwnas.core.renamed_options import RENAMED_VALUES
 from hwnas.hardware import backends
 from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, deriving
 from hwnas.hardware.latency_tables.latency_table import TableConfig
@@ -168,8 +169,8 @@ class SearchConfig:
 
 def checked_cost(cost: str | None, target: Target) -> str:
     """Return the name of the cost model; refuse one that does not suit the target."""
-    if cost == "measured_elsewhere":
-        raise ConfigError("cost=measured_elsewhere is now cost=device_model.")
+    if (new := RENAMED_VALUES["cost"].get(str(cost))) is not None:
+        raise ConfigError(f"cost={cost} is now cost={new}.")
     allowed = backends.get(target.runtime).costs
     if cost is not None and cost not in allowed:
         raise ConfigError(
@@ -205,7 +206,7 @@ def _check_threads(target: Target) -> None:
 class TabularConfig:
     """What ``python -m hwnas search accuracy=table`` accepts."""
 
-    table: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
@@ -220,10 +221,10 @@ class TabularConfig:
         check_bounds(self)
         if self.cost != "table":
             raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
-        self.table.check()
+        self.benchmark.check()
         for name in self.allowed.limits:
-            if name not in self.table.costs:
-                raise ConfigError(f"budget.{name}: table.costs has no such cost.")
+            if name not in self.benchmark.costs:
+                raise ConfigError(f"budget.{name}: benchmark.costs has no such cost.")
 
     @property
     def allowed(self) -> Budget:

@@ -188,7 +188,7 @@ def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str
     if not front.failed:
         return (
             f"{where}None of the networks that fit its budget was finished, so that none was "
-            f"verified. More are finished with a larger finish.minutes or finish.n_most: {again}"
+            f"verified. A larger finish.minutes or finish.max_candidates finishes more: {again}"
         )
     name, reason = next(iter(front.failed.items()))
     return (

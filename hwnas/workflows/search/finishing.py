@@ -115,7 +115,7 @@ class FinetuningOutcome:
         left = [c.id for c in probable if c.id not in self.finished]
         if config.minutes is not None and self.left_out.intersection(left):
             return NotFinetuned(left, f"finish.minutes={2 * config.minutes:g}")
-        return NotFinetuned(left, f"finish.n_most={len(self.finished) + len(left)}")
+        return NotFinetuned(left, f"finish.max_candidates={len(self.finished) + len(left)}")
 
     def members(self, target: str) -> list[Candidate]:
         """Return what is verified: finished candidates that may be on the front, fastest first.
@@ -142,9 +142,9 @@ def finish(
     The one that answers best is finished first and teaches the others; those fill the gaps between
     what is finished, so that a front that is cut off by the time is as wide. What is finished says
     more of the others, too, so that some may become probable: they are finished then. The first
-    round takes half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says
-    can still be heeded. Where time is limited, a network is trained for int8 right after it was
-    fine-tuned, so that the limit is of both; else that waits until it is verified.
+    round takes half of what ``finish.max_candidates`` and ``finish.minutes`` allow, so that what it
+    says can still be heeded. Where time is limited, a network is trained for int8 right after it
+    was fine-tuned, so that the limit is of both; else that waits until it is verified.
 
     Args:
         contexts: One for each target.
@@ -163,7 +163,7 @@ def finish(
     def look() -> list[Candidate]:
         """Return what is to be finished, of each target the most probable first."""
         state.known = seen(candidates)
-        wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
+        wanted = [k.band(config.probability, config.min_candidates) for k in state.known.values()]
         distinct = {c.id: c for row in zip_longest(*wanted) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
@@ -218,7 +218,7 @@ def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]
     config = state.finisher.parts.config.finish
     for known in state.known.values():
         if not known.on_front.keys() & state.finished.keys():
-            some = known.band(config.probability, config.n_least)
+            some = known.band(config.probability, config.min_candidates)
             yield (_least(some, state.finisher) if is_limited else some[0]).genotype
 
 

@@ -41,7 +41,7 @@ def search_table(
     Raises:
         BudgetError: nothing fits.
     """
-    benchmark = benchmark_table.load_benchmark(config.table)
+    benchmark = benchmark_table.load_benchmark(config.benchmark)
     shared = config.study.storage is not None
     run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
     with run_folder as (folder, earlier):
@@ -63,7 +63,9 @@ def search_table(
         folder.write_csv(
             "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
         )
-        share = benchmark.share([c.genotype for c in members], config.table, config.allowed.limits)
+        share = benchmark.share(
+            [c.genotype for c in members], config.benchmark, config.allowed.limits
+        )
         finished = {
             "status": "finished",
             "n_candidates": len(candidates),
@@ -78,7 +80,7 @@ def search_table(
 
 @contextlib.contextmanager
 def _again(config: TabularConfig) -> Iterator[loop.SearchProblem]:
-    yield _problem(config, benchmark_table.load_benchmark(config.table))
+    yield _problem(config, benchmark_table.load_benchmark(config.benchmark))
 
 
 def _problem(config: TabularConfig, benchmark: Benchmark) -> loop.SearchProblem:
@@ -93,7 +95,7 @@ def _manifest(
     Raises:
         RunError: what decides the outcome differs from the run to be resumed.
     """
-    table = config.table
+    table = config.benchmark
     decisive = {
         "table": [
             sha256(Path(table.path).read_bytes()).hexdigest(),

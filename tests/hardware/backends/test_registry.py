@@ -202,7 +202,7 @@ def test_earlier_names_are_read_from_records_and_refused_from_users(tmp_path: Pa
     with pytest.raises(ConfigError, match="cost=measured_elsewhere is now cost=device_model"):
         checked_cost("measured_elsewhere", now)
     arguments = ["+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=a.json"]
-    manifest = {"verb": "profile", "arguments": arguments}
+    manifest = {"format": 2, "verb": "profile", "arguments": arguments}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     current = ["+target=nvidia_t4", "cost=device_model", "target.offline.file=a.json"]
     assert with_resumed([f"run.resume={tmp_path}"])[:3] == current

@@ -221,7 +221,7 @@ def test_networks_are_measured_again_only_where_operators_were_borrowed(
 #: Of a profile that ends as soon as a borrowed table is good enough.
 WITHIN = ProfileConfig(
     target=CPU, dataset=DatasetConfig("digits"), networks=NetworksConfig(6, 19, 10),
-    tuning=TuningConfig(4), search_space="mbconv_small", within=0.2,
+    tuning=TuningConfig(4), search_space="mbconv_small", tolerance=0.2,
 )  # fmt: skip
 
 
