@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from hwnas.hardware.backends.tvm import TvmSettings
-from hwnas.hardware.costs.table_cost import features
+from hwnas.hardware.costs.table_cost import latency_features
 from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Remote, Target
@@ -58,7 +58,7 @@ def _look_up(networks: list[Graph], latencies: dict[OpSpec, float]) -> float:
     for _ in range(20):
         start = time.perf_counter()
         for net in networks:
-            features(net, latencies)
+            latency_features(net, latencies)
         repeats.append((time.perf_counter() - start) / len(networks))
     return statistics.median(repeats)
 

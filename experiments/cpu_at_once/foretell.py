@@ -19,7 +19,7 @@ import yaml
 from hwnas.core import package
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.operator_prediction import OperatorPredictions
-from hwnas.hardware.costs.table_cost import features, fit_calibration
+from hwnas.hardware.costs.table_cost import fit_calibration, latency_features
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models import families, spaces
@@ -60,9 +60,12 @@ def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
         single += [abs(ms / timed[op] - 1) for op, (ms, _, _) in told.items()]
         latencies = own | {op: ms for op, (ms, _, _) in told.items()}
         for found, operators in ((errors, latencies), (whole, timed)):
-            calibration = fit_calibration([(features(net, operators), ms) for net, ms in known])
+            calibration = fit_calibration(
+                [(latency_features(net, operators), ms) for net, ms in known]
+            )
             found += [
-                abs(calibration.predict(features(net, operators))[0] / ms - 1) for net, ms in others
+                abs(calibration.predict(latency_features(net, operators))[0] / ms - 1)
+                for net, ms in others
             ]
     return {
         "operators": statistics.mean(counts), "operator_mape": f"{statistics.mean(single):.4f}",

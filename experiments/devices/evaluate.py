@@ -24,7 +24,7 @@ from experiments.devices import spaces
 from experiments.devices.cases import Case, prepare
 from hwnas.core.agreement import agreement
 from hwnas.hardware.device_models import predictor
-from hwnas.hardware.device_models.device_file import most_telling
+from hwnas.hardware.device_models.device_file import select_first_networks
 from hwnas.hardware.device_models.fitted_roofline import Floats
 from hwnas.hardware.device_models.predictor import DevicePrior
 
@@ -42,7 +42,7 @@ def scores(case: Case, n_baselines: int) -> Iterator[dict[str, Any]]:
         }
         for draw in range(DRAWS):
             pool = np.random.default_rng(draw).choice(case.known, POOL, replace=False)
-            chosen = pool[most_telling(panels["alone"][pool], max(SIZES), DevicePrior())]
+            chosen = pool[select_first_networks(panels["alone"][pool], max(SIZES), DevicePrior())]
             for n in SIZES:
                 key = {"space": case.name, "device": device, "draw": draw, "n": n}
                 for method, features in panels.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from hwnas.hardware.device_models.fitted_roofline import Floats, OperatorWork, work
+from hwnas.hardware.device_models.fitted_roofline import Floats, OperatorWork, operator_work
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 
 Row = Mapping[str, Any]
@@ -150,7 +150,7 @@ def read(folder: Path, name: str, rows: Sequence[int] | None = None) -> Space:
     choices = pd.get_dummies(table[named].astype(str)).to_numpy(float)
     networks = [_BUILD[name](row) for row in table.to_dict("records")]
     batch = {device: _batch(name, device) for device in latencies}
-    return Space(name, work(networks), choices, latencies, batch)
+    return Space(name, operator_work(networks), choices, latencies, batch)
 
 
 def _batch(space: str, device: str) -> int:

@@ -78,7 +78,7 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
 def _words(backend: BackendDescription, target: Target) -> Mapping[str, str]:
     """Return what the section of a backend says in runners."""
     section = getattr(target, backend.name, None)
-    return section.words if isinstance(section, BackendSettings) else {}
+    return section.substitutions if isinstance(section, BackendSettings) else {}
 
 
 def _filled(code: str, words: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from hwnas.core.safe_read import CorruptFileError
 from hwnas.export import runtimes
 from hwnas.export.checks import FP32_ERROR, TRAINED, Check, Floats, agreement
 from hwnas.hardware import backends
-from hwnas.hardware.backends.artefact_wrappers import file_names, loaded, of_segment
+from hwnas.hardware.backends.artefact_wrappers import file_names, load_segments, select_segment
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Target
 from hwnas.tasks.base import PerImageResults, Task
@@ -88,7 +88,7 @@ def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
 
 def open_segments(folder: Path, target: Target, task: Task, n_segments: int) -> LoadedSegments:
     """Return the segments of an export as something that runs."""
-    session = loaded(paths(folder, target, n_segments), n_segments, _own(target))
+    session = load_segments(paths(folder, target, n_segments), n_segments, _own(target))
     return LoadedSegments(session, folder, target, task)
 
 
@@ -100,7 +100,7 @@ def _own(target: Target) -> str:
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:
     """Return the names of the files of each segment."""
     there = paths(folder, target, n_segments)
-    return [[path.name for path in of_segment(there, i).values()] for i in range(n_segments)]
+    return [[path.name for path in select_segment(there, i).values()] for i in range(n_segments)]
 
 
 def answers(expected: Floats) -> bytes:

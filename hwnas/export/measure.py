@@ -23,9 +23,9 @@ from hwnas.export.proof_file import (
 from hwnas.export.reference_images import prepared, read_kept
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
-from hwnas.hardware.backends.artefact_wrappers import DerivedArtefacts, ExitArtefacts, file_names
-from hwnas.hardware.derived_metrics import deriving
-from hwnas.hardware.latency_tables.latency_table import LatencyTable, setting
+from hwnas.hardware.backends.artefact_wrappers import ExitArtefacts, file_names
+from hwnas.hardware.derived_metrics import derived_metrics
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, table_name
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.target import Target, facts
 from hwnas.models.graph import OpSpec
@@ -77,7 +77,7 @@ class TimingDevice:
     """A device that runs what is compiled already: it has no table, and nothing is tuned."""
 
     def __init__(self, target: Target, worker: RetryingPool):
-        self.worker, self.table = worker, LatencyTable(Path(setting(target)))
+        self.worker, self.table = worker, LatencyTable(Path(table_name(target)))
 
     def plan(self, op: OpSpec) -> str:
         """Refuse: nothing is compiled.
@@ -122,14 +122,13 @@ def measure(
         bench = None
         if description.measured:
             bench = TimingDevice(target, stack.enter_context(worker(target, config)))
-        derives = deriving(target, [*recorded["budget"], *recorded["figures"]])
-        own = ExitArtefacts(base.backend_of(target).artefacts(bench), name)
-        artefacts = DerivedArtefacts(own, derives)
+        derives = derived_metrics(target, [*recorded["budget"], *recorded["figures"]])
+        artefacts = ExitArtefacts(base.backend_of(target).artefacts(bench), name, derives)
         read = prepared(images, said["mean"], said["std"])
         costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
         before, limits = _before(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
-        found = [_compared(measured, costed.made, folder, recorded)]
+        found = [_compared(measured, costed.recompiled, folder, recorded)]
         if "exits" in recorded and description.exits:
             found.append(_in_a_row(folder, recorded, recorded["exits"], measured, artefacts))
     return found
@@ -150,7 +149,7 @@ def _in_a_row(
     costed = artefacts.remeasure(files, lowered, read)
     before = quantities_from_json(leaving["worst"]) if whole.before else {}
     measured = ArtefactCosts(target, "Segments in a row", costed.cost.figures, before, whole.limits)
-    return _compared(measured, costed.made, folder, recorded)
+    return _compared(measured, costed.recompiled, folder, recorded)
 
 
 def _compared(

@@ -22,7 +22,7 @@ from hwnas.export.checks import (
     within_budget,
 )
 from hwnas.export.reference_images import ReferenceImages, prepared
-from hwnas.hardware.backends.artefact_wrappers import compared
+from hwnas.hardware.backends.artefact_wrappers import compare_with_float32
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.hardware.runtimes.interfaces import Session
@@ -151,7 +151,7 @@ def prove(
     ]
     checks += within_budget(bench.limits, cost.figures)
     trained = TrainedNetwork(lowered, weights_of(finished.network, lowered), finished.int8)
-    beside = compared(trained, runtimes.paths(folder, own), bench.artefacts)
+    beside = compare_with_float32(trained, runtimes.paths(folder, own), bench.artefacts)
     checks += faster_than_float(beside)
     cost = replace(cost, details={**cost.details, **beside})
     figures = {name: task.score(found[name]) for name in runnable}

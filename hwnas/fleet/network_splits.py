@@ -88,7 +88,7 @@ def splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
         ConfigError: there is none.
     """
     found, least = list[GraphSplit](), float("inf")
-    for cut in cuts(whole.network.lowered):
+    for cut in cuts(whole.network.graph):
         share, size = _share(cut, whole), prod(cut.shape)
         # Of one pixel: what is left is the classifier.
         if size < least and _LEAST <= share <= 1 - _LEAST and cut.shape[1:] != (1, 1):
@@ -101,7 +101,7 @@ def splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
 
 
 def _share(cut: GraphSplit, whole: ExportedNetwork) -> float:
-    return n_macs(cut.head) / n_macs(whole.network.lowered)
+    return n_macs(cut.head) / n_macs(whole.network.graph)
 
 
 def _split(name: str, cut: GraphSplit, whole: ExportedNetwork) -> ExportSplit:
@@ -127,7 +127,7 @@ def _is_in_int8(cut: GraphSplit) -> bool:
 def _written(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
     from hwnas.models.onnx import subgraphs
 
-    lowered = part.lowered if part.int8 is not None else fuse(part.lowered, "float32")
+    lowered = part.graph if part.int8 is not None else fuse(part.graph, "float32")
     dtype = "float32" if part.int8 is None else "int8"
     model = onnx_files.write_onnx(part, lowered, dtype, any_batch=True)
     if as_bytes and side == "head":

@@ -150,7 +150,7 @@ def _timed(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartT
         files = {suffix: Path(folder) / f"part{suffix}" for suffix in made}
         for suffix, path in files.items():
             path.write_bytes(made[suffix])
-        outputs, cost = artefacts.evaluate(files, part.network.lowered, [read])
+        outputs, cost = artefacts.evaluate(files, part.network.graph, [read])
     if not is_onnx:
         allowed = INT8_ERROR if target.dtype == "int8" else FP32_ERROR
         near(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)

@@ -1,1 +1,1 @@
-"""Target hardware: backends, runtimes, cost models, latency tables, meters and profiling."""
+"""Targets, backends, runtimes, cost models, latency tables, profiling and energy meters."""

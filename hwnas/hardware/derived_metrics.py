@@ -1,4 +1,4 @@
-"""Figures that follow from others: the one place that computes them, whoever said the others."""
+"""Metrics that are computed from other metrics, such as throughput or cost per inference."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,76 +14,76 @@ from hwnas.tasks.metrics.registry import known
 
 @dataclass(frozen=True)
 class DerivedMetrics:
-    """What is derived of every network on a target: figures by the names of metrics."""
+    """Adds derived metrics to the figures of a network on one target."""
 
     target: Target
     names: Sequence[str]
 
     def __call__(self, figures: Quantities) -> dict[str, Quantity]:
-        """Return figures with what is derived from them; what was said itself stays."""
-        found = dict(figures)
+        """Return the figures with the derived metrics; given figures are not replaced."""
+        result = dict(figures)
         for name in self.names:
-            if (figure := _figure(name, found, self.target)) is not None:
-                found[name] = figure
-        return found
+            if (figure := _figure(name, result, self.target)) is not None:
+                result[name] = figure
+        return result
 
 
-def deriving(target: Target, asked: Iterable[str]) -> DerivedMetrics:
-    """Return what is derived on a target: what is asked for, and what it states the facts of.
+def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
+    """Return the derived metrics of a target: those requested, and those whose facts it states.
 
-    What needs no fact, as throughput, repeats what is known already: it is there if asked for.
+    Metrics that need no fact, such as throughput, are added only on request.
     """
-    wanted = {*asked}
+    explicit = {*requested}
     names = [
         metric.name
         for metric in known().values()
         if metric.derive is not None
         and not _missing(metric.name, target)
-        and (metric.name in wanted or _facts(metric.name))
+        and (metric.name in explicit or _facts(metric.name))
     ]
     return DerivedMetrics(target, names)
 
 
-def check_facts(target: Target, asked: Iterable[str], option: str) -> None:
-    """Refuse facts that are of no metric, and metrics whose facts a target does not state.
+def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
+    """Refuse unknown facts, and requested metrics whose facts the target does not state.
 
     Args:
-        target: That is searched for.
-        asked: Names of metrics, such as there are.
-        option: By which they were asked for.
+        target: The target of the search.
+        requested: Names of known metrics.
+        option: The option that requests them, for the message.
 
     Raises:
         ConfigError: it names the fact, and how to state it.
     """
-    every = {fact: words for name in known() for fact, words in _facts(name).items()}
+    known_facts = {fact: words for name in known() for fact, words in _facts(name).items()}
     for fact in target.facts:
-        if fact not in every:
-            raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, every)}")
-    for name in asked:
+        if fact not in known_facts:
+            raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, known_facts)}")
+    for name in requested:
         for fact in _missing(name, target):
             raise ConfigError(
-                f"{option}: {name} needs target.facts.{fact} ({every[fact]}), which target "
+                f"{option}: {name} needs target.facts.{fact} ({known_facts[fact]}), which target "
                 f"'{target.name}' does not state: add target.facts.{fact}=NUMBER, or state it in "
                 "the target's file."
             )
 
 
-def check_stated(target: Target, asked: Iterable[str], option: str) -> None:
-    """Refuse metrics whose facts a search that is over did not state.
+def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
+    """Refuse metrics whose facts a finished search did not state.
 
     Args:
-        target: That was searched for.
-        asked: Names of metrics; what is none, others refuse.
-        option: By which they are asked for.
+        target: The target of the search.
+        requested: Names of metrics; unknown names are ignored.
+        option: The option that requests them, for the message.
 
     Raises:
-        ConfigError: it names the fact, and says that only a search can state it.
+        ConfigError: it names the fact; only a search can state it.
     """
-    for name in asked:
+    for name in requested:
         for fact in _missing(name, target) if name in known() else ():
             raise ConfigError(
                 f"{option}.{name} needs target.facts.{fact}, which the search for target "
-                f"'{target.name}' did not state: search anew with target.facts.{fact}=NUMBER."
+                f"'{target.name}' did not state: search again with target.facts.{fact}=NUMBER."
             )
 
 
@@ -92,33 +92,30 @@ def _missing(name: str, target: Target) -> list[str]:
 
 
 def _facts(name: str) -> dict[str, str]:
-    """Return the facts that a metric is derived with, and those that it is derived from, too."""
+    """Return the facts that a metric needs, including those of the metrics it is derived from."""
     metric = known()[name]
-    found = dict(metric.facts)
+    facts = dict(metric.facts)
     for other in metric.needs:
-        found |= _facts(other)
-    return found
+        facts |= _facts(other)
+    return facts
 
 
 def _figure(name: str, figures: Quantities, target: Target) -> Quantity | None:
-    """Return a figure that is known, or follows; ``None`` where nothing that it needs is known."""
+    """Return a figure, derived if necessary; ``None`` if a needed figure is unknown."""
     metric = known()[name]
     if name in figures or metric.derive is None:
         return figures.get(name)
     needed = {other: _figure(other, figures, target) for other in metric.needs}
-    found = {other: figure for other, figure in needed.items() if figure is not None}
-    return metric.derive(found, target) if len(found) == len(needed) else None
-
-
-# Costs with the metrics that are derived from them.
+    inputs = {other: figure for other, figure in needed.items() if figure is not None}
+    return metric.derive(inputs, target) if len(inputs) == len(needed) else None
 
 
 @final
 class DerivedCostModel:
-    """Has a cost model say the costs, and adds what is derived from them."""
+    """A cost model that adds derived metrics to the costs of another."""
 
-    def __init__(self, model: CostModel, deriving: DerivedMetrics):
-        self._model, self._deriving = model, deriving
+    def __init__(self, model: CostModel, derive: DerivedMetrics):
+        self._model, self._derive = model, derive
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
@@ -128,4 +125,4 @@ class DerivedCostModel:
             CompileError: the target's compiler refuses the network.
         """
         cost = self._model.cost(genotype)
-        return replace(cost, figures=self._deriving(cost.figures))
+        return replace(cost, figures=self._derive(cost.figures))

@@ -1,4 +1,4 @@
-"""Energy of an inference, modelled: from what is computed and moved, or from power and time."""
+"""Models of the energy of an inference: from operations and traffic, or from power and latency."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from hwnas.core.quantity import Quantity
 class EnergyModel:
     """Energies per multiply-accumulate and per byte of one technology node, in picojoules.
 
-    Dynamic energy of arithmetic and memory accesses only: no leakage, no clock tree, no CPU.
+    Dynamic energy of arithmetic and memory accesses only: no leakage, clock tree or CPU.
     """
 
     technology: str
@@ -42,22 +42,22 @@ class EnergyModel:
             "energy_off_chip_mj": off_chip_bytes * (low + high) / 2 * pj_to_mj,
         }
         total = sum(components.values())
-        spread = off_chip_bytes * (high - low) / 2 * pj_to_mj
-        return Quantity(total, "modelled", total - spread, total + spread), components
+        half_width = off_chip_bytes * (high - low) / 2 * pj_to_mj
+        return Quantity(total, "modelled", total - half_width, total + half_width), components
 
 
 @dataclass
 class PowerModel:
-    """Power that a device takes above idle while it computes, in watts a busy core or in all.
+    """Active power of a device above idle, in watts per busy core or for the whole device.
 
-    For devices without a meter: energy is this power times latency, an interval as wide as the
-    range of powers, whose geometric mean is what is expected: it may be wide.
+    For devices without a meter: energy is power times latency. The value is at the geometric mean
+    of the power range, and the interval covers the range.
     """
 
     active_w_low: float = field(metadata=limits("(0, 1e6]"))
     active_w_high: float = field(metadata=limits("(0, 1e6]"))
     source: str
-    per_device: bool = False  #: these are the watts of all of it, such as a GPU, on any threads
+    per_device: bool = False  #: True if the watts are those of the whole device, such as a GPU
 
     def __post_init__(self) -> None:
         check_bounds(self, "target.power.")
@@ -68,7 +68,7 @@ class PowerModel:
             )
 
     def energy(self, latency: Quantity, threads: int) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ of a latency in ms, and the power that was taken, in W."""
+        """Return the energy in mJ of a latency in ms, and the power in W."""
         busy = 1 if self.per_device else threads
         low, high = self.active_w_low * busy, self.active_w_high * busy
         middle = math.sqrt(low * high)

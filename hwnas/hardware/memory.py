@@ -1,4 +1,4 @@
-"""Memory that a network takes: its weights, and the activations that are alive at once."""
+"""Memory of a network: its weights, and the activations that are live at the same time."""
 
 import math
 
@@ -11,11 +11,7 @@ _INT8_CHANNEL_BYTES = 8  #: a bias and a scale of 32 bits each
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of one number.
-
-    Raises:
-        ConfigError: the dtype is not known.
-    """
+    """Return the size of one element in bytes."""
     if dtype not in DTYPE_BYTES:
         raise ConfigError(unknown_name("dtype", dtype, DTYPE_BYTES))
     return DTYPE_BYTES[dtype]
@@ -29,7 +25,7 @@ def read_shapes(op: OpSpec) -> tuple[Shape, ...]:
 
 
 def activation_bytes(op: OpSpec) -> int:
-    """Return the bytes of all activations that an operator reads and writes once each."""
+    """Return the bytes of all activations that an operator reads and writes."""
     shapes = (*read_shapes(op), op.out_shape)
     return op.batch * element_bytes(op.dtype) * sum(map(math.prod, shapes))
 
@@ -39,7 +35,7 @@ def parameter_bytes(op: OpSpec, bits: float = NATIVE_BITS) -> int:
 
     Args:
         op: The operator.
-        bits: That each weight in int8 takes.
+        bits: Bits of each int8 weight.
     """
     n_weights = math.prod(op.weight_shape) if op.weight_shape else 0
     size = element_bytes(op.dtype)
@@ -48,23 +44,23 @@ def parameter_bytes(op: OpSpec, bits: float = NATIVE_BITS) -> int:
     return packed + (op.n_params - n_weights) * channel
 
 
-def weight_bytes(lowered: Graph) -> int:
-    """Return the bytes of a network's weights, biases and scales, as they are in its file."""
-    return sum(parameter_bytes(node.op, node.packed_bits) for node in lowered)
+def weight_bytes(graph: Graph) -> int:
+    """Return the bytes of a network's weights, biases and scales in its file."""
+    return sum(parameter_bytes(node.op, node.packed_bits) for node in graph)
 
 
-def peak_activation_bytes(lowered: Graph) -> int:
-    """Return the largest sum of activations that are alive at once, in the order of execution.
+def peak_activation_bytes(graph: Graph) -> int:
+    """Return the largest total size of live activations, in the order of execution.
 
     An activation lives from the operator that writes it to the last one that reads it; no operator
-    writes in place. What a runtime takes beside them (scratch, staged weights) is not in it.
+    writes in place. Buffers of the runtime (scratch memory, staged weights) are not included.
     """
-    first = lowered[0].op
+    first = graph[0].op
     sizes = {INPUT: first.batch * element_bytes(first.dtype) * math.prod(first.in_shape)}
-    last_read = {source: step for step, node in enumerate(lowered) for source in node.inputs}
-    last_read |= dict.fromkeys(lowered.outputs, len(lowered))
+    last_read = {source: step for step, node in enumerate(graph) for source in node.inputs}
+    last_read |= dict.fromkeys(graph.outputs, len(graph))
     live, peak = {INPUT}, 0
-    for step, node in enumerate(lowered):
+    for step, node in enumerate(graph):
         op = node.op
         sizes[node.name] = op.batch * element_bytes(op.dtype) * math.prod(op.out_shape)
         live.add(node.name)
@@ -74,5 +70,5 @@ def peak_activation_bytes(lowered: Graph) -> int:
 
 
 def replica_mib(figures: Quantities) -> float:
-    """Return the memory in MiB that a replica takes: weights, and activations at their peak."""
+    """Return the memory of a replica in MiB: weights and peak activations."""
     return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

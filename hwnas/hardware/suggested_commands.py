@@ -1,4 +1,4 @@
-"""Commands that are named as the next step: they say what a user did that the files do not."""
+"""Commands that messages suggest as the next step."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,59 +12,61 @@ from hwnas.core.typed_files import read_yaml
 from hwnas.hardware import backends
 from hwnas.hardware.target import Target, from_facts
 
-#: Of targets, beside the section of the runtime: what decides what is measured.
+#: Fields of a target that affect measurements, in addition to the section of its runtime.
 _DECIDING = (
     *("runtime", "dtype", "threads", "batch", "batches", "thread_counts"),
     *("meter", "meter_channel"),
 )
-#: Folders with files of options of the user's own, as arguments of this process named them.
-_OWN: dict[str, None] = {}
-_NOTHING: tuple[object, ...] = (None, "", [], {}, "none")
+#: Folders of ``--config-dir`` in this process.
+_CONFIG_FOLDERS: dict[str, None] = {}
+_UNSET: tuple[object, ...] = (None, "", [], {}, "none")
 
 
-def remember(folders: Iterable[str]) -> None:
-    """Have commands name folders of ``--config-dir`` where they name files in them."""
-    _OWN.update(dict.fromkeys(folders))
+def register_config_folders(folders: Iterable[str]) -> None:
+    """Add ``--config-dir`` to suggested commands that name files in these folders."""
+    _CONFIG_FOLDERS.update(dict.fromkeys(folders))
 
 
-def command(verb: str, target: Target, *words: str) -> str:
-    """Return a command for a target, with what its file does not say."""
+def suggested_command(verb: str, target: Target, *words: str) -> str:
+    """Return a command for a target, with the options that its shipped file does not set."""
     section = backends.get(target.runtime).name
     known = _facts(target, section)
-    file = file_of("target", target.name)
+    file = shipped_options("target", target.name)
     usual = _facts(from_facts(file), section) if file else None
-    said = differing("target", known, usual)
-    options = [f"+target={target.name}", *said, *words]
+    changed = changed_options("target", known, usual)
+    options = [f"+target={target.name}", *changed, *words]
     return shlex.join(["python", "-m", "hwnas", verb, *_folders(options), *options])
 
 
 def _folders(options: Iterable[str]) -> list[str]:
-    """Return the flags that name the user's own folders in which files of options are."""
+    """Return ``--config-dir`` flags for the folders that contain the files of these options."""
     named = [option.lstrip("+").partition("=")[::2] for option in options]
     files = [Path(group, f"{name}.yaml") for group, name in named if "/" not in f"{group}{name}"]
-    own = [folder for folder in _OWN if any(Path(folder, file).is_file() for file in files)]
-    return [word for folder in own for word in ("--config-dir", folder)]
+    used = [f for f in _CONFIG_FOLDERS if any(Path(f, file).is_file() for file in files)]
+    return [word for folder in used for word in ("--config-dir", folder)]
 
 
-def differing(group: str, known: Mapping[str, Any], usual: Mapping[str, Any] | None) -> list[str]:
-    """Return options for what differs from the usual; all that say something where none is."""
+def changed_options(
+    group: str, known: Mapping[str, Any], usual: Mapping[str, Any] | None
+) -> list[str]:
+    """Return options for values that differ from the usual ones; without these, all set ones."""
     if usual is None:
-        usual = {name: value for name, value in known.items() if value in _NOTHING}
+        usual = {name: value for name, value in known.items() if value in _UNSET}
     changed = {n: value for n, value in known.items() if n not in usual or usual[n] != value}
-    return [f"{group}.{name}={_word(value)}" for name, value in changed.items()]
+    return [f"{group}.{name}={_option_value(value)}" for name, value in changed.items()]
 
 
-def file_of(group: str, name: str) -> dict[str, Any]:
-    """Return what the file of that name in a group of options says; nothing if none ships."""
+def shipped_options(group: str, name: str) -> dict[str, Any]:
+    """Return the options of a shipped file; empty if there is none."""
     path = Path(package.ROOT, "conf", group, f"{name}.yaml")
     return read_yaml(dict[str, Any], path, ConfigError) if path.is_file() else {}
 
 
 def _facts(target: Target, section: str) -> dict[str, Any]:
-    """Return what decides figures of a target, by the names that options have behind its own."""
+    """Return the fields of a target that affect measurements, by option name."""
     settings = getattr(target, section, None)
-    own = {} if settings is None else dict(_flat(section, asdict(settings)))
-    return {name: getattr(target, name) for name in _DECIDING} | own
+    options = {} if settings is None else dict(_flat(section, asdict(settings)))
+    return {name: getattr(target, name) for name in _DECIDING} | options
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -75,10 +77,10 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{name}", value
 
 
-def _word(value: object) -> str:
-    """Return a value as options say it."""
+def _option_value(value: object) -> str:
+    """Return a value as it is written in an option."""
     if isinstance(value, list):
-        return f"[{','.join(map(_word, value))}]"
+        return f"[{','.join(map(_option_value, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)

@@ -1,6 +1,6 @@
-"""How something is timed: warm-up until stable, medians of long repeats, drift that shows.
+"""Timing: warm-up until stable, medians of long repeats, and detection of drift.
 
-What is timed is a ``Timer``: ``timer(n)`` runs it ``n`` times and returns the seconds that took.
+A ``Timer`` runs something ``n`` times and returns the seconds.
 """
 
 import math
@@ -15,27 +15,27 @@ from hwnas.core.quantity import NORMAL_95, Quantity
 
 Timer = Callable[[int], float]
 
-_STABLE = 0.02  #: warm-up ends with a repeat that is not faster than all before by more than this
+_STABLE = 0.02  #: warm-up ends when a repeat is not faster by more than this fraction
 _MAX_WARM_UPS = 20
-_LEAST_SINGLE, _MOST_SINGLE = 400, 2000  #: single runs that say how slow the slowest are
-_SINGLE_S = 20.0  #: that they take, if they may be fewer
-_TURNS = (4, 12)  #: of comparisons, as multiples of the repeats of a timing
-_SHORTER = 8  # times are their repeats
-_PROBES = 10  # from which their length is known
-_COMPARED_S = 10.0  # that turns take beyond the least
-_LATEST = 60  #: readings of the sentinel that say what is normal
+_MIN_SINGLE_RUNS, _MAX_SINGLE_RUNS = 400, 2000  #: number of single runs for the p99 latency
+_SINGLE_RUNS_S = 20.0  #: seconds of single runs, if more than the minimum number fit
+_TURNS = (4, 12)  #: minimum and maximum turns of a comparison, in repeats of a timing
+_SHORTER = 8  # repeats of a comparison are shorter by this factor
+_N_PROBES = 10  # runs that determine the length of a repeat
+_COMPARED_S = 10.0  # seconds of turns beyond the minimum number
+_N_LATEST = 60  #: latest sentinel readings that define the normal level
 
 
 @dataclass
 class TimingConfig:
-    """How long is measured; longer is less noisy."""
+    """Duration of measurements; longer ones are less noisy."""
 
-    repeats: int = bounded("[3, 10_000]", 9)  #: repeats of one timing; its median is the result
-    #: a repeat runs often enough to take this long
+    repeats: int = bounded("[3, 10_000]", 9)  #: repeats per timing; the result is their median
+    #: minimum duration of a repeat
     min_repeat_ms: float = bounded("(0, 60_000]", 10.0)
-    #: change of the sentinel's latency beyond which a block is repeated
+    #: relative change of the sentinel's latency beyond which a block is repeated
     drift: float = bounded("(0, 1)", 0.05)
-    #: times that a drifting block is measured again before it is flagged
+    #: repetitions of a drifting block before it is flagged
     retries: int = bounded("[0, 1000]", 3)
 
     def __post_init__(self) -> None:
@@ -44,22 +44,22 @@ class TimingConfig:
 
 @dataclass(frozen=True)
 class Timing:
-    """The latency of one run: the median of repeats, and a 95 % interval of that median."""
+    """The latency of one run: the median of repeats with its 95 % interval."""
 
     median_ms: float
     low_ms: float
     high_ms: float
     n_repeats: int
-    drifted: bool = False  #: whether the machine's speed changed meanwhile
+    drifted: bool = False  #: whether the machine's speed changed during the measurement
 
     @property
     def figure(self) -> Quantity:
-        """The latency as a measured figure."""
+        """The latency as a measured quantity."""
         return Quantity(self.median_ms, "measured", self.low_ms, self.high_ms)
 
 
 def measure(timer: Timer, config: TimingConfig) -> Timing:
-    """Warm up until repeats don't become faster any more, then time."""
+    """Warm up until repeats stop becoming faster, then time."""
     number = _runs_per_repeat(timer, config.min_repeat_ms)
     fastest = math.inf
     for _ in range(_MAX_WARM_UPS):
@@ -79,21 +79,19 @@ def summarise(repeats_ms: Sequence[float]) -> Timing:
 
 @dataclass(frozen=True)
 class InterleavedTimings:
-    """Two things that were timed in turns."""
+    """Latencies of two networks that were timed in alternation."""
 
     first: Timing
     second: Timing
-    ratio: (
-        Quantity  #: of the first over the second, turn by turn: the median, a 95 % interval of it
-    )
+    ratio: Quantity  #: first over second, by turn: the median with its 95 % interval
 
 
 def interleaved(first: Timer, second: Timer, config: TimingConfig) -> InterleavedTimings:
-    """Time two things in turns of short repeats, so that the machine is as fast for both.
+    """Time two functions in alternation, so that both see the same machine speed.
 
-    Who begins is drawn for each turn: what disturbs at intervals would always meet the same one.
-    Repeats are equally long, so that they are as often disturbed, and the quietest quarter of the
-    turns counts: what interrupts a run makes it longer, never shorter.
+    The order within each turn is random, so that periodic disturbances do not always hit the same
+    function. Repeats have equal length. Only the quietest quarter of the turns counts, because
+    disturbances make a run longer, never shorter.
     """
     timers, rng = (first, second), random.Random(0)
     numbers = [_undisturbed_runs(timer, config.min_repeat_ms / _SHORTER) for timer in timers]
@@ -104,9 +102,9 @@ def interleaved(first: Timer, second: Timer, config: TimingConfig) -> Interleave
             seconds[i] = timers[i](numbers[i])
         return seconds
 
-    least, most = (n * config.repeats for n in _TURNS)
-    turns = [turn() for _ in range(least)]
-    while len(turns) < most and sum(map(sum, turns)) < _COMPARED_S:
+    minimum, maximum = (n * config.repeats for n in _TURNS)
+    turns = [turn() for _ in range(minimum)]
+    while len(turns) < maximum and sum(map(sum, turns)) < _COMPARED_S:
         turns.append(turn())
     quiet = _quietest(turns)
     one, other = ([t[i] / numbers[i] * 1e3 for t in quiet] for i in (0, 1))
@@ -116,14 +114,14 @@ def interleaved(first: Timer, second: Timer, config: TimingConfig) -> Interleave
 
 
 def _undisturbed_runs(timer: Timer, repeat_ms: float) -> int:
-    """Return how many runs take so long where nothing disturbs them."""
+    """Return the number of runs in a repeat of this length, without disturbances."""
     number = _runs_per_repeat(timer, repeat_ms)
-    fastest_ms = min(timer(number) for _ in range(_PROBES)) / number * 1e3
+    fastest_ms = min(timer(number) for _ in range(_N_PROBES)) / number * 1e3
     return max(1, round(repeat_ms / fastest_ms))
 
 
 def _quietest(turns: list[list[float]]) -> list[list[float]]:
-    """Return the quarter of turns in which two things, each beside its fastest, took least."""
+    """Return the fastest quarter of the turns, relative to the fastest run of each function."""
     fastest = [min(column) for column in zip(*turns, strict=True)]
     loads = [sum(a / b for a, b in zip(turn, fastest, strict=True)) for turn in turns]
     order = sorted(range(len(turns)), key=loads.__getitem__)
@@ -138,20 +136,20 @@ def percentiles(timer: Timer, n: int) -> dict[str, float]:
 
 
 def single_runs(seconds: float) -> int:
-    """Return how many single runs say how slow the slowest are, by the seconds that one takes."""
-    return max(_LEAST_SINGLE, min(_MOST_SINGLE, int(_SINGLE_S / max(seconds, 1e-9))))
+    """Return the number of single runs for a p99 latency, from the seconds of one run."""
+    return max(_MIN_SINGLE_RUNS, min(_MAX_SINGLE_RUNS, int(_SINGLE_RUNS_S / max(seconds, 1e-9))))
 
 
-def tail(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> Quantity | None:
-    """Return the p99 latency of single runs in ms, with a 95 % interval from order statistics.
+def p99_latency(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> Quantity | None:
+    """Return the p99 latency of single runs in ms, with its 95 % interval from order statistics.
 
-    Up to 2000 runs are timed, fewer where they take more than 20 s, and 400 at least: of fewer, the
-    slowest may be faster than 99 % of all. ``None`` where so many take longer than the limit.
+    Up to 2000 runs are timed: as many as take 20 s, but at least 400. Fewer runs cannot resolve the
+    99th percentile. ``None`` if 400 runs exceed the limit.
 
     Args:
-        timer: Of what is run.
-        limit_s: Seconds that the runs may take.
-        uncounted: Inferences of each call of the timer beside those that it times.
+        timer: Runs the network.
+        limit_s: Limit for all runs, in seconds.
+        uncounted: Additional inferences per call of the timer that it does not time.
 
     Source: Conover, "Practical nonparametric statistics", 1999, section 3.2.
     """
@@ -169,13 +167,15 @@ def tail(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> Quantit
 
 def _runs_per_repeat(timer: Timer, min_repeat_ms: float) -> int:
     number = 1
-    while (took := timer(number) * 1e3) < min_repeat_ms:
-        number = max(number * 2, min(number * 10, math.ceil(number * min_repeat_ms / (took or 1))))
+    while (elapsed_ms := timer(number) * 1e3) < min_repeat_ms:
+        number = max(
+            number * 2, min(number * 10, math.ceil(number * min_repeat_ms / (elapsed_ms or 1)))
+        )
     return number
 
 
 def _median_interval(n: int) -> tuple[int, int]:
-    """Return the indices of the order statistics that enclose the median with 95 %, if any do.
+    """Return the indices of the order statistics that enclose the median with 95 % probability.
 
     Source: Conover, "Practical nonparametric statistics", 1999, section 3.2.
     """
@@ -187,10 +187,10 @@ def _median_interval(n: int) -> tuple[int, int]:
 
 @final
 class Sentinel:
-    """Something of constant work that is timed between blocks, to see the machine slow down.
+    """A constant workload that is timed between blocks, to detect a slower machine.
 
-    Its level is the lower quartile of the latest readings: what the machine can do when nothing
-    disturbs it. A machine that is slower for good becomes the new normal after some flagged blocks.
+    The normal level is the lower quartile of the latest readings. If the machine stays slower, the
+    lower speed becomes normal after some flagged blocks.
     """
 
     def __init__(self, timer: Timer, config: TimingConfig):
@@ -207,13 +207,13 @@ class Sentinel:
         return tuple(self._readings)
 
     def disturbed(self) -> bool:
-        """Read once more; return whether the machine is slower than it can be."""
+        """Take a reading; return whether the machine is slower than normal."""
         self._readings.append(self._read())
-        latest = sorted(self._readings[-_LATEST:])
+        latest = sorted(self._readings[-_N_LATEST:])
         return self._readings[-1] > latest[len(latest) // 4] * (1 + self._config.drift)
 
     def watch(self, block: Callable[[], Sequence[Timing]]) -> list[Timing]:
-        """Measure a block between two readings; repeat it while disturbed, in the end flag it."""
+        """Measure a block between two readings; repeat it if disturbed, at last flag it."""
         for _ in range(self._config.retries + 1):
             before = self.disturbed()
             timings = list(block())

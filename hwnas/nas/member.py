@@ -7,7 +7,7 @@ from typing import TypeVar
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.hardware import backends
-from hwnas.hardware.costs.int8_speed import int8_is_slower, words
+from hwnas.hardware.costs.int8_speed import describe_ratio, int8_is_slower
 from hwnas.models.spaces import Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks import metrics
@@ -111,7 +111,7 @@ class Member:
         told = ""
         for target, part in self.parts.items():
             if int8_is_slower(part.details):
-                told = words(part.details) + f" on {target}" * bool(target)
+                told = describe_ratio(part.details) + f" on {target}" * bool(target)
         return told
 
     @property

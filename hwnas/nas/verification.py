@@ -15,7 +15,7 @@ from hwnas.core.pareto import ParetoFront, no_worse
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantities, quantities_from_json
 from hwnas.core.run_folder import RunFolder
-from hwnas.hardware.backends.artefact_wrappers import compared
+from hwnas.hardware.backends.artefact_wrappers import compare_with_float32
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
 from hwnas.hardware.costs.cost_model import LayerCost
 from hwnas.models.families.layers import weights_of
@@ -163,7 +163,7 @@ def _verify(
         **early,
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
-    details = {**cost.details, **compared(trained, paths, bench.artefacts)}
+    details = {**cost.details, **compare_with_float32(trained, paths, bench.artefacts)}
     member = Member(candidate, figures, details, digests, segments=cost.segments)
     return member, cost.layers
 

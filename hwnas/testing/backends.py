@@ -21,7 +21,7 @@ from hwnas.hardware.backends import base, onnx_files
 from hwnas.hardware.backends.base import Artefacts, Floats, TimingBench, TrainedNetwork
 from hwnas.hardware.backends.description import BackendDescription
 from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.hardware.latency_tables.latency_table import LatencyTable, setting
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, table_name
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.target import Remote, Target
@@ -69,7 +69,7 @@ class BackendContract:
             return
         timing = TimingConfig(repeats=3, min_repeat_ms=0.1)
         with DevicePool(backend_target, timing, Remote(), 120) as pool:
-            yield _Tuned(RetryingPool(pool), LatencyTable(Path(setting(backend_target))))
+            yield _Tuned(RetryingPool(pool), LatencyTable(Path(table_name(backend_target))))
 
     @pytest.fixture
     def artefacts(self, backend_target: Target, bench: TimingBench | None) -> Artefacts:
@@ -85,10 +85,8 @@ class BackendContract:
         module = family.build(where, genotype, signature)
         images = torch.randn(20, 1, side, side)
         module.train()(images)  # statistics that are not those of a fresh batch norm
-        folded, lowered = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
-        trained = TrainedNetwork(
-            lowered, weights_of(folded, lowered), quantise(folded, lowered, images)
-        )
+        folded, graph = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
+        trained = TrainedNetwork(graph, weights_of(folded, graph), quantise(folded, graph, images))
         with torch.inference_mode():
             return trained, images.numpy(), folded(images).numpy()
 
@@ -145,7 +143,7 @@ class BackendContract:
         """What ``evaluate`` reads are the files alone, in batches of any size."""
         trained, images, expected = network
         files = _built(artefacts, trained, tmp_path)
-        outputs, cost = artefacts.evaluate(files, trained.lowered, iter([images[:3], images[3:]]))
+        outputs, cost = artefacts.evaluate(files, trained.graph, iter([images[:3], images[3:]]))
         _assert_near(outputs, expected, backend_target.dtype)
         assert not cost.reason
         assert {*cost.figures} == {*metrics.GIVEN}
@@ -254,9 +252,9 @@ class SessionContract:
         session: tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]],
         tolerance: float,
     ) -> None:
-        loaded, lowered, oracle = session
+        loaded, graph, oracle = session
         rng = np.random.default_rng(0)
-        images = rng.normal(size=(20, *lowered[0].op.in_shape)).astype(np.float32)
+        images = rng.normal(size=(20, *graph[0].op.in_shape)).astype(np.float32)
         outputs = loaded.run(images)
-        assert outputs.shape == (20, lowered.output.op.out_shape[0])
+        assert outputs.shape == (20, graph.output.op.out_shape[0])
         assert np.abs(outputs - oracle(images)).max() <= tolerance

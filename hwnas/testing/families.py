@@ -89,17 +89,17 @@ class FamilyContract:
     ) -> None:
         """Operators come in order of execution, and shapes fit, from the image to the logits."""
         for genotype in genotypes:
-            lowered = family.lower(family_space, genotype, signature)
+            graph = family.lower(family_space, genotype, signature)
             resolution = family.resolution(family_space, genotype)
             known = {INPUT: (signature.in_channels, resolution, resolution)}
-            for node in lowered:
+            for node in graph:
                 where = _said(genotype, node)
                 assert {*node.inputs} <= {*known}, f"{where}: reads {node.inputs}"
                 assert known[node.inputs[0]] == node.op.in_shape, where
                 assert node.name not in known, f"{where}: a second operator of that name"
                 known[node.name] = node.op.out_shape
-            assert lowered.output.op.out_shape == (signature.n_outputs, 1, 1), _said(
-                genotype, lowered.output
+            assert graph.output.op.out_shape == (signature.n_outputs, 1, 1), _said(
+                genotype, graph.output
             )
 
     def test_lowered_macs_equal_macs_counted_on_the_network(
@@ -112,14 +112,14 @@ class FamilyContract:
         """Each operator multiplies as often as the module of its name."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, signature).eval()
-            lowered = family.lower(family_space, genotype, signature)
+            graph = family.lower(family_space, genotype, signature)
             counted = _counted_macs(network, _images(family, family_space, genotype, signature)[:1])
-            for node in lowered:
+            for node in graph:
                 found = counted.get(node.name, 0)
                 expected = f"{node.op.n_macs} MACs lowered, {found} counted on the module"
                 assert node.op.n_macs == found, f"{_said(genotype, node)}: {expected}"
-            whole = f"{counted['']} MACs counted, {n_macs(lowered)} in modules of operators"
-            assert counted[""] == n_macs(lowered), f"{_said(genotype)}: {whole}"
+            whole = f"{counted['']} MACs counted, {n_macs(graph)} in modules of operators"
+            assert counted[""] == n_macs(graph), f"{_said(genotype)}: {whole}"
 
     def test_lowered_operators_are_modules_with_the_lowered_shapes(
         self,
@@ -131,10 +131,10 @@ class FamilyContract:
         """The module of an operator's name gives the operator's output: it can be observed."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, signature).eval()
-            lowered = family.lower(family_space, genotype, signature)
+            graph = family.lower(family_space, genotype, signature)
             modules = dict(network.named_modules())
             seen: dict[str, tuple[int, ...]] = {}
-            for node in lowered:
+            for node in graph:
                 assert node.name in modules, f"{_said(genotype, node)}: no module of that name"
                 modules[node.name].register_forward_hook(
                     lambda m, i, out, name=node.name, seen=seen: seen.update(
@@ -142,7 +142,7 @@ class FamilyContract:
                     )
                 )
             network(_images(family, family_space, genotype, signature))
-            for node in lowered:
+            for node in graph:
                 assert node.name in seen, f"{_said(genotype, node)}: its module was not called"
                 c, h, w = node.op.out_shape
                 given = f"{_said(genotype, node)}: its module gives {seen[node.name]}"
@@ -161,8 +161,8 @@ class FamilyContract:
         supernet.module.eval()
         for genotype in genotypes[:6]:
             network = fold_batch_norm(supernet.extract(genotype))
-            lowered = family.lower(family_space, genotype, signature)
-            session = onnx_files.session(write_fp32(lowered, weights_of(network, lowered)))
+            graph = family.lower(family_space, genotype, signature)
+            session = onnx_files.session(write_fp32(graph, weights_of(network, graph)))
             images = _images(family, family_space, genotype, signature)
             with torch.no_grad():
                 expected = network(images).numpy()

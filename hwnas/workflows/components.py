@@ -12,7 +12,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.options import digest, fingerprint_options
 from hwnas.core.progress import Progress
 from hwnas.hardware import backends
-from hwnas.hardware.backends.artefact_wrappers import DerivedArtefacts, ExitArtefacts
+from hwnas.hardware.backends.artefact_wrappers import ExitArtefacts
 from hwnas.hardware.backends.base import Artefacts, CostContext
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.costs.int8_speed import FasterThanFloat
@@ -234,8 +234,8 @@ def artefacts(parts: SearchComponents, device: MeasuredTarget | None) -> Artefac
     """Return what makes and judges the files of a front member."""
     config, target = parts.config, parts.config.target
     own = backends.get(target.runtime).dtypes[target.dtype]
-    found = ExitArtefacts(parts.networks.backend.artefacts(device, config.cost), own)
-    return DerivedArtefacts(found, config.derives)
+    artefacts = parts.networks.backend.artefacts(device, config.cost)
+    return ExitArtefacts(artefacts, own, config.derives)
 
 
 # What says accuracies of candidates, and has their weights.

@@ -16,14 +16,19 @@ from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     OperatorEntry,
     TableConfig,
-    incomplete,
+    missing_operators_error,
 )
-from hwnas.hardware.latency_tables.provenance import facts, open_table, own_table, related
+from hwnas.hardware.latency_tables.provenance import (
+    open_table,
+    provenance_facts,
+    related_table,
+    writable_table,
+)
 from hwnas.hardware.profiling import initial_table, table_transfer
 from hwnas.hardware.profiling.initial_table import InitialMeasurements
 from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
-from hwnas.hardware.suggested_commands import command, differing, file_of
+from hwnas.hardware.suggested_commands import changed_options, shipped_options, suggested_command
 from hwnas.hardware.target import Target
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import OpSpec, distinct
@@ -125,13 +130,15 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
 def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable | None:
     """Return another CPU's table from which one of this machine may follow, if there is any."""
     roots = [Path(config.table.dir), SHIPPED]
-    found = related(config.target, config.rpc, roots)
-    return found and table_transfer.SourceTable.of(found, facts(config.target, config.rpc))
+    found = related_table(config.target, config.rpc, roots)
+    return found and table_transfer.SourceTable.of(
+        found, provenance_facts(config.target, config.rpc)
+    )
 
 
 def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None:
     """Measure what a search needs where no table of this machine knows a space."""
-    table = own_table(config.target, config.rpc, _own_root(config), SHIPPED)
+    table = writable_table(config.target, config.rpc, _own_root(config), SHIPPED)
     all_of_them = [ProfiledSpace(member, networks.fused_graph) for member in networks.space.members]
     subjects = _wanted(table, all_of_them, config.seed)
     if not subjects:
@@ -172,7 +179,7 @@ def fill(
     if other is not None and all(other.covers(each, effort.n) for each in subjects):
         table_transfer.transfer_table(table, other, subjects, pool, effort, progress)
         return None
-    return initial_table.begin(table, subjects, pool, effort, progress)
+    return initial_table.create_initial_table(table, subjects, pool, effort, progress)
 
 
 def _wanted(
@@ -228,14 +235,14 @@ def open_device(
         spaces = [member.name for member in networks.space.members]
         told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
         if missing := _missing(table, ops, told):
-            raise incomplete(missing, config.target, cure)
+            raise missing_operators_error(missing, config.target, cure)
         TableCostModel(table, config.target, networks.fused_graph, spaces, cure)
         device = MeasuredTarget(config, table, table.digest(spaces, ops))
         if told:  # rare operators follow from what the digest is of: others may come to the table
             device.table = table.only(ops)
         return device
     return MeasuredTarget(
-        config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
+        config, writable_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
     )
 
 
@@ -270,7 +277,11 @@ def notes(device: MeasuredTarget | None, spaces: Sequence[str]) -> list[str]:
     """Return what is to be known of where costs come from."""
     if device is None or not _predicts(device.config):
         return []
-    found = [words for name in spaces if (words := initial_table.words(device.table, name))]
+    found = [
+        words
+        for name in spaces
+        if (words := initial_table.describe_calibration(device.table, name))
+    ]
     return [f"{line} To measure operators too: {profile_command(device.config)}" for line in found]
 
 
@@ -288,14 +299,14 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
         said.append(f"table.dir={config.table.dir}")
     if rpc.tracker:
         said += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
-    return command(verb, config.target, *said, *words)
+    return suggested_command(verb, config.target, *said, *words)
 
 
 def _data(dataset: DatasetConfig) -> list[str]:
     """Return options for what its file does not say of which images are read, and for what."""
-    usual = asdict(DatasetConfig(dataset.name)) | file_of("dataset", dataset.name).get(
+    usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
         "dataset", {}
     )
     known = {name: getattr(dataset, name) for name in _SOURCE}
     task = [f"task={dataset.task}"] if dataset.task != usual["task"] else []
-    return [*task, *differing("dataset", known, usual)]
+    return [*task, *changed_options("dataset", known, usual)]

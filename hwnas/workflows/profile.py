@@ -17,8 +17,13 @@ from hwnas.core.progress import Progress
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.costs.table_cost import Calibration
-from hwnas.hardware.latency_tables.latency_table import LatencyTable, find, load_table, setting
-from hwnas.hardware.latency_tables.provenance import facts, here, own_table
+from hwnas.hardware.latency_tables import provenance
+from hwnas.hardware.latency_tables.latency_table import (
+    LatencyTable,
+    find_table,
+    load_table,
+    table_name,
+)
 from hwnas.hardware.profiling import operator_measurement, table_transfer, throughput
 from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
 from hwnas.hardware.profiling.passes import ProfiledSpace
@@ -36,8 +41,6 @@ from hwnas.workflows.profile_kit import profile as profile_elsewhere
 from hwnas.workflows.profile_layers import LatencyBreakdown, layered
 from hwnas.workflows.reporter import Reporter
 
-# Fills a latency table from that of another target, by few networks measured here.
-
 
 def transfer_table(
     config: ProfileConfig,
@@ -54,9 +57,9 @@ def transfer_table(
     )
     if refused:
         raise CompileError(next(iter(refused.values())))
-    measured = operator_measurement.time_whole(table, chosen, pool, phases)
+    measured = operator_measurement.time_networks(table, chosen, pool, phases)
     latencies = [known.timing.median_ms for known in measured]
-    report = table_transfer.transferred(
+    report = table_transfer.fill_from_source(
         table, source, list(chosen.values()), latencies, [subject.space.name]
     )
     table.provenance["transferred_from"] = source.provenance
@@ -75,14 +78,14 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
     roots, found = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
     if config.transfer_from != config.target.name:
         # The user's own lies beside one that ships, which has the usual place.
-        if (own := here(other, Remote(), roots)) is not None:
+        if (own := provenance.matching_table(other, Remote(), roots)) is not None:
             found.append(own)
-        if (path := find(other, roots)) is not None and path not in [t.path for t in found]:
+        if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
             found.append(load_table(path))
     if not found:
         raise TableError(
             f"transfer_from={config.transfer_from}: no latency table of another target of that "
-            f"name for {setting(other)} in {', '.join(map(str, roots))}."
+            f"name for {table_name(other)} in {', '.join(map(str, roots))}."
         )
     return found
 
@@ -96,7 +99,7 @@ def _covering(
         TableError: none does.
     """
     n, drawn = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered, most = subject.lowered(drawn), 0
+    lowered, most = subject.graphs(drawn), 0
     for table in sources:
         known = table.plans()
         covered = {g: net for g, net in lowered.items() if all(node.op in known for node in net)}
@@ -140,7 +143,7 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         return ProfileOutcome(elsewhere=profile_elsewhere(config, parts, reporter))
     if config.genotype is not None:
         return ProfileOutcome(layers=layered(parts, config))
-    table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
+    table = provenance.writable_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
     _describe(table, config, arguments)
     subjects = [ProfiledSpace(member, parts.fused_graph) for member in parts.space.members]
     with table.locked(), _open_pool(config) as pool:
@@ -167,7 +170,7 @@ def _measured(
     held_out = _soon(config, table, subject, pool, phases)
     if held_out is None:
         wholes = _measure(config, table, subject, pool, phases)
-        operator_measurement.report_error(table, wholes, counts, space)
+        operator_measurement.calibrate_table(table, wholes, counts, space)
         held_out = wholes[counts.fit + counts.interval :]
     title = f"{config.target.name}, {table.path.name}, {space}"
     png = prediction_png(table.networks, space, title)
@@ -197,12 +200,10 @@ def _soon(
         if begun is not None and begun.share >= config.coverage:
             return begun.wholes
         if begun is not None:
-            told = (
-                f"{begun.share:.1%} of {len(begun.wholes)} networks are predicted within "
-                f"{config.tolerance:.0%} by the others, less than coverage={config.coverage:.0%}: "
-                "every operator is measured now."
-            )
-            phases.say([told])
+            message = f"{begun.share:.1%} of {len(begun.wholes)} networks are predicted within "
+            message += f"{config.tolerance:.0%}, less than coverage={config.coverage:.0%}: "
+            message += "all operators are timed now."
+            phases.say([message])
             return None
     if other is None or space not in table.calibration:
         return None
@@ -220,19 +221,24 @@ def _held_out(
     """Return networks that show that another CPU's table is good enough; ``None`` if it is not."""
     assert config.tolerance is not None
     space, counts = subject.space.name, config.networks
-    lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])
+    lowered = subject.graphs(_sampled(config, subject)[counts.fit + counts.interval :])
     if any(op not in table.entries for op in distinct(lowered.values())):
         return None  # the other table lacks them: it knows but some networks of the space
-    plans = table_transfer.plans(
+    plans = table_transfer.network_plans(
         table, taken, lowered.values(), pool, config.tuning.n_plans, phases
     )
     held_out = operator_measurement.measure_networks(table, lowered, pool, phases, plans)
     calibration = Calibration(**table.calibration[space]["coefficients"])
-    if operator_measurement.share(calibration, held_out, config.tolerance) < config.coverage:
+    if (
+        operator_measurement.fraction_within(calibration, held_out, config.tolerance)
+        < config.coverage
+    ):
         return None
     predicted = [calibration.predict(each.features) for each in held_out]
-    table.calibration[space]["error"] = operator_measurement.error(calibration, held_out, predicted)
-    operator_measurement.record(table, held_out, ["held_out"] * len(held_out), predicted, space)
+    error = operator_measurement.prediction_error(calibration, held_out, predicted)
+    table.calibration[space]["error"] = error
+    roles = ["held_out"] * len(held_out)
+    operator_measurement.store_networks(table, held_out, roles, predicted, space)
     return held_out
 
 
@@ -245,7 +251,7 @@ def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[st
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     table.provenance = {
         **table.provenance,
-        **facts(config.target, config.rpc),
+        **provenance.provenance_facts(config.target, config.rpc),
         "created": table.provenance.get("created", now),
         "updated": now,
         "arguments": list(arguments),
@@ -284,7 +290,7 @@ def _measure(
             f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
             f"{op}: {reason} The others are in {table.path}."
         )
-    return operator_measurement.measure_networks(table, subject.lowered(genotypes), pool, phases)
+    return operator_measurement.measure_networks(table, subject.graphs(genotypes), pool, phases)
 
 
 def _sampled(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
@@ -347,8 +353,8 @@ class _ThroughputResults:
         genotype = self.middle.genotype
         lowered = dataclasses.replace(self.parts.lower(genotype), batch=0, threads=0)
         target = self.parts.target_of(genotype)
-        found = throughput.batches(lowered, target, self._worker, self.phases)
-        best = throughput.sweet_spot(found)
+        found = throughput.time_batch_sizes(lowered, target, self._worker, self.phases)
+        best = throughput.recommended_batch(found)
         sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
         return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
 

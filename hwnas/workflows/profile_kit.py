@@ -14,8 +14,8 @@ from hwnas.hardware.backends.offline import COST, backend
 from hwnas.hardware.device_models import device_file, measurements
 from hwnas.hardware.device_models.device_file import MeasuredDevice
 from hwnas.hardware.device_models.features import FeatureEncoder
-from hwnas.hardware.device_models.fitted_roofline import Floats, work
-from hwnas.hardware.device_models.predictor import FEWEST, DevicePrior
+from hwnas.hardware.device_models.fitted_roofline import Floats, operator_work
+from hwnas.hardware.device_models.predictor import MIN_NETWORKS, DevicePrior
 from hwnas.hardware.kits import kit as folder
 from hwnas.hardware.kits.kit import KitNetwork
 from hwnas.models.graph import Graph
@@ -109,9 +109,9 @@ def _writable(parts: Networks, genotype: Genotype) -> bool:
 
 def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     pool = _sample(parts, _POOL, config.seed)
-    known = work([parts.lower(genotype) for genotype in pool])
+    known = operator_work([parts.lower(genotype) for genotype in pool])
     features = FeatureEncoder(known, config.target.batch)(known)
-    return [pool[i] for i in device_file.most_telling(features, config.n, DevicePrior())]
+    return [pool[i] for i in device_file.select_first_networks(features, config.n, DevicePrior())]
 
 
 def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
@@ -154,7 +154,9 @@ def next_to_measure(
         raise TableError("No candidate of that search has both an accuracy and a latency.")
     features = device.encoded([lower(candidate.genotype) for candidate in pool])
     ms, std = device.predictor.predict(features)
-    order = device_file.next_telling(features, n, device.predictor, _on_front(pool, ms, std))
+    order = device_file.select_next_networks(
+        features, n, device.predictor, _on_front(pool, ms, std)
+    )
     return [pool[i].genotype for i in order]
 
 
@@ -174,13 +176,13 @@ def _read(config: ProfileConfig, parts: Networks) -> OfflineProfile:
         _files(config.measured), parts.space, facts, config.drift
     )
     notes = [*found.left_out]
-    if len(found.ms) < FEWEST:
+    if len(found.ms) < MIN_NETWORKS:
         raise TableError(
-            f"measured={config.measured}: {len(found.ms)} networks can be used, {FEWEST} are "
+            f"measured={config.measured}: {len(found.ms)} networks can be used, {MIN_NETWORKS} are "
             "needed. " + " ".join(notes[:3])
         )
     device = _fitted(config, parts, found.ms, notes)
-    path = backend.path(target)
+    path = backend.device_path(target)
     notes += _lost(path, device)
     left_out, reach = device.left_out(), device.reach
     device.save(path)
@@ -200,10 +202,10 @@ def _fitted(
 ) -> MeasuredDevice:
     """Return what measurements say; note those that all others contradict, and leave them out."""
     target, networks = config.target, list(ms)
-    reference = work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
+    reference = operator_work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
     device = MeasuredDevice(
-        reference, work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
-        target.batch, backend.setting(target), (),
+        reference, operator_work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
+        target.batch, backend.device_setting(target), (),
     )  # fmt: skip
     most = len(networks) // 5
     for _ in range(most):

@@ -14,7 +14,7 @@ from hwnas.hardware.backends import base
 from hwnas.hardware.costs.cost_model import Cost, LayerCost
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.costs.roofline_cost import OperatorTime, network_cost, operator_bound
-from hwnas.hardware.latency_tables.provenance import own_table
+from hwnas.hardware.latency_tables.provenance import writable_table
 from hwnas.hardware.target import Roofline
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.onnx import importer
@@ -143,7 +143,7 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], 
             cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
         return [_estimated(layer) for layer in cost.layers], source
     lowered = fused_graph(lowered, target)
-    table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
+    table = writable_table(target, config.rpc, Path(config.table.dir), SHIPPED)
     device = MeasuredTarget(config, table)
     try:
         times = [device.time(node.op).median_ms for node in lowered]

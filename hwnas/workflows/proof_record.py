@@ -16,7 +16,7 @@ from hwnas.export.checks import TOLERANCES
 from hwnas.export.prove import ProofEvidence
 from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
-from hwnas.hardware.latency_tables.provenance import device_of
+from hwnas.hardware.latency_tables.provenance import device_facts
 from hwnas.hardware.target import Target, facts
 from hwnas.models.families import annotations
 from hwnas.models.graph import n_macs, n_params
@@ -164,7 +164,7 @@ def _versions(target: Target, evidence: ProofEvidence) -> dict[str, str]:
 
 def _machine(target: Target) -> Row:
     """Return what this machine is, without the long list of its features."""
-    described = device_of(target)
+    described = device_facts(target)
     names = ("cpu", "cores", "governor", "system", "gpu", "driver")
     return {name: described[name] for name in names if name in described}
 

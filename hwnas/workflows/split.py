@@ -197,7 +197,7 @@ def _written(
 
 def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -> Iterator[str]:
     """Yield what to know of the parts: what they are held against, and what they are good for."""
-    c, h, w = whole.network.lowered[0].op.in_shape
+    c, h, w = whole.network.graph[0].op.in_shape
     image, least = c * h * w / 1024, min(cut["activation_kib"] for cut in cuts)
     exact = "bit by bit" if whole.precision == "int8" else "but for the order of summation"
     yield f"Each head and its tail answer as the whole network does, {exact}."

@@ -24,10 +24,10 @@ from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     OperatorEntry,
     load_table,
-    setting,
+    table_name,
 )
-from hwnas.hardware.latency_tables.provenance import facts
-from hwnas.hardware.profiling.operator_measurement import digest
+from hwnas.hardware.latency_tables.provenance import provenance_facts
+from hwnas.hardware.profiling.operator_measurement import network_digest
 from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import Timing
 from hwnas.models import spaces
@@ -139,7 +139,7 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
         target("cpu"),
         Signature(1, 10),
     )
-    assert setting(replace(cpu, batches=[1, 4])) == "tvm-float32-1t-b1+4"
+    assert table_name(replace(cpu, batches=[1, 4])) == "tvm-float32-1t-b1+4"
     for n in (1, 4):
         chosen = {**several.smallest().to_dict(), "batch": n}
         lowered = annotations.lower(
@@ -148,14 +148,16 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
         assert {node.op.batch for node in fused_graph(lowered, cpu)} == {n}
         alone = annotations.lower(family_of(plain), plain, plain.smallest(), signature)
         if n == 1:
-            assert digest(fused_graph(lowered, cpu)) == digest(fused_graph(alone, cpu))
+            assert network_digest(fused_graph(lowered, cpu)) == network_digest(
+                fused_graph(alone, cpu)
+            )
     assert running.chosen_of(plain, {"batch": [], "threads": []}) is plain
 
 
 def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
     plain, cpu = spaces.load_space(spaces.find("tiny")), target("cpu")
     several = running.chosen_of(plain, {"threads": [1, 2]})
-    assert setting(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
+    assert table_name(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
         fused_graph(
             annotations.lower(
@@ -168,10 +170,10 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
         )
         for n in (1, 2)
     ]
-    assert digest(graphs[0]) != digest(graphs[1])
+    assert network_digest(graphs[0]) != network_digest(graphs[1])
     ops = [graph[0].op for graph in graphs]
     assert [str(op).endswith(f" {n}t") for n, op in zip((1, 2), ops, strict=True)] == [True, True]
-    table = LatencyTable(tmp_path / "t", provenance=facts(cpu, Remote()))
+    table = LatencyTable(tmp_path / "t", provenance=provenance_facts(cpu, Remote()))
     table.entries = {
         op: OperatorEntry("", Timing(i, i, i, 3, False)) for i, op in enumerate(ops, 1)
     }
@@ -215,9 +217,9 @@ def test_a_target_with_one_batch_for_all_says_so(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     assert run(["search", "+target=cpu", "target.batches=[8,8]"]) == 2
-    assert "target.batches=[8, 8]: each is named once." in capsys.readouterr().err
+    assert "target.batches=[8, 8]: values must be different." in capsys.readouterr().err
     assert run(["search", "+target=cpu", "target.thread_counts=[2]"]) == 2
-    assert "target.thread_counts=[2] is no choice: say target.threads=2." in capsys.readouterr().err
+    assert "target.thread_counts=[2] has one value: set target.threads=2" in capsys.readouterr().err
     assert run(["search", "+target=npu", "target.batches=[1,2]"]) == 2
     error = capsys.readouterr().err
     assert "has one for all: leave it out (target.batches=[])" in error

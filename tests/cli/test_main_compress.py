@@ -167,7 +167,7 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
         (["budget.flash_kib=2", "prune=[1]"], "each in [0, 1), got 1"),
         (["budget.flash_kib=2", "weight_bits=[]", "prune=[]"], "leave nothing to be done"),
         (["budget.flash=2"], "budget.flash"),
-        (["budget.cost_usd_per_m=1"], "search anew with target.facts.price_usd_per_h=NUMBER"),
+        (["budget.cost_usd_per_m=1"], "search again with target.facts.price_usd_per_h=NUMBER"),
         (["budget.flash_kib=2", "epochs=0"], "epochs must be 1 or more"),
         (["budget.flash_kib=2", "id=ffff"], "ffff"),
     ],

@@ -13,10 +13,10 @@ from hwnas.hardware.latency_tables.latency_table import (
     TRANSFERRED,
     LatencyTable,
     OperatorEntry,
-    find,
-    incomplete,
+    find_table,
     load_table,
-    setting,
+    missing_operators_error,
+    table_name,
 )
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import OpSpec
@@ -182,7 +182,7 @@ def test_damaged_or_edited_file_is_refused(tmp_path: Path, name: str, how: str) 
     assert "profile again" in text
     assert "\n" not in text
     if how == "a digit":
-        assert f"{name} is not what was measured" in text
+        assert f"{name} was changed" in text
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -212,10 +212,10 @@ def test_first_save_cut_off_anywhere_is_no_table_or_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:
     device = target("cpu")
-    path = tmp_path / device.name / setting(device)
+    path = tmp_path / device.name / table_name(device)
     table = _fill(LatencyTable(path), 1)
     _save_until(table, k, monkeypatch, _Killed())
-    if find(device, [tmp_path]) is not None:
+    if find_table(device, [tmp_path]) is not None:
         load_table(path)
     _fill(LatencyTable(path), 2).save()
     load_table(path)
@@ -293,32 +293,32 @@ def test_transferred_operators_count_as_missing() -> None:
 
 def test_first_root_with_a_table_wins(tmp_path: Path) -> None:
     device = target("cpu")
-    assert find(device, [tmp_path / "a", tmp_path / "b"]) is None
-    paths = {root: tmp_path / root / "cpu" / setting(device) for root in "abc"}
+    assert find_table(device, [tmp_path / "a", tmp_path / "b"]) is None
+    paths = {root: tmp_path / root / "cpu" / table_name(device) for root in "abc"}
     for root in "bc":
         LatencyTable(paths[root]).save()
     paths["a"].mkdir(parents=True)  # a folder is not a table yet
-    assert find(device, [tmp_path / root for root in "abc"]) == paths["b"]
-    assert find(device, [tmp_path / root for root in "cba"]) == paths["c"]
+    assert find_table(device, [tmp_path / root for root in "abc"]) == paths["b"]
+    assert find_table(device, [tmp_path / root for root in "cba"]) == paths["c"]
     other = dataclasses.replace(device, batch=2)
-    assert find(other, [tmp_path / root for root in "abc"]) is None
+    assert find_table(other, [tmp_path / root for root in "abc"]) is None
 
 
 def test_setting_is_what_decides_the_figures_beside_the_target() -> None:
     device = target("cpu")
-    assert setting(device) == "tvm-float32-1t-b1"
+    assert table_name(device) == "tvm-float32-1t-b1"
     other = dataclasses.replace(device, runtime="onnxruntime", dtype="int8", threads=4, batch=16)
-    assert setting(other) == "onnxruntime-int8-4t-b16"
+    assert table_name(other) == "onnxruntime-int8-4t-b16"
 
 
 def test_error_names_some_operators_and_the_cure() -> None:
     ops = [_op(random.Random(i)) for i in range(5)]
-    text = str(incomplete(ops, target("cpu"), "python -m hwnas profile +target=cpu"))
-    assert text.startswith("5 operators are not in the latency table of target 'cpu'")
+    text = str(missing_operators_error(ops, target("cpu"), "python -m hwnas profile +target=cpu"))
+    assert text.startswith("The latency table of target 'cpu' lacks 5 operators")
     assert [str(op) in text for op in ops] == [True, True, True, False, False]
     assert "; ..." in text
     assert "Measure them with: python -m hwnas profile +target=cpu" in text
-    assert "..." not in str(incomplete(ops[:3], target("cpu"), ""))
+    assert "..." not in str(missing_operators_error(ops[:3], target("cpu"), ""))
 
 
 def test_provenance_knows_only_the_files_that_are_there_in_the_end(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     OperatorEntry,
     load_table,
-    setting,
+    table_name,
 )
 from hwnas.hardware.latency_tables.provenance import (
     differences,
-    facts,
     open_table,
-    own_table,
-    related,
+    provenance_facts,
+    related_table,
+    writable_table,
 )
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import Timing
@@ -34,15 +34,21 @@ OP = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), dtype="float32")
 
 #: What may differ from the machine and the versions at hand, and how it is said.
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "cpu": (lambda f: f["device"].update(cpu="model name=Another"), "cpu model name=Another there"),
-    "flags": (lambda f: f["device"].update(flags_digest="abc"), "flags_digest abc there"),
-    "board": (lambda f: f["device"].update(remote="rpi4"), "remote rpi4 there, None here"),
-    "version": (lambda f: f["versions"].update({"apache-tvm": "0.1"}), "apache-tvm 0.1 there"),
-    "no version": (lambda f: f["versions"].clear(), "apache-tvm None there"),
-    "schedules": (lambda f: f.update(schedules="abc"), "other schedules of operators"),
-    "mcpu": (lambda f: f["target"]["tvm"].update(mcpu="znver4"), "another target.tvm"),
-    "meter": (lambda f: f["target"].update(meter="rapl"), "another target.meter"),
-    "nothing known": (lambda f: f.clear(), "cpu None there"),
+    "cpu": (
+        lambda f: f["device"].update(cpu="model name=Another"),
+        "cpu: model name=Another in the table",
+    ),
+    "flags": (lambda f: f["device"].update(flags_digest="abc"), "flags_digest: abc in the table"),
+    "board": (lambda f: f["device"].update(remote="rpi4"), "remote: rpi4 in the table, None here"),
+    "version": (
+        lambda f: f["versions"].update({"apache-tvm": "0.1"}),
+        "apache-tvm: 0.1 in the table",
+    ),
+    "no version": (lambda f: f["versions"].clear(), "apache-tvm: None in the table"),
+    "schedules": (lambda f: f.update(schedules="abc"), "different schedules of operators"),
+    "mcpu": (lambda f: f["target"]["tvm"].update(mcpu="znver4"), "different target.tvm"),
+    "meter": (lambda f: f["target"].update(meter="rapl"), "different target.meter"),
+    "nothing known": (lambda f: f.clear(), "cpu: None in the table"),
 }
 
 
@@ -53,10 +59,10 @@ def cpu() -> Target:
 
 def _recorded(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]) -> LatencyTable:
     """Save a table of one operator, measured here but for a change."""
-    found = facts(cpu, HERE)
+    found = provenance_facts(cpu, HERE)
     change(found)
     entries = {OP: OperatorEntry("plan", Timing(1.0, 0.9, 1.1, 5))}
-    table = LatencyTable(path / cpu.name / setting(cpu), entries, provenance=found)
+    table = LatencyTable(path / cpu.name / table_name(cpu), entries, provenance=found)
     table.save()
     return table
 
@@ -69,7 +75,7 @@ def test_table_of_this_machine_is_trusted(cpu: Target, tmp_path: Path) -> None:
     table = _recorded(tmp_path, cpu, _nothing)
     found = open_table(cpu, HERE, [tmp_path], False, COMMAND)
     assert (found.path, found.from_another_machine, list(found.entries)) == (table.path, "", [OP])
-    assert own_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
+    assert writable_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -88,13 +94,13 @@ def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what:
 def test_own_table_lies_beside_one_of_another_machine(cpu: Target, tmp_path: Path) -> None:
     other = _recorded(tmp_path, cpu, CHANGES["cpu"][0])
     before = {path.name: path.read_bytes() for path in other.path.iterdir()}
-    table = own_table(cpu, HERE, tmp_path, tmp_path / "none")
+    table = writable_table(cpu, HERE, tmp_path, tmp_path / "none")
     assert table.entries == {}
-    assert re.fullmatch(rf"{setting(cpu)}-[0-9a-f]{{8}}", table.path.name)
+    assert re.fullmatch(rf"{table_name(cpu)}-[0-9a-f]{{8}}", table.path.name)
     table.entries[OP] = other.entries[OP]
     table.save()
     assert open_table(cpu, HERE, [tmp_path], False, COMMAND).path == table.path
-    assert own_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
+    assert writable_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
     assert {path.name: path.read_bytes() for path in other.path.iterdir()} == before
 
 
@@ -102,12 +108,12 @@ def test_each_gpu_of_a_machine_has_a_table_of_its_own(
     cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _recorded(tmp_path, cpu, CHANGES["cpu"][0])
-    plain, here = own_table(cpu, HERE, tmp_path, tmp_path / "none"), machine.describe()
+    plain, here = writable_table(cpu, HERE, tmp_path, tmp_path / "none"), machine.describe()
     paths = {plain.path}
     for gpu, driver in (("H100", "1"), ("H200", "1"), ("H200", "2")):
         device = {**here, "gpu": gpu, "driver": driver}
         monkeypatch.setattr(machine, "describe", lambda device=device: device)
-        paths.add(own_table(cpu, HERE, tmp_path, tmp_path / "none").path)
+        paths.add(writable_table(cpu, HERE, tmp_path, tmp_path / "none").path)
     assert len(paths) == 4
 
 
@@ -128,7 +134,7 @@ def test_what_a_table_of_this_machine_may_follow_from(
     cpu: Target, tmp_path: Path, what: str, follows: bool
 ) -> None:
     _recorded(tmp_path, cpu, CHANGES[what][0])
-    assert (related(cpu, HERE, [tmp_path]) is not None) is follows
+    assert (related_table(cpu, HERE, [tmp_path]) is not None) is follows
 
 
 def test_what_is_followed_from_is_found_behind_a_table_of_this_machine(
@@ -136,7 +142,7 @@ def test_what_is_followed_from_is_found_behind_a_table_of_this_machine(
 ) -> None:
     _recorded(tmp_path / "own", cpu, _nothing)
     other = _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
-    found = related(cpu, HERE, [tmp_path / "own", tmp_path / "shipped"])
+    found = related_table(cpu, HERE, [tmp_path / "own", tmp_path / "shipped"])
     assert found is not None
     assert found.path == other.path
 
@@ -144,11 +150,11 @@ def test_what_is_followed_from_is_found_behind_a_table_of_this_machine(
 def test_no_table_follows_from_another_architecture_or_from_itself(
     cpu: Target, tmp_path: Path
 ) -> None:
-    assert related(cpu, HERE, [tmp_path]) is None
+    assert related_table(cpu, HERE, [tmp_path]) is None
     _recorded(tmp_path / "a", cpu, lambda f: f["device"].update(architecture="riscv64", cpu="x"))
-    assert related(cpu, HERE, [tmp_path / "a"]) is None
+    assert related_table(cpu, HERE, [tmp_path / "a"]) is None
     _recorded(tmp_path / "b", cpu, _nothing)
-    assert related(cpu, HERE, [tmp_path / "b"]) is None
+    assert related_table(cpu, HERE, [tmp_path / "b"]) is None
 
 
 def test_other_machine_at_hand_makes_the_table_foreign(
@@ -166,19 +172,19 @@ def test_new_compiler_makes_the_table_foreign(
 ) -> None:
     _recorded(tmp_path, cpu, _nothing)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
-    with pytest.raises(TableError, match=r"apache-tvm 0\.27.* there, 9\.9 here"):
+    with pytest.raises(TableError, match=r"apache-tvm: 0\.27.* in the table, 9\.9 here"):
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
 
 
 def test_what_decides_no_latency_may_differ(cpu: Target) -> None:
-    here = facts(cpu, HERE)
-    there = facts(dataclasses.replace(cpu, description="another", clock_mhz=1.0), HERE)
+    here = provenance_facts(cpu, HERE)
+    there = provenance_facts(dataclasses.replace(cpu, description="another", clock_mhz=1.0), HERE)
     there["device"] |= {"governor": "powersave", "system": "another", "cores": 1}
     assert differences({**there, "hwnas": "0", "seed": 3}, here) == []
 
 
 def test_onnxruntime_has_versions_but_no_schedules(cpu: Target) -> None:
-    found = facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
+    found = provenance_facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
     assert list(found["versions"]) == ["onnxruntime"]
     assert "schedules" not in found
 
@@ -212,19 +218,19 @@ def test_schedules_are_what_modules_define_wherever_that_is(
             usual, schedules={cpu.dtype: [f"{package.name}.{name}" for name in sources]}
         )
         monkeypatch.setattr(backends, "get", lambda _name: described)
-        return facts(cpu, HERE)["schedules"]
+        return provenance_facts(cpu, HERE)["schedules"]
 
     before = digest("before", {"b": "def f(x):\n    return x + ONE\nONE = 1\n"})
     assert (digest("after", modules) == before) is same
 
 
 def test_remote_device_is_known_by_its_key(cpu: Target) -> None:
-    board = facts(cpu, Remote("host:9190", "rpi4"))
+    board = provenance_facts(cpu, Remote("host:9190", "rpi4"))
     assert board["device"] == {"remote": "rpi4"}
-    assert differences(board, facts(cpu, Remote("elsewhere:1", "rpi4"))) == []
-    other = differences(board, facts(cpu, Remote("host:9190", "rpi5")))
-    assert other == ["remote rpi4 there, rpi5 here"]
-    assert differences(facts(cpu, HERE), board) != []
+    assert differences(board, provenance_facts(cpu, Remote("elsewhere:1", "rpi4"))) == []
+    other = differences(board, provenance_facts(cpu, Remote("host:9190", "rpi5")))
+    assert other == ["remote: rpi4 in the table, rpi5 here"]
+    assert differences(provenance_facts(cpu, HERE), board) != []
 
 
 def test_no_table_names_where_it_was_looked_for_and_the_cure(cpu: Target, tmp_path: Path) -> None:
@@ -239,21 +245,21 @@ def test_own_table_starts_from_the_shipped_one_of_this_machine(cpu: Target, tmp_
     own, shipped = tmp_path / "own", tmp_path / "shipped"
     there = _recorded(shipped, cpu, _nothing).path
     before = {path.name: path.read_bytes() for path in there.iterdir()}
-    table = own_table(cpu, HERE, own, shipped)
+    table = writable_table(cpu, HERE, own, shipped)
     assert list(table.entries) == [OP]
     table.entries[dataclasses.replace(OP, kernel=3)] = table.entries[OP]
     table.save()
     assert {path.name: path.read_bytes() for path in there.iterdir()} == before
-    assert len(load_table(own / "cpu" / setting(cpu)).entries) == 2
-    assert len(own_table(cpu, HERE, own, shipped).entries) == 2  # now its own
+    assert len(load_table(own / "cpu" / table_name(cpu)).entries) == 2
+    assert len(writable_table(cpu, HERE, own, shipped).entries) == 2  # now its own
 
 
 def test_own_table_starts_empty_beside_a_shipped_one_of_another_machine(
     cpu: Target, tmp_path: Path
 ) -> None:
     _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
-    table = own_table(cpu, HERE, tmp_path / "own", tmp_path / "shipped")
+    table = writable_table(cpu, HERE, tmp_path / "own", tmp_path / "shipped")
     assert table.entries == {}
-    assert table.path == tmp_path / "own" / "cpu" / setting(cpu)
-    assert differences(table.provenance, facts(cpu, HERE)) == []
+    assert table.path == tmp_path / "own" / "cpu" / table_name(cpu)
+    assert differences(table.provenance, provenance_facts(cpu, HERE)) == []
     assert not table.path.exists()

@@ -12,9 +12,9 @@ from hwnas.hardware.timing import (
     TimingConfig,
     interleaved,
     measure,
+    p99_latency,
     percentiles,
     summarise,
-    tail,
 )
 
 MS = 1e-3
@@ -212,7 +212,7 @@ def test_config_is_refused(wrong: dict[str, float]) -> None:
 
 def test_tail_is_the_slowest_hundredth_within_its_neighbours() -> None:
     times = [*([MS] * 97), 5 * MS, 6 * MS, 7 * MS] * 21
-    found = tail(Script([MS, MS, MS, *times]))
+    found = p99_latency(Script([MS, MS, MS, *times]))
     assert found is not None
     assert found.value == pytest.approx(6)
     assert found.source == "measured"
@@ -224,16 +224,16 @@ def test_tail_is_the_slowest_hundredth_within_its_neighbours() -> None:
 @pytest.mark.parametrize(("seconds", "n"), [(1e-6, 2000), (0.02, 1000), (3.0, 400)])
 def test_slow_networks_are_run_less_often_for_their_tail(seconds: float, n: int) -> None:
     machine = Machine(seconds)
-    found = tail(machine)
+    found = p99_latency(machine)
     assert found is not None
     assert found.value == pytest.approx(seconds / MS)
     assert machine.calls == [1] * (n + 3)
 
 
 def test_tail_of_what_is_too_slow_is_not_measured() -> None:
-    assert tail(Machine(0.1), limit_s=41) is not None
-    assert tail(Machine(0.1), limit_s=41, uncounted=1) is None
-    assert tail(Machine(0.3), limit_s=60) is None
+    assert p99_latency(Machine(0.1), limit_s=41) is not None
+    assert p99_latency(Machine(0.1), limit_s=41, uncounted=1) is None
+    assert p99_latency(Machine(0.3), limit_s=60) is None
 
 
 def test_tail_holds_that_of_the_distribution() -> None:
@@ -241,7 +241,7 @@ def test_tail_holds_that_of_the_distribution() -> None:
     rng = random.Random(0)
     held = 0
     for _ in range(200):
-        found = tail(Script([1.0, *(rng.expovariate(1) for _ in range(402))]))
+        found = p99_latency(Script([1.0, *(rng.expovariate(1) for _ in range(402))]))
         assert found is not None
         assert found.low is not None
         assert found.high is not None

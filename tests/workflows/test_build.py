@@ -150,7 +150,7 @@ def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
 ) -> None:
     plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (GUESSED, NEW)}
     table.entries[GUESSED] = OperatorEntry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
-    monkeypatch.setattr(profile_layers, "own_table", lambda *arguments: table)
+    monkeypatch.setattr(profile_layers, "writable_table", lambda *arguments: table)
     monkeypatch.setattr(
         device_module, "source", lambda config: SourceTable(table, {NEW: plans[NEW]})
     )

@@ -1,8 +1,8 @@
-"""Backends: what compiles, runs or models networks for a target, one folder each.
+"""Backends compile, run or model networks for a target; each has a folder.
 
-An entry point of the group ``hwnas.backends`` has the name that target files say, and leads to a
-``Description``: data, which needs no package of the backend. A package of one's own may bring one;
-``hwnas.testing`` has the suite that it must pass.
+An entry point of the group ``hwnas.backends`` has the name that target files use and refers to a
+``BackendDescription``, which needs no package of the backend. Other packages may add backends;
+``hwnas.testing`` has the contract suite.
 """
 
 import functools
@@ -16,22 +16,22 @@ from typing import Any
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 
-GROUP = "hwnas.backends"  #: of entry points
-_OWN = "hwnas"  #: the package whose backends are always there
+GROUP = "hwnas.backends"  #: group of entry points
+_OWN = "hwnas"  #: distribution of the built-in backends
 
 
 def names() -> list[str]:
-    """Return what a target's ``runtime`` may be."""
-    return sorted(_found())
+    """Return the allowed values of ``target.runtime``."""
+    return sorted(_registered())
 
 
 def get(name: str) -> BackendDescription:
-    """Return a backend by the name that targets give.
+    """Return the description of a backend.
 
     Raises:
-        ConfigError: there is none of that name, or what a package brings under it is none.
+        ConfigError: the name is unknown, or a package registers something else under it.
     """
-    if (found := _found().get(name)) is None:
+    if (found := _registered().get(name)) is None:
         raise ConfigError(unknown_name("runtime", name, names()))
     if isinstance(found, str):
         raise ConfigError(found)
@@ -39,22 +39,22 @@ def get(name: str) -> BackendDescription:
 
 
 def known() -> list[BackendDescription]:
-    """Return all backends that can be described, each once."""
-    found = _found()
+    """Return all backends, each once; entry points that failed to load are left out."""
+    found = _registered()
     each = [found[name] for name in names()]
     return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
 
 
 def default() -> str:
-    """Return what a target's ``runtime`` is that says none."""
+    """Return the default of ``target.runtime``."""
     return next((d.name for d in known() if d.default), names()[0])
 
 
 def lacking(needed: Mapping[str, str]) -> str:
-    """Return which packages are not installed, and what brings them; empty if all are.
+    """Return the missing packages and the command that installs them; empty if there are none.
 
     Args:
-        needed: Distributions by the module that they bring.
+        needed: Distributions by module.
     """
     missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
     verb = "is" if len(missing) == 1 else "are"
@@ -63,20 +63,20 @@ def lacking(needed: Mapping[str, str]) -> str:
 
 
 def resolve_reference(reference: str, user: BackendDescription) -> Any:
-    """Return what a ``module:name`` of a description refers to.
+    """Return the object of a ``module:name`` in a description.
 
     Raises:
-        ConfigError: a package that the backend needs is not installed.
+        ConfigError: a package of the backend is not installed.
     """
     check_installed(user)
     return pkgutil.resolve_name(reference)
 
 
 def check_installed(backend: BackendDescription) -> None:
-    """Refuse a backend that lacks a package.
+    """Refuse a backend whose packages are not installed.
 
     Raises:
-        ConfigError: it names the command that installs it.
+        ConfigError: it names the command that installs them.
     """
     if missing := [n for module, n in backend.needs.items() if lacking({module: n})]:
         raise ConfigError(
@@ -86,14 +86,14 @@ def check_installed(backend: BackendDescription) -> None:
 
 
 def artefacts() -> dict[str, ArtefactType]:
-    """Return the artefacts that an export may hold by backends, by name."""
+    """Return the artefacts of all backends, by name."""
     return {artefact.name: artefact for d in known() for artefact in d.artefacts}
 
 
 def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
-    """Return the distributions whose versions decide the figures of a target.
+    """Return the distributions whose versions affect a target's results.
 
-    They are those of its backend and of the one that runs its artefact.
+    These are the packages of its backend and of the backend that runs its artefact.
     """
     backend = get(runtime)
     names = [*backend.fingerprint_packages]
@@ -106,78 +106,79 @@ def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
 def version(name: str) -> str:
     """Return the version of a distribution.
 
-    Where others bring its module, such as ``onnxruntime-gpu``, their names and versions.
+    If other distributions provide its module, such as ``onnxruntime-gpu``, their names and
+    versions.
 
     Raises:
         PackageNotFoundError: it is not installed.
     """
-    found = sorted(_bringing().get(name, {name}))
+    found = sorted(_providers().get(name, {name}))
     if found == [name]:
         return metadata.version(name)
     return ", ".join(f"{other} {metadata.version(other)}" for other in found)
 
 
 @functools.cache
-def _bringing() -> Mapping[str, set[str]]:
-    """Return the distributions that bring each module."""
+def _providers() -> Mapping[str, set[str]]:
+    """Return the distributions that provide each module."""
     return {name: {*found} for name, found in metadata.packages_distributions().items()}
 
 
 def columns() -> dict[str, str]:
-    """Return the columns that name files of candidates, by the suffix of the file."""
+    """Return the columns of candidate tables that name files, by file suffix."""
     return {suffix: name for d in known() for suffix, name in d.columns.items()}
 
 
 def file_names(runtime: str, dtype: str) -> dict[str, str]:
-    """Return the names in exports of a target's files, by suffix."""
+    """Return the file names of a target in exports, by suffix."""
     backend = get(runtime)
-    own = artefacts()[backend.dtypes[dtype]]
-    alike = sorted(backend.artefacts, key=lambda artefact: artefact.dtype == dtype)
-    of_all = {s: name for artefact in alike for s, name in artefact.files.items()}
-    return {**of_all, **own.files}
+    artefact = artefacts()[backend.dtypes[dtype]]
+    by_dtype = sorted(backend.artefacts, key=lambda artefact: artefact.dtype == dtype)
+    names = {s: name for artefact in by_dtype for s, name in artefact.files.items()}
+    return {**names, **artefact.files}
 
 
 def sections() -> dict[str, type]:
-    """Return the settings that targets may have for backends, by the name of their section."""
+    """Return the settings classes of backends, by section name."""
     return {d.name: d.settings for d in known() if d.settings is not None}
 
 
 @functools.cache
 def third_party() -> frozenset[str]:
-    """Return the names of backends that other packages bring."""
+    """Return the names of backends of other packages."""
     return frozenset(point.name for point in entry_points(group=GROUP) if _package(point) != _OWN)
 
 
 def added_after_release() -> frozenset[str]:
-    """Return the names of backends that came when there were runs already."""
+    """Return the names of backends that were added after the first release or by other packages."""
     return third_party() | {d.name for d in known() if d.added_after_release}
 
 
 @functools.cache
-def _found() -> Mapping[str, BackendDescription | str]:
-    """Return each backend by name, or why it cannot be used."""
-    found: dict[str, BackendDescription | str] = {}
+def _registered() -> Mapping[str, BackendDescription | str]:
+    """Return each backend by name, or the reason why it cannot be used."""
+    registered: dict[str, BackendDescription | str] = {}
     for point in entry_points(group=GROUP):
-        found[point.name] = (
-            f"Several backends are called '{point.name}'; uninstall all packages but one."
-            if point.name in found
+        registered[point.name] = (
+            f"Several packages register a backend '{point.name}': uninstall all but one."
+            if point.name in registered
             else _loaded(point)
         )
     if not any(_package(point) == _OWN for point in entry_points(group=GROUP)):
-        raise ConfigError("hwnas is not installed as it is here: pip install -e .")
-    return found
+        raise ConfigError("The installed package hwnas has no backends: run pip install -e .")
+    return registered
 
 
 def _loaded(point: EntryPoint) -> BackendDescription | str:
-    words = f"Entry point '{point.name} = {point.value}' of package {_package(point)}"
+    entry = f"Entry point '{point.name} = {point.value}' of package {_package(point)}"
     try:
         found = point.load()
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # other packages may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{words} cannot be loaded: {reason}"
+        return f"{entry} cannot be loaded: {reason}"
     if not isinstance(found, BackendDescription):
         return (
-            f"{words} is not a backend: it must be a "
+            f"{entry} is not a backend: it must be a "
             "hwnas.hardware.backends.description.BackendDescription."
         )
     return found

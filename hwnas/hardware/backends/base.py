@@ -1,4 +1,4 @@
-"""What a backend does for one target. Nothing here needs torch, or a package of a backend."""
+"""Interfaces of backends. Importing them needs neither torch nor a package of a backend."""
 
 import pkgutil
 import random
@@ -24,48 +24,49 @@ from hwnas.models.int8.quantised_network import QuantisedNetwork
 from hwnas.models.parameters import Weights
 from hwnas.models.spaces import Genotype, SearchSpace
 
-Files = Mapping[str, Path]  #: by suffix
+Files = Mapping[str, Path]  #: paths by file suffix
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network with its weights, as backends write it."""
+    """A network with its weights, as backends write it to files."""
 
-    lowered: Graph  #: as its family lowers it
-    weights: Weights  #: in float32, batch norm folded
-    int8: QuantisedNetwork | None  #: the same in int8, where it can be written so
+    graph: Graph  #: not fused
+    weights: Weights  #: float32, batch norm folded
+    int8: QuantisedNetwork | None  #: the int8 network, if it can be written
 
 
 class TimingBench(Protocol):
-    """The device of a target that is measured."""
+    """The connected device of a target."""
 
     @property
     def table(self) -> LatencyTable:
-        """What was measured on it."""
+        """Its latency table."""
         ...
 
     @property
     def worker(self) -> RetryingPool:
-        """What compiles, runs and times networks, in a process of its own."""
+        """Worker processes that compile, run and time networks."""
         ...
 
     def plan(self, op: OpSpec) -> str:
-        """Return how an operator is compiled."""
+        """Return the plan of an operator."""
         ...
 
 
 @dataclass(frozen=True)
 class CostContext:
-    """What a cost model says the costs of."""
+    """What cost models are made from."""
 
     target: Target
-    lower: Callable[[Genotype], Graph]  #: as families lower
-    fused_graph: Callable[[Genotype], Graph]  #: as the target runs it: fused, in its dtype
-    exported_graph: Callable[[Genotype], Graph]  #: likewise; refuses what cannot be written
-    spaces: tuple[str, ...]  #: names of what is searched
-    bench: TimingBench | None = None  #: of targets that are measured
-    command: str = ""  #: that measures what a latency table lacks
+    lower: Callable[[Genotype], Graph]  #: not fused
+    fused_graph: Callable[[Genotype], Graph]  #: as executed: fused, in the target's dtype
+    #: as ``fused_graph``; refuses graphs that cannot be written
+    exported_graph: Callable[[Genotype], Graph]
+    spaces: tuple[str, ...]  #: names of search spaces
+    bench: TimingBench | None = None  #: the device, if latencies are measured
+    command: str = ""  #: command that measures missing operators
 
 
 CostModels = Mapping[str, Callable[[CostContext], CostModel]]
@@ -73,86 +74,86 @@ CostModels = Mapping[str, Callable[[CostContext], CostModel]]
 
 @dataclass(frozen=True)
 class RemeasuredCost:
-    """What files cost that were made earlier."""
+    """Cost of existing files."""
 
     cost: Cost
-    #: What the compiler makes of the same again, by suffix; empty where nothing is compiled.
-    made: Mapping[str, bytes]
+    #: Files of compiling the same network again, by suffix; empty if nothing is compiled.
+    recompiled: Mapping[str, bytes]
 
 
 class Artefacts(Protocol):
-    """Makes the files of networks for one target, and judges them."""
+    """Writes the files of networks for one target, and evaluates them."""
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
         """Return the files of a network by suffix."""
         ...
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of an export that are the target's alone, by suffix."""
+        """Return the target-specific files of an export, by suffix."""
         ...
 
     def evaluate(
-        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+        self, files: Files, graph: Graph, batches: Iterable[Floats]
     ) -> tuple[Floats, Cost]:
-        """Return the outputs for all images and the cost, both from the files.
+        """Return the outputs for all images and the cost, from the files alone.
 
         Shapes:
-            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_outputs)``.
+            At least one batch ``(N, C, R, R)``; outputs ``(sum of N, n_outputs)``.
         """
         ...
 
-    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost from the files alone; images are what is read while it is measured."""
+    def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
+        """Return the cost from the files alone; ``images`` are the input of measurements."""
         ...
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        """Return the latencies of two networks, timed alternately; none where nothing is."""
+        """Return interleaved latencies of two networks; ``None`` if nothing is measured."""
         ...
 
 
 class Backend(Protocol):
-    """How networks get onto the device of one target: estimate, compile, run."""
+    """Estimation, compilation and execution of networks for one target."""
 
     @property
     def cost_models(self) -> CostModels:
-        """The cost models by the names that the description gives, in that order."""
+        """Cost models by name, in the order of the description."""
         ...
 
-    def check(self, lowered: Graph) -> None:
-        """Refuse a network, as its family lowers it, that cannot be written for the target.
+    def check(self, graph: Graph) -> None:
+        """Refuse a network, not fused, that cannot be written for the target.
 
         Raises:
             CompileError: it names the operator.
         """
         ...
 
-    def estimate(self, lowered: Graph) -> Cost | None:
-        """Return what a network, as its family lowers it, costs, by layers.
+    def estimate(self, graph: Graph) -> Cost | None:
+        """Return the estimated cost of a network, not fused, by layer.
 
-        ``None`` where the target is measured instead.
+        ``None`` if the target is measured instead.
         """
         ...
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return an int8 network in the runtime that stands for the target here."""
+        """Return a session of an int8 network in the runtime that represents the target here."""
         ...
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> Artefacts:
-        """Return what makes and judges files; targets that are measured have a bench.
+        """Return the writer and evaluator of files.
 
         Args:
-            bench: The device.
-            cost: Name of the cost model that was searched with: what is verified where nothing
-                compiles or runs for the target.
+            bench: The device, if the target is measured.
+            cost: Name of the search's cost model, which evaluates if nothing is measured or
+                compiled.
         """
         ...
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return why an artefact of the target does not run from here; empty if it does."""
+        """Return why an artefact cannot run from this machine; empty if it can."""
         ...
 
     def user_file(self) -> Path | None:
-        """Return a file of the user's own that the target's settings name, if they do."""
+        """Return the user's file that the target's settings name, if any."""
         ...
 
 
@@ -160,57 +161,55 @@ def backend_of(target: Target) -> Backend:
     """Return the backend of a target.
 
     Raises:
-        ConfigError: a package that it needs is not installed.
+        ConfigError: a required package is not installed.
     """
     description = backends.get(target.runtime)
-    found: Backend = backends.resolve_reference(description.factory, description)(target)
-    return found
+    backend: Backend = backends.resolve_reference(description.factory, description)(target)
+    return backend
 
 
 def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
-    """Return an artefact of an export as something that runs in this process.
+    """Return a session of an exported artefact in this process.
 
     Args:
-        name: One of ``backends.artefacts()`` that is opened so.
-        contents: Its files by suffix.
+        name: Name of an artefact with ``opens``, see ``backends.artefacts``.
+        contents: Its files, by suffix.
 
     Raises:
-        CompileError: what runs it refuses it.
-        ConfigError: a package is not installed.
+        CompileError: the runtime refuses it.
+        ConfigError: a required package is not installed.
     """
     artefact = backends.artefacts()[name]
-    if why := backends.lacking(artefact.needs):
-        raise ConfigError(f"{name}: {why}")
-    found: Session = pkgutil.resolve_name(artefact.opens)(contents)
-    return found
+    if reason := backends.lacking(artefact.needs):
+        raise ConfigError(f"{name}: {reason}")
+    session: Session = pkgutil.resolve_name(artefact.opens)(contents)
+    return session
 
 
-def roofline(costed: CostContext) -> CostModel:
-    """Return the cost model that every target has which gives a roofline."""
-    return RooflineCostModel(costed.target, costed.exported_graph)
+def roofline(context: CostContext) -> CostModel:
+    """Return the roofline cost model of a target."""
+    return RooflineCostModel(context.target, context.exported_graph)
 
 
-# What can be written as a file for a target; no weights are needed to know it.
-
-_DRAWN = 100  #: networks of a space that are looked at before it is refused
+_N_SAMPLED = 100  #: sampled networks of a space before it is refused
 
 
 def check_space(
     space: SearchSpace, lower: Callable[[Genotype], Graph], target: Target, backend: Backend
 ) -> None:
-    """Refuse a space of which no network can be written for a target.
+    """Refuse a space if none of its sampled networks can be written for the target.
 
     Raises:
-        CompileError: it names the operator of the smallest network.
+        CompileError: it names an operator of the smallest network.
     """
     rng, reasons = random.Random(0), list[str]()
     ends = [space.smallest(), space.largest()]
-    for genotype in [*ends, *(space.sample(rng) for _ in range(_DRAWN))]:
+    for genotype in [*ends, *(space.sample(rng) for _ in range(_N_SAMPLED))]:
         try:
             return backend.check(lower(genotype))
         except CompileError as error:
             reasons.append(str(error))
     raise CompileError(
         f"Target '{target.name}' ({target.runtime}, {target.dtype}) can run no network of space "
-        f"'{space.name}', of {len(reasons)} looked at. {reasons[0]}"
+        f"'{space.name}' ({len(reasons)} sampled). {reasons[0]}"
     )

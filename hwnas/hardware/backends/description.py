@@ -1,126 +1,123 @@
-"""What is known of a backend before anything of it is imported: data, in its ``__init__.py``."""
+"""Descriptions of backends: data that is available without importing the backend."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
 class BackendSettings:
-    """What the section of a backend in target files may say beside its fields, which have defaults.
+    """Base of a backend's target section whose fields all have defaults.
 
-    Every target has such a section: without a file's or a command's word, that of the defaults.
+    Every target has this section; if neither its file nor the command line sets it, the defaults
+    apply.
     """
 
     @property
     def variant(self) -> str:
-        """What of it names latency tables, beside the runtime; empty: nothing."""
+        """Part of latency table names that depends on the section; empty if none does."""
         return ""
 
     @property
-    def silent(self) -> bool:
-        """Whether it says no more than its defaults."""
+    def is_default(self) -> bool:
+        """Whether all settings have their defaults."""
         return False
 
     @property
-    def words(self) -> Mapping[str, str]:
-        """What stands in runners of exports for words in capitals."""
+    def substitutions(self) -> Mapping[str, str]:
+        """Replacements for words in capitals in the runner scripts of exports."""
         return {}
 
 
 @dataclass(frozen=True)
 class ArtefactType:
-    """A file of an export, with those that belong to it, and what runs it."""
+    """An artefact type of exports: its files, and the runtime that runs it."""
 
-    name: str  #: of its first file
-    runtime: str  #: what runs it, in a word
-    dtype: str  #: in which it computes
-    files: Mapping[str, str]  #: names by the suffix that they have beside a genotype's id
-    about: Mapping[str, str]  #: what each file is, in words for people
-    #: ``module:function`` that makes a ``Session`` of its contents by suffix, in this process;
-    #: empty: it runs in a worker of its target alone
+    name: str  #: name of the first file
+    runtime: str  #: name of the runtime
+    dtype: str  #: dtype of its arithmetic
+    files: Mapping[str, str]  #: file names, by the suffix that follows a genotype's id
+    about: Mapping[str, str]  #: description of each file
+    #: ``module:function`` that returns a ``Session`` from the contents by suffix, in this process;
+    #: empty: only a worker of the target runs it
     opens: str = ""
-    needs: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: distributions by the module that they bring
-    command: str = ""  #: that runs it on a file of images
+    needs: Mapping[str, str] = field(default_factory=dict)  #: distributions by module
+    command: str = ""  #: command line that runs it on a file of images
     unavailable_reason: str = ""  #: why it never runs on this machine; empty if it does
-    one_batch: bool = False  #: whether it was compiled for one number of images an inference
+    one_batch: bool = False  #: whether it was compiled for one batch size
 
 
 @dataclass(frozen=True)
 class RunnerScript:
-    """A script of an export, which needs one runtime and numpy."""
+    """A script in exports that needs only one runtime and numpy."""
 
     name: str
-    artefacts: Sequence[str]  #: that it runs, the default first; without one it is left out
-    distribution: str  #: that it needs
+    #: artefacts it can run, the default first; it is left out if none is exported
+    artefacts: Sequence[str]
+    distribution: str  #: required distribution
     imports: str
-    #: From ``x``, float32 ``(N, H, W, C)``, to ``outputs``, ``(N, n_outputs)``. ``DEFAULT`` stands
-    #: for the default artefact, where an argument chooses; ``Settings.words`` for others.
+    #: Code from ``x``, float32 ``(N, H, W, C)``, to ``outputs``, ``(N, n_outputs)``. ``DEFAULT`` is
+    #: replaced by the default artefact, other words by ``BackendSettings.substitutions``.
     code: str
 
     @property
     def about(self) -> str:
-        """What it is, in words for people."""
+        """Description for the list of files."""
         return f"runner, needs {self.distribution} and numpy"
 
 
 @dataclass(frozen=True)
 class BackendDescription:
-    """What a backend is; entry points of the group ``hwnas.backends`` lead to one.
+    """Description of a backend; entry points of the group ``hwnas.backends`` refer to one.
 
     ``module:name`` strings are imported only when the backend is used.
     """
 
     name: str
-    about: str  #: a line for the help
-    factory: str  #: ``module:name`` of what makes a ``Backend`` of a target
-    #: In which dtypes it runs networks, the default first; with the artefact of an export that the
-    #: figures of a target are of.
+    about: str  #: one line for the help
+    factory: str  #: ``module:name`` of a function from ``Target`` to ``Backend``
+    #: Dtypes, the default first, each with the artefact that results are measured on.
     dtypes: Mapping[str, str]
-    costs: Sequence[str]  #: names of its cost models, the default first
-    #: ``module:name`` of what makes an ``Engine`` of a target and a ``Remote``, where latencies are
-    #: measured; empty where they are estimated
+    costs: Sequence[str]  #: names of cost models, the default first
+    #: ``module:name`` of a function from ``Target`` and ``Remote`` to ``Engine``, if latencies are
+    #: measured; empty if they are estimated
     engine: str = ""
-    default: bool = False  #: whether targets mean it that name none
-    remote: bool = False  #: whether its engine reaches devices that are not this machine
-    is_offline: bool = False  #: whether its devices are out of reach, and measured by kits
-    settings: type | None = None  #: dataclass of the section that targets have for it
-    #: Whether there were runs before its section: their digests know nothing of it.
+    default: bool = False  #: whether it is the default of ``target.runtime``
+    remote: bool = False  #: whether its engine supports remote devices
+    is_offline: bool = False  #: whether its devices are not connected, and measured with kits
+    settings: type | None = None  #: dataclass of its section in targets
+    #: True if its section was added after the first release; digests leave the section out while it
+    #: has its defaults, so that old runs can be resumed.
     added_after_release: bool = False
-    exits: bool = False  #: whether networks with exits run as segments, one after the other
-    fuses_add: bool = False  #: whether a sum in int8 is part of what computes one of its terms
-    packs_weights: bool = False  #: whether weights of fewer bits cost less, as stored in int8
-    #: Dtypes that each network of a target may choose; empty: all run in the target's.
+    exits: bool = False  #: whether networks with early exits run as segments
+    #: whether an int8 add is fused into the operator that produces an input
+    fuses_add: bool = False
+    packs_weights: bool = False  #: whether int8 weights of fewer bits cost less
+    #: Dtypes that each network may choose; empty: all run in the target's dtype.
     precisions: Sequence[str] = ()
-    #: How each network may run as it chooses: its ``batch``, its ``threads``.
+    #: Run options that each network may choose: ``batch``, ``threads``.
     runs: Sequence[str] = ()
-    batched: bool = True  #: whether an inference may read several images
-    required: Sequence[str] = ()  #: facts that its targets must have
-    needs: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: distributions by the module that they bring
-    extra: str = ""  #: of hwnas that brings those; empty: they come with it
-    #: ``module:function`` that says of a target which devices it runs on beside the machine's CPU
+    batched: bool = True  #: whether an inference may have several images
+    required: Sequence[str] = ()  #: fields that its targets must set
+    needs: Mapping[str, str] = field(default_factory=dict)  #: distributions by module
+    extra: str = ""  #: extra of hwnas that installs them; empty: they are always installed
+    #: ``module:function`` from ``Target`` to a description of its accelerators
     devices: str = ""
-    #: Distributions whose versions decide figures.
+    #: Distributions whose versions affect results.
     fingerprint_packages: Sequence[str] = ()
-    #: Modules whose code decides what the plans of latency tables mean, by dtype.
+    #: Modules whose code defines the meaning of plans in latency tables, by dtype.
     schedules: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    artefacts: Sequence[ArtefactType] = ()  #: that exports may hold
+    artefacts: Sequence[ArtefactType] = ()  #: artefacts that exports may contain
     runners: Sequence[RunnerScript] = ()
-    columns: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: of tables of candidates, by the suffix of what they name
-    start_hint: str = ""  #: what to look at where its process dies when it starts
-    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: of the help, by verb
+    columns: Mapping[str, str] = field(default_factory=dict)  #: columns of candidates, by suffix
+    start_hint: str = ""  #: advice if its worker process dies at the start
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: for the help, by verb
 
     @property
     def measured(self) -> bool:
-        """Whether latencies are measured on a device, not estimated."""
+        """Whether latencies are measured, not estimated."""
         return bool(self.engine)
 
     @property
     def install(self) -> str:
-        """The command that installs what it needs."""
+        """The command that installs its packages."""
         found = f"'hwnas[{self.extra}]'" if self.extra else " ".join(self.needs.values())
         return f"pip install {found}"

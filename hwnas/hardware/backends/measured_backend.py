@@ -1,4 +1,4 @@
-"""What backends share whose latencies are measured: cost models, and files judged on the device."""
+"""Shared code of backends whose latencies are measured: cost models, files, operator timing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,91 +19,63 @@ from hwnas.hardware.backends.base import (
     roofline,
 )
 from hwnas.hardware.costs.cost_model import Cost, CostModel
-from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph, host_cost
-from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, Session
+from hwnas.hardware.costs.measured_cost import fused_graph, host_cost
+from hwnas.hardware.runtimes.interfaces import DeviceEvaluation
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
-from hwnas.models.int8.quantised_network import QuantisedNetwork
 from hwnas.tasks.metrics import builtin
 
-#: Writes the files of a network by suffix: on a target, with what compiles for it.
+#: Returns the files of a network by suffix, for a target with its device.
 Write = Callable[[TrainedNetwork, Target, TimingBench], Mapping[str, bytes]]
 
-_PIECE = 256  #: images that are sent at once: each call of a worker has a limit of its own
-
-
-def check_int8(lowered: Graph, target: Target) -> None:
-    """Refuse a network that cannot be written in int8, where the target computes it so.
-
-    Raises:
-        CompileError: it names the operator.
-    """
-    if dtype_of(lowered, target) == "int8":
-        from hwnas.models.onnx import writer
-
-        writer.check_int8(lowered)
-
-
-def nowhere_else(target: Target, artefact: str, remote: Remote) -> str:
-    """Return that every artefact runs on this machine."""
-    return ""
-
-
-def nothing_more(
-    network: TrainedNetwork, target: Target, bench: TimingBench
-) -> Mapping[str, bytes]:
-    """Return no files: what every export holds is enough."""
-    return {}
+_MAX_IMAGES = 256  #: images per call of a worker, which has a time limit
 
 
 @final
 @dataclass(frozen=True)
 class MeasuredBackend:
-    """A backend of engines; what differs between them are the files that they run."""
+    """A backend with an engine, given the functions that write its files."""
 
     target: Target
     write: Write  #: files that are verified
-    delivered: Write = nothing_more  #: files of an export that are the target's alone
-    written: Callable[[Graph, Target], None] = check_int8  #: refuses what cannot be written
-    unavailable: Callable[[Target, str, Remote], str] = (
-        nowhere_else  #: as ``Backend.unavailable_reason``
-    )
+    delivered: Write | None = None  #: target-specific files of an export; none by default
+    #: see ``Backend.unavailable_reason``; by default every artefact runs on this machine
+    unavailable: Callable[[Target, str, Remote], str] | None = None
+
+    int8_session = staticmethod(onnx_files.int8_session)
 
     @property
     def cost_models(self) -> CostModels:
-        """A latency table, measurement of each network, and the model of all targets."""
+        """Latency table, measurement of each network, and roofline."""
         return {"table": _table, "measured": _measured, "roofline": roofline}
 
-    def check(self, lowered: Graph) -> None:
-        """Refuse a network that cannot be written for the target."""
-        self.written(lowered, self.target)
+    def check(self, graph: Graph) -> None:
+        """Refuse a network that cannot be written in int8, if the target computes it in int8."""
+        onnx_files.check_int8(graph, self.target)
 
-    def estimate(self, lowered: Graph) -> Cost | None:
-        """Return nothing: the target is measured."""
+    def estimate(self, graph: Graph) -> Cost | None:
+        """Return ``None``: the target is measured."""
         return None
 
-    def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return an int8 network as this machine runs its ONNX file."""
-        return onnx_files.int8_session(network)
-
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "MeasuredArtefacts":
-        """Return what makes files and judges them on the device."""
+        """Return the writer of files, which are evaluated on the device."""
         assert bench is not None
         return MeasuredArtefacts(self, bench)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return why an artefact of the target does not run from here; empty if it does."""
-        return self.unavailable(self.target, artefact, remote)
+        """Return why an artefact cannot run from this machine; empty if it can."""
+        check = self.unavailable
+        return "" if check is None else check(self.target, artefact, remote)
 
     def user_file(self) -> Path | None:
-        """Return nothing: there is none."""
+        """Return ``None``: the user has no files."""
         return None
 
 
 @final
 class MeasuredArtefacts:
-    """Files that are loaded from disk, run on the device and timed whole."""
+    """Files that are loaded, run on the device and timed."""
 
     def __init__(self, backend: MeasuredBackend, bench: TimingBench):
         self._backend, self._target, self._bench = backend, backend.target, bench
@@ -113,67 +85,66 @@ class MeasuredArtefacts:
         return self._backend.write(network, self._target, self._bench)
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of an export that are the target's alone, by suffix."""
-        return self._backend.delivered(network, self._target, self._bench)
+        """Return the target-specific files of an export, by suffix."""
+        write = self._backend.delivered
+        return {} if write is None else write(network, self._target, self._bench)
 
     def evaluate(
-        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+        self, files: Files, graph: Graph, batches: Iterable[Floats]
     ) -> tuple[Floats, Cost]:
-        """Run the files over the images on the device, and time them."""
-        left = _pieces(batches, fused_graph(lowered, self._target)[0].op.batch)
-        judged = self._bench.worker.evaluate(files, next(left))
-        others = [self._bench.worker.run(files, images) for images in left]
-        return np.concatenate([judged.outputs, *others]), self._cost(judged, lowered)
+        """Run the files on all images on the device, and time them."""
+        chunks = _chunks(batches, fused_graph(graph, self._target)[0].op.batch)
+        evaluation = self._bench.worker.evaluate(files, next(chunks))
+        others = [self._bench.worker.run(files, images) for images in chunks]
+        return np.concatenate([evaluation.outputs, *others]), self._cost(evaluation, graph)
 
-    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
+    def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
         """Return the cost of files, timed on the device."""
-        return RemeasuredCost(self._cost(self._bench.worker.evaluate(files, images), lowered), {})
+        return RemeasuredCost(self._cost(self._bench.worker.evaluate(files, images), graph), {})
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
-        """Return the latencies of two networks, timed alternately on the device."""
+        """Return interleaved latencies of two networks on the device."""
         return self._bench.worker.interleaved(files, other)
 
-    def _cost(self, judged: DeviceEvaluation, lowered: Graph) -> Cost:
-        fused, timing = fused_graph(lowered, self._target), judged.timing
-        cost = host_cost(fused, self._target, timing.figure, judged.energy)
-        tail = {} if judged.p99 is None else {builtin.LATENCY_P99.name: judged.p99}
+    def _cost(self, evaluation: DeviceEvaluation, graph: Graph) -> Cost:
+        fused, timing = fused_graph(graph, self._target), evaluation.timing
+        cost = host_cost(fused, self._target, timing.figure, evaluation.energy)
+        tail = {} if evaluation.p99 is None else {builtin.LATENCY_P99.name: evaluation.p99}
         details = {**cost.details, "drifted": float(timing.drifted)}
         return Cost({**cost.figures, **tail}, details)
 
 
-def _pieces(batches: Iterable[Floats], batch: int) -> Iterator[Floats]:
-    """Yield the images in pieces of whole inferences, which the slowest network answers in time."""
-    size = max(1, _PIECE // batch) * batch
+def _chunks(batches: Iterable[Floats], batch: int) -> Iterator[Floats]:
+    """Yield chunks of whole batches that fit into the time limit of a call."""
+    size = max(1, _MAX_IMAGES // batch) * batch
     for images in batches:
         for start in range(0, max(1, len(images)), size):
             yield images[start : start + size]
 
 
-def _table(costed: CostContext) -> CostModel:
-    from hwnas.hardware.costs.table_cost import (
-        TableCostModel,
-    )  # by scipy, which files on devices do without
+def _table(context: CostContext) -> CostModel:
+    from hwnas.hardware.costs.table_cost import TableCostModel  # imports scipy
 
-    assert costed.bench is not None
-    table = costed.bench.table
-    return TableCostModel(table, costed.target, costed.fused_graph, costed.spaces, costed.command)
+    bench, graph = context.bench, context.fused_graph
+    assert bench is not None
+    return TableCostModel(bench.table, context.target, graph, context.spaces, context.command)
 
 
-def _measured(costed: CostContext) -> CostModel:
+def _measured(context: CostContext) -> CostModel:
     from hwnas.hardware.costs.measured_cost import MeasuredCostModel
 
-    bench = costed.bench
+    bench = context.bench
     assert bench is not None
-    return MeasuredCostModel(bench.worker, costed.target, costed.exported_graph, bench.plan)
+    return MeasuredCostModel(bench.worker, context.target, context.exported_graph, bench.plan)
 
 
-# Operators timed by what they add to a network, for runtimes that do not tell single ones.
+# Timing of operators by the difference of two networks, for runtimes that cannot time single ones.
 
-_FLOOR_MS = 1e-5  # of an operator that takes less than starting an inference varies
+_MIN_MS = 1e-5  # minimum latency of an operator; the start of an inference varies by more
 
 
-def alone(op: OpSpec) -> Graph:
-    """Return an operator that reads the image, last, and what computes its second input, if any."""
+def isolated_operator(op: OpSpec) -> Graph:
+    """Return a graph that ends with an operator, and computes its second input, if any."""
     before: list[Node] = []
     inputs = [INPUT]
     if op.base == "mul":
@@ -187,27 +158,27 @@ def alone(op: OpSpec) -> Graph:
     return Graph.of((*before, Node("operator", op, tuple(inputs))))
 
 
-def nothing(batch: int = 1) -> Graph:
-    """Return a network whose latency is what starting an inference takes."""
+def empty_network(batch: int = 1) -> Graph:
+    """Return a network whose latency is the start of an inference."""
     op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32", batch=batch)
     return Graph.of((Node("add", op, (INPUT, INPUT)),))
 
 
-def with_and_without(op: OpSpec) -> tuple[Graph, Graph]:
-    """Return a network with an operator, and the same without it.
+def with_and_without_operator(op: OpSpec) -> tuple[Graph, Graph]:
+    """Return a network with an operator, and the same network without it.
 
-    Both read the same image and give few numbers: copies to a device that has memory of its own
-    count for neither, but for those of operators that average the image, or multiply all of it.
+    Both read the same image and return few numbers, so that copies to and from a device cancel out,
+    except for operators that average the image or multiply all of it.
     """
-    whole = tuple(alone(op))
+    whole = tuple(isolated_operator(op))
     before = whole[:-1]
     if not before and op.out_shape[1:] == (1, 1):
-        return Graph.of(whole), nothing(op.batch)
+        return Graph.of(whole), empty_network(op.batch)
     return _averaged(whole, op), _averaged(before, op)
 
 
 def _averaged(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
-    """Return nodes with a mean over what the last of them gives, or over the image."""
+    """Return a graph with a mean over the last node's output, or over the image."""
     last, shape = (nodes[-1].name, nodes[-1].op.out_shape) if nodes else (INPUT, op.in_shape)
     if nodes and shape[1:] == (1, 1):
         return Graph.of(nodes)
@@ -215,11 +186,11 @@ def _averaged(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
     return Graph.of((*nodes, Node("reader", mean, (last,))))
 
 
-def less(whole: Timing, without: Timing) -> Timing:
-    """Return what one timing is longer than another, with an interval that holds both of theirs."""
+def subtract_timing(whole: Timing, without: Timing) -> Timing:
+    """Return the difference of two timings; its interval covers both intervals."""
     return replace(
         whole,
-        median_ms=max(_FLOOR_MS, whole.median_ms - without.median_ms),
-        low_ms=max(_FLOOR_MS, whole.low_ms - without.high_ms),
-        high_ms=max(_FLOOR_MS, whole.high_ms - without.low_ms),
+        median_ms=max(_MIN_MS, whole.median_ms - without.median_ms),
+        low_ms=max(_MIN_MS, whole.low_ms - without.high_ms),
+        high_ms=max(_MIN_MS, whole.high_ms - without.low_ms),
     )

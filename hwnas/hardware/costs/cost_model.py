@@ -70,14 +70,14 @@ _CYCLES = "cycles"
 _OF_WHOLE = builtin.NAME  # follows from the latency of all
 
 
-def cost_by_segment(lowered: Graph, cost: Callable[[Graph], Cost]) -> Cost:
+def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:
     """Return what a network costs, segment by segment if it has exits.
 
     Args:
-        lowered: Its operators.
+        graph: Its operators.
         cost: Of a network without exits, or of a segment.
     """
-    return sequential_cost([cost(segment) for segment in cut(lowered)])
+    return sequential_cost([cost(segment) for segment in cut(graph)])
 
 
 def sequential_cost(costs: Sequence[Cost]) -> Cost:
@@ -87,7 +87,7 @@ def sequential_cost(costs: Sequence[Cost]) -> Cost:
     shared = [name for name in costs[0].figures if all(name in cost.figures for cost in costs)]
     names = [name for name in shared if name != _OF_WHOLE]
     return Cost(
-        {name: together(name, [cost.figures[name] for cost in costs]) for name in names},
+        {name: combine_quantities(name, [cost.figures[name] for cost in costs]) for name in names},
         _details(costs),
         tuple(layer for cost in costs for layer in cost.layers),
         next((cost.reason for cost in costs if cost.reason), ""),
@@ -95,7 +95,7 @@ def sequential_cost(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def together(name: str, figures: Sequence[Quantity]) -> Quantity:
+def combine_quantities(name: str, figures: Sequence[Quantity]) -> Quantity:
     """Return a cost of segments that all run, by the costs of each."""
     sources = {figure.source for figure in figures}
     combine = max if name in _AT_ONE_TIME else sum

@@ -13,7 +13,7 @@ RATIOS = (RATIO, f"{RATIO}_low", f"{RATIO}_high")  #: with its 95 % interval
 LATENCY = "float32_latency_ms"  #: column: of the same network in float32
 
 
-def columns(found: InterleavedTimings) -> dict[str, float]:
+def ratio_columns(found: InterleavedTimings) -> dict[str, float]:
     """Return what was found of a network in int8, timed in turns with the same in float32."""
     other, ratio = found.second, found.ratio
     return {
@@ -31,7 +31,7 @@ def int8_is_slower(found: Mapping[str, float]) -> bool:
     return found.get(RATIOS[-1], 0.0) >= 1.0
 
 
-def words(found: Mapping[str, float]) -> str:
+def describe_ratio(found: Mapping[str, float]) -> str:
     """Return how long a network takes in int8, by its ``columns``."""
     ratio, low, high = (found[name] for name in RATIOS)
     return f"{ratio:.2f} times ({low:.2f} to {high:.2f}) as long as in float32, timed in turns"
@@ -74,8 +74,10 @@ class FasterThanFloat:
     ) -> tuple[Mapping[str, float], str]:
         """Return what is known of the network in float32, and why that is to be preferred."""
         if self._interleaved is not None:
-            found = columns(self._interleaved(genotype, other))
-            return found, f"In int8 it takes {words(found)}." if int8_is_slower(found) else ""
+            found = ratio_columns(self._interleaved(genotype, other))
+            return found, f"In int8 it takes {describe_ratio(found)}." if int8_is_slower(
+                found
+            ) else ""
         here, there = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
         told = (
             f"In int8 it takes {here.value:.4g} ms, in float32 {there.value:.4g} ({here.source})."

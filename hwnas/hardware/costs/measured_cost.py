@@ -18,7 +18,7 @@ from hwnas.tasks.metrics import builtin
 
 
 def host_cost(
-    lowered: Graph, target: Target, latency: Quantity, measured: MeasuredEnergy | None = None
+    graph: Graph, target: Target, latency: Quantity, measured: MeasuredEnergy | None = None
 ) -> Cost:
     """Return the cost of a fused network from its latency, and its energy if that was measured.
 
@@ -27,40 +27,40 @@ def host_cost(
     from shapes.
     """
     assert target.power is not None
-    energy, details = target.power.energy(latency, lowered.threads or target.threads)
+    energy, details = target.power.energy(latency, graph.threads or target.threads)
     if measured is not None:
         energy = measured.figure
         details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}
     figures = {
         "latency_ms": latency,
         "energy_mj": energy,
-        "sram_kib": Quantity(peak_activation_bytes(lowered) / 1024, "modelled"),
-        "flash_kib": Quantity(weight_bytes(lowered) / 1024, "modelled"),
-        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
-        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
-        **builtin.of_batch(latency, lowered.batch),
+        "sram_kib": Quantity(peak_activation_bytes(graph) / 1024, "modelled"),
+        "flash_kib": Quantity(weight_bytes(graph) / 1024, "modelled"),
+        "macs_m": Quantity(n_macs(graph) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(graph) / 1e6, "modelled"),
+        **builtin.of_batch(latency, graph.batch),
     }
     return Cost(figures, details)
 
 
-def dtype_of(lowered: Graph, target: Target) -> str:
+def dtype_of(graph: Graph, target: Target) -> str:
     """Return in which dtype a target runs a network: in the network's own, if it has one."""
-    return lowered.dtype or target.dtype
+    return graph.dtype or target.dtype
 
 
-def fused_graph(lowered: Graph, target: Target) -> Graph:
+def fused_graph(graph: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in dtype, batch size, threads."""
-    dtype, batch = dtype_of(lowered, target), lowered.batch or target.batch
+    dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
-        found = fuse(lowered, dtype, batch)
+        found = fuse(graph, dtype, batch)
     else:
         nodes = (  # sums have a scale of their own: they are not fused
-            replace(n, op=replace(n.op, dtype=_of_node(n), batch=batch)) for n in lowered
+            replace(n, op=replace(n.op, dtype=_of_node(n), batch=batch)) for n in graph
         )
-        found = replace(lowered, nodes=tuple(nodes))
-    if not lowered.threads:
+        found = replace(graph, nodes=tuple(nodes))
+    if not graph.threads:
         return found
-    on = (replace(n, op=replace(n.op, threads=lowered.threads)) for n in found)
+    on = (replace(n, op=replace(n.op, threads=graph.threads)) for n in found)
     return replace(found, nodes=tuple(on))
 
 
@@ -95,10 +95,10 @@ class MeasuredCostModel:
         """
         return cost_by_segment(self._lower(genotype), self._timed)
 
-    def _timed(self, lowered: Graph) -> Cost:
-        plans = {node.op: self._plan(node.op) for node in lowered}
-        timing = self._worker.time_network(lowered, plans)
-        cost = host_cost(lowered, self._target, timing.figure)
+    def _timed(self, graph: Graph) -> Cost:
+        plans = {node.op: self._plan(node.op) for node in graph}
+        timing = self._worker.time_network(graph, plans)
+        cost = host_cost(graph, self._target, timing.figure)
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
     def interleaved(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:

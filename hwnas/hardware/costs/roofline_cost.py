@@ -167,19 +167,19 @@ class RooflineCostModel:
         )
 
 
-def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
-    """Return the cost of a lowered network on a target.
+def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
+    """Return the cost of a graph network on a target.
 
     Raises:
         ConfigError: the target has neither energies nor powers, or no rate of the dtype.
     """
-    peak, weights = peak_activation_bytes(lowered), weight_bytes(lowered)
+    peak, weights = peak_activation_bytes(graph), weight_bytes(graph)
     stay = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
-    bounds = [operator_bound(node.op, roofline, not stay, node.packed_bits) for node in lowered]
+    bounds = [operator_bound(node.op, roofline, not stay, node.packed_bits) for node in graph]
     latency = Quantity(sum(bound.latency_ms for bound in bounds), "modelled")
-    traffic = [traffic_bytes(node.op, roofline, not stay, node.packed_bits) for node in lowered]
+    traffic = [traffic_bytes(node.op, roofline, not stay, node.packed_bits) for node in graph]
     on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
-    energy, components = _energy(lowered, target, latency, (on_chip, off_chip))
+    energy, components = _energy(graph, target, latency, (on_chip, off_chip))
     details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}
     for bound in bounds:
         details[f"{bound.limit}_bound_ms"] += bound.latency_ms
@@ -188,18 +188,18 @@ def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
         "energy_mj": energy,
         "sram_kib": Quantity(peak / 1024, "modelled"),
         "flash_kib": Quantity(weights / 1024, "modelled"),
-        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
-        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
-        **builtin.of_batch(latency, lowered.batch),
+        "macs_m": Quantity(n_macs(graph) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(graph) / 1e6, "modelled"),
+        **builtin.of_batch(latency, graph.batch),
     }
-    return Cost(figures, {**components, **details}, _layers(lowered, bounds, target))
+    return Cost(figures, {**components, **details}, _layers(graph, bounds, target))
 
 
 def _energy(
-    lowered: Graph, target: Target, latency: Quantity, traffic: tuple[int, int]
+    graph: Graph, target: Target, latency: Quantity, traffic: tuple[int, int]
 ) -> tuple[Quantity, Mapping[str, float]]:
     if target.energy is not None:
-        return target.energy.energy(n_macs_of_batch(lowered), *traffic)
+        return target.energy.energy(n_macs_of_batch(graph), *traffic)
     if target.power is not None:
         return target.power.energy(latency, target.threads)
     raise ConfigError(
@@ -208,7 +208,7 @@ def _energy(
     )
 
 
-def _layers(lowered: Graph, bounds: list[OperatorTime], target: Target) -> tuple[LayerCost, ...]:
+def _layers(graph: Graph, bounds: list[OperatorTime], target: Target) -> tuple[LayerCost, ...]:
     return tuple(
         LayerCost(
             name=node.name,
@@ -219,5 +219,5 @@ def _layers(lowered: Graph, bounds: list[OperatorTime], target: Target) -> tuple
             latency_ms=bound.latency_ms,
             bound=bound.limit,
         )
-        for node, bound in zip(lowered, bounds, strict=True)
+        for node, bound in zip(graph, bounds, strict=True)
     )

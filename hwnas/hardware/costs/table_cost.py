@@ -19,7 +19,7 @@ from hwnas.core.errors import TableError
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
 from hwnas.hardware.costs.measured_cost import host_cost
-from hwnas.hardware.latency_tables.latency_table import LatencyTable, incomplete
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, missing_operators_error
 from hwnas.hardware.memory import parameter_bytes
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph, OpSpec
@@ -87,12 +87,12 @@ class Calibration:
         return asdict(self)
 
 
-def features(lowered: Graph, latencies_ms: Mapping[OpSpec, float]) -> LatencyFeatures:
+def latency_features(graph: Graph, latencies_ms: Mapping[OpSpec, float]) -> LatencyFeatures:
     """Return the features of a fused network."""
     return LatencyFeatures(
-        sum(latencies_ms[node.op] for node in lowered),
-        len(lowered),
-        sum(parameter_bytes(node.op) for node in lowered) / 1024,
+        sum(latencies_ms[node.op] for node in graph),
+        len(graph),
+        sum(parameter_bytes(node.op) for node in graph) / 1024,
     )
 
 
@@ -191,15 +191,15 @@ class TableCostModel:
             lambda each: host_cost(each, self._target, self.latency(each, genotype.space)),
         )
 
-    def latency(self, lowered: Graph, space: str) -> Quantity:
+    def latency(self, graph: Graph, space: str) -> Quantity:
         """Return the latency of a fused network of a space in ms, with its interval."""
-        missing = [node.op for node in lowered if node.op not in self._latencies]
+        missing = [node.op for node in graph if node.op not in self._latencies]
         if missing and self._timed:  # operators so rare that drawn networks had none of them
             told = self._told.foretold(missing)
             self._latencies |= {op: ms for op, (ms, _, _) in told.items()}
         elif missing:
-            raise incomplete(list(dict.fromkeys(missing)), self._target, self._command)
-        known = features(lowered, self._latencies)
+            raise missing_operators_error(list(dict.fromkeys(missing)), self._target, self._command)
+        known = latency_features(graph, self._latencies)
         value, low, high = self._calibrations[space].predict(known)
         return Quantity(value, "table", low, high)
 

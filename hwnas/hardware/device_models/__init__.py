@@ -1,1 +1,1 @@
-"""Latency models of devices that are not connected, fitted to a few measured networks."""
+"""Latency models of devices that are not connected, fitted to few measured networks."""

@@ -18,13 +18,19 @@ from hwnas.core.schema import Count, NumberBounds, Positive, Size
 from hwnas.core.typed_files import read_json
 from hwnas.hardware.device_models import predictor
 from hwnas.hardware.device_models.features import FeatureEncoder, NetworkFeatures
-from hwnas.hardware.device_models.fitted_roofline import CLASSES, Floats, OperatorWork, joined, work
+from hwnas.hardware.device_models.fitted_roofline import (
+    CLASSES,
+    Floats,
+    OperatorWork,
+    join_work,
+    operator_work,
+)
 from hwnas.hardware.device_models.predictor import (
-    FEWEST,
+    MIN_NETWORKS,
     DevicePredictor,
     DevicePrior,
     KernelBlocks,
-    mixed,
+    mixed_kernel,
 )
 from hwnas.models.graph import Graph
 
@@ -49,7 +55,7 @@ class MeasuredDevice:
 
     @cached_property
     def _encoder(self) -> FeatureEncoder:
-        return FeatureEncoder(joined(self.reference, self.measured), self.batch)
+        return FeatureEncoder(join_work(self.reference, self.measured), self.batch)
 
     @cached_property
     def features(self) -> NetworkFeatures:
@@ -63,11 +69,11 @@ class MeasuredDevice:
 
     def encoded(self, networks: Sequence[Graph]) -> NetworkFeatures:
         """Return networks, not fused, as the model sees them."""
-        return self._encoder(work(networks))
+        return self._encoder(operator_work(networks))
 
-    def latency(self, lowered: Graph) -> Quantity:
+    def latency(self, graph: Graph) -> Quantity:
         """Return the latency of a network, not fused, in ms with its interval of 95 %."""
-        (value,), (std,) = self.predictor.predict(self.encoded([lowered]))
+        (value,), (std,) = self.predictor.predict(self.encoded([graph]))
         half = self.predictor.reach * std
         return Quantity(
             float(value), "modelled", float(max(value - half, 0.0)), float(value + half)
@@ -136,7 +142,7 @@ class _Saved(TypedDict):
     setting: str
     spaces: list[str]
     batch: Size
-    ms: Annotated[list[Positive], NumberBounds(FEWEST, 1_000_000)]
+    ms: Annotated[list[Positive], NumberBounds(MIN_NETWORKS, 1_000_000)]
     measured: list[_Network]
     reference: Annotated[list[_Network], NumberBounds(1, 1_000_000)]
 
@@ -161,7 +167,9 @@ def load_device_file(path: Path) -> MeasuredDevice:
 # Which networks to measure: greedily, those that leave the least variance where it matters.
 
 
-def most_telling(features: NetworkFeatures, n: int, prior: DevicePrior) -> NDArray[np.intp]:
+def select_first_networks(
+    features: NetworkFeatures, n: int, prior: DevicePrior
+) -> NDArray[np.intp]:
     """Return the indices of networks to measure on an unknown device, the most telling first.
 
     Args:
@@ -170,11 +178,11 @@ def most_telling(features: NetworkFeatures, n: int, prior: DevicePrior) -> NDArr
         prior: What is expected of the device.
     """
     blocks = KernelBlocks.of(features, prior.roofline.mean, prior.roofline.std)
-    kernel = mixed(prior.process, blocks.grams(blocks))
+    kernel = mixed_kernel(prior.process, blocks.grams(blocks))
     return _greedy(kernel, float(np.exp(prior.process[-1])), np.ones(len(features)), n)
 
 
-def next_telling(
+def select_next_networks(
     features: NetworkFeatures, n: int, predictor: DevicePredictor, weights: Floats
 ) -> NDArray[np.intp]:
     """Return the indices of networks to measure next on a device that is known in part.

@@ -77,13 +77,13 @@ class OperatorWork:
         return OperatorWork.of(self.table[rows])
 
 
-def work(networks: Sequence[Graph]) -> OperatorWork:
+def operator_work(networks: Sequence[Graph]) -> OperatorWork:
     """Return what networks compute and move; not fused, as families lower them."""
     rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
     return OperatorWork.of(_padded([np.array(row) for row in rows]))
 
 
-def joined(*works: OperatorWork) -> OperatorWork:
+def join_work(*works: OperatorWork) -> OperatorWork:
     """Return the networks of all."""
     return OperatorWork.of(_padded([row for each in works for row in each.table]))
 

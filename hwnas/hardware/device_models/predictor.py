@@ -80,16 +80,20 @@ class KernelBlocks:
         return found
 
 
-def mixed(theta: Floats, grams: Floats) -> Floats:
+def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
     """Return the kernel; the 1 leaves the device's speed open."""
     kernel: Floats = 1 + np.tensordot(np.exp(theta[:6]), grams, 1)
     return kernel
 
 
-def surprise(theta: Floats, grams: Floats, z: Floats, weights: Floats) -> tuple[float, Floats]:
+def negative_log_likelihood(
+    theta: Floats, grams: Floats, z: Floats, weights: Floats
+) -> tuple[float, Floats]:
     """Return minus the log likelihood of relative latencies, and its slopes by hyperparameters."""
     noise = np.exp(theta[6]) / weights
-    factor = linalg.cho_factor(mixed(theta, grams) + np.diag(noise), lower=True, check_finite=False)
+    factor = linalg.cho_factor(
+        mixed_kernel(theta, grams) + np.diag(noise), lower=True, check_finite=False
+    )
     inverse = linalg.cho_solve(factor, np.eye(len(z)), check_finite=False)
     alpha = inverse @ z
     value = 0.5 * z @ alpha + np.log(np.diag(factor[0])).sum()
@@ -116,7 +120,7 @@ class LatencyPosterior:
     @cached_property
     def _inverse(self) -> Floats:
         noise = np.diag(np.exp(self.theta[6]) / self.weights)
-        kernel = mixed(self.theta, self.blocks.grams(self.blocks)) + noise
+        kernel = mixed_kernel(self.theta, self.blocks.grams(self.blocks)) + noise
         inverse: Floats = linalg.inv(kernel, check_finite=False)
         return inverse
 
@@ -148,13 +152,15 @@ class LatencyPosterior:
 
     def covariance(self, blocks: KernelBlocks) -> Floats:
         """Return the covariance of relative latencies that measurements leave, ``(n, n)``."""
-        cross = mixed(self.theta, blocks.grams(self.blocks))
-        left: Floats = mixed(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
+        cross = mixed_kernel(self.theta, blocks.grams(self.blocks))
+        left: Floats = (
+            mixed_kernel(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
+        )
         return left
 
     def predict(self, blocks: KernelBlocks) -> tuple[Floats, Floats]:
         """Return latencies in ms and their standard deviation, those of a new measurement."""
-        kernel = mixed(self.theta, blocks.grams(self.blocks))
+        kernel = mixed_kernel(self.theta, blocks.grams(self.blocks))
         ratio = np.maximum(1 + kernel @ self._alpha, 0.05)
         known = np.einsum("ij,ij->i", kernel @ self._inverse, kernel)
         variance = np.maximum(blocks.variance(self.theta) - known, 0)
@@ -186,7 +192,7 @@ def _likeliest(
     grams: Floats, z: Floats, weights: Floats, expected: Floats, start: Floats
 ) -> Floats:
     def goal(theta: Floats) -> tuple[float, Floats]:
-        value, slopes = surprise(theta, grams, z, weights)
+        value, slopes = negative_log_likelihood(theta, grams, z, weights)
         off = (theta - expected) / _LOOSE
         return value + 0.5 * float(off @ off), slopes + off / _LOOSE
 
@@ -201,7 +207,7 @@ def _likeliest(
 def _weights(grams: Floats, z: Floats, theta: Floats, weights: Floats) -> Floats:
     """Return what each measurement counts, by how far it is off what the others say."""
     noise = np.diag(np.exp(theta[6]) / weights)
-    inverse = linalg.inv(mixed(theta, grams) + noise, check_finite=False)
+    inverse = linalg.inv(mixed_kernel(theta, grams) + noise, check_finite=False)
     squared = (inverse @ z) ** 2 / np.diag(inverse)
     found: Floats = np.minimum(1, (_NU + 1) / (_NU + squared))
     return found
@@ -210,7 +216,7 @@ def _weights(grams: Floats, z: Floats, theta: Floats, weights: Floats) -> Floats
 # What known devices teach of one that is not known yet.
 
 #: Hyperparameters: variances of contributions, and of the noise; see ``process.HYPERPARAMETERS``.
-FIRST = np.log([0.1, 0.1, 1.0, 0.1, 0.001, 0.001, 0.002])
+EXPECTED_PROCESS = np.log([0.1, 0.1, 1.0, 0.1, 0.001, 0.001, 0.002])
 
 
 @final
@@ -219,12 +225,12 @@ class DevicePrior:
     """What is expected of a device."""
 
     roofline: RooflinePrior = EXPECTED
-    process: Floats = field(default_factory=lambda: FIRST)
+    process: Floats = field(default_factory=lambda: EXPECTED_PROCESS)
 
 
 # The latency of every network on a device, from few measured ones, with intervals.
 
-FEWEST = 3  #: measured networks that anything can be said from
+MIN_NETWORKS = 3  #: measured networks that anything can be said from
 COVERAGE = 0.95  #: of intervals
 
 

@@ -1,1 +1,1 @@
-"""Measurement kits: networks and a script that times them on a device without hwnas."""
+"""Measurement kits: networks and a script for a device that is not connected."""

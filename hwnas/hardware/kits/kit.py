@@ -25,7 +25,7 @@ class KitNetwork:
     """A network of a kit."""
 
     genotype: Genotype
-    lowered: Graph  #: as the target runs it
+    graph: Graph  #: as the target runs it
 
 
 def write_kit(
@@ -69,7 +69,7 @@ def write_kit(
 def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict[str, object]:
     from hwnas.models.onnx import opsets  # and with it onnx
 
-    files, digests = _files(network.lowered, notes), dict[str, str]()
+    files, digests = _files(network.graph, notes), dict[str, str]()
     files[".onnx"], versions = opsets.lowest(files[".onnx"])
     for suffix, content in files.items():
         (kit / "networks" / f"{network.genotype.id}{suffix}").write_bytes(content)
@@ -84,15 +84,15 @@ def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict
     }
 
 
-def _files(lowered: Graph, notes: list[str]) -> dict[str, bytes]:
-    found = {".onnx": onnx_files.random_model(lowered)}
-    if lowered[0].op.dtype != "int8":
+def _files(graph: Graph, notes: list[str]) -> dict[str, bytes]:
+    found = {".onnx": onnx_files.random_model(graph)}
+    if graph[0].op.dtype != "int8":
         notes.append("No TFLite files: these are written in int8 alone (target.dtype=int8).")
-    elif lowered[0].op.batch > 1:
+    elif graph[0].op.batch > 1:
         notes.append("No TFLite files: these read one image at a time (target.batch=1).")
     else:
         try:
-            found[".tflite"] = tflite.write_tflite(random_int8_network(lowered))
+            found[".tflite"] = tflite.write_tflite(random_int8_network(graph))
         except CompileError as error:
             notes.append(f"No TFLite files: {error}")
     return found

@@ -1,1 +1,1 @@
-"""Latency tables: measured operators of a target, and the machine they belong to."""
+"""Latency tables: measured operators and networks of one target."""

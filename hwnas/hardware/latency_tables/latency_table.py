@@ -1,9 +1,9 @@
-"""Latency tables: what was measured on a device, operator by operator, and how.
+"""Latency tables: measurements of operators and networks on one device.
 
-A table is a folder of files that other tools read: ``operators.csv`` (one row a fused operator,
-with the plan by which it was compiled), ``networks.csv`` (whole networks, measured and predicted),
-``calibration.json`` (what turns a sum of operators into a network's latency, and its errors) and
-``provenance.json`` (device, versions, settings, dates, digests of the other files).
+A table is a folder of files that other tools can read: ``operators.csv`` (one row per fused
+operator, with its compilation plan), ``networks.csv`` (whole networks, measured and predicted),
+``calibration.json`` (coefficients that turn a sum of operators into a network's latency, and
+errors) and ``provenance.json`` (device, versions, settings, dates, digests of the other files).
 """
 
 import csv
@@ -25,20 +25,20 @@ from hwnas.hardware.target import Target
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import OpSpec
 
-#: How the plan begins of an operator whose latency comes from another device: it was not timed on
-#: this one. What follows, if anything, is the plan that it has there.
+#: Prefix of the plan of an operator whose latency was transferred from another device's table. The
+#: rest, if any, is its plan there.
 TRANSFERRED = "transferred"
-#: The plan of an operator that was not timed at all: its latency follows from others timed here.
-FORETOLD = "foretold"
+#: Plan of an operator that was not timed: its latency is predicted from others timed here.
+PREDICTED = "foretold"
 
-FORMAT = 1  #: of tables that are written; earlier ones say none
+FORMAT = 1  #: format of tables that are written; the first tables have no format
 TableRow = dict[str, Any]
 _SHAPES = ("in_shape", "out_shape")
-_LATER = "threads"  # of operators: absent where a table has one number for all
+_OPTIONAL = "threads"  # column of operators, absent if all have the same number of threads
 _PROVENANCE = "provenance.json"
 _FILES = ("operators.csv", "networks.csv", "calibration.json")
-_SHOWN = 3
-FEWEST = 10  #: networks from which a table may follow
+_MAX_SHOWN = 3
+MIN_NETWORKS = 10  #: minimum number of networks to calibrate a table
 
 
 class _Provenance(TypedDict):
@@ -101,121 +101,121 @@ class _Network(TypedDict):
 
 @dataclass
 class TableConfig:
-    """Where latency tables are, and which are trusted."""
+    """Location and use of latency tables."""
 
-    dir: str = "latency_tables"  #: tables of your own; those that ship are found without it
-    allow_other_machine: bool = False  #: use a table of another CPU or another version, labelled so
-    #: networks measured before a search of a space that no table of this machine knows: from so
-    #: many, and as many again up to four times, latencies follow; 0: none, else 10 or more
+    dir: str = "latency_tables"  #: folder of your own tables; shipped ones are found without it
+    allow_other_machine: bool = False  #: use a table of another CPU or version, labelled as such
+    #: networks measured before a search of a space without a table of this machine (rounds of so
+    #: many, up to four); 0: none, else at least 10
     networks: int = bounded("[0, 10_000]", 16)
 
     def __post_init__(self) -> None:
         check_bounds(self, "table.")
-        if 0 < self.networks < FEWEST:
+        if 0 < self.networks < MIN_NETWORKS:
             raise ConfigError(
-                f"table.networks must be 0, or {FEWEST} or more, got {self.networks}."
+                f"table.networks must be 0, or {MIN_NETWORKS} or more, got {self.networks}."
             )
 
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """An operator as it was compiled and measured."""
+    """An operator's plan and measured latency."""
 
-    plan: str  #: how the compiler was told to schedule it
+    plan: str  #: schedule of the operator, as the compiler's text
     timing: Timing
-    n_passes: int = 1  #: times that it was timed, minutes apart
+    n_passes: int = 1  #: number of passes, minutes apart
 
 
-def setting(target: Target) -> str:
-    """Return the name of a target's table: what else decides its figures."""
+def table_name(target: Target) -> str:
+    """Return the folder name of a target's table: engine, dtype, threads and batch sizes."""
     batches = "+".join(map(str, target.batches or [target.batch]))
     threads = "+".join(map(str, target.thread_counts or [target.threads]))
     return f"{target.engine}-{target.dtype}-{threads}t-b{batches}"
 
 
 def is_transferred(plan: str) -> bool:
-    """Return whether the latency of an operator of that plan comes from another device."""
+    """Return whether a plan marks a latency from another device."""
     return plan.startswith(TRANSFERRED)
 
 
 def is_timed(plan: str) -> bool:
-    """Return whether an operator of that plan was timed on this device."""
-    return not plan.startswith((TRANSFERRED, FORETOLD))
+    """Return whether a plan marks an operator that was timed on this device."""
+    return not plan.startswith((TRANSFERRED, PREDICTED))
 
 
 @final
 @dataclass
 class LatencyTable:
-    """The operators of one target, and where they are kept."""
+    """The operators and networks of one target, and the folder of the table."""
 
     path: Path
     entries: dict[OpSpec, OperatorEntry] = field(default_factory=dict)
     networks: list[TableRow] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
-    from_another_machine: str = ""  #: why the table is not of this machine, if it is not
+    from_another_machine: str = ""  #: reason why the table is not of this machine, or empty
 
     def digest(self, spaces: Iterable[str], ops: Iterable[OpSpec]) -> str:
-        """Return a digest of what the table predicts from, for some spaces and operators.
+        """Return a digest of the table's content for some spaces and operators.
 
-        What it comes to know of others changes nothing.
+        Other spaces and operators do not change it.
         """
         calibration = {space: self.calibration.get(space) for space in spaces}
         known = self.only(ops).entries
-        return digest_of(_csv(_operators(known)) + json.dumps(calibration))
+        return text_digest(_csv(_operators(known)) + json.dumps(calibration))
 
     def only(self, ops: Iterable[OpSpec]) -> "LatencyTable":
-        """Return the table without its other operators."""
+        """Return a table with only these operators."""
         return replace(self, entries={op: self.entries[op] for op in ops if op in self.entries})
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
-        """Return the operators that were not measured here."""
+        """Return the operators that were not timed on this device."""
         plans = self.plans()
         return [op for op in dict.fromkeys(ops) if op not in plans]
 
     def plans(self) -> Mapping[OpSpec, str]:
-        """Return how each operator that was measured here is compiled."""
+        """Return the plan of each operator that was timed on this device."""
         return {op: e.plan for op, e in self.entries.items() if is_timed(e.plan)}
 
     def taken_over(self) -> Mapping[OpSpec, str]:
-        """Return how operators are compiled whose plans come from another device."""
-        found = {op: e.plan for op, e in self.entries.items() if is_transferred(e.plan)}
-        plans = {op: plan.removeprefix(TRANSFERRED).strip() for op, plan in found.items()}
+        """Return the plans that were transferred from another device."""
+        all_plans = {op: e.plan for op, e in self.entries.items() if is_transferred(e.plan)}
+        plans = {op: plan.removeprefix(TRANSFERRED).strip() for op, plan in all_plans.items()}
         return {op: plan for op, plan in plans.items() if plan}
 
     def forget_transfer(self) -> None:
-        """Forget the calibrations that followed from another device's table.
+        """Remove calibrations that follow from another device's table.
 
-        They are of operators as that table has them, not as they are when each is timed here.
+        They do not hold once operators are timed here.
         """
         self.calibration = {n: c for n, c in self.calibration.items() if "transfer" not in c}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing the table meanwhile.
+        """Lock the table against writes by other processes.
 
         Raises:
-            RunError: one is about to.
+            RunError: another process has locked it.
         """
-        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        new_folders = [p for p in (self.path, *self.path.parents) if not p.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         with files.lock_folder(self.path) as lock:
             try:
                 yield
             finally:
-                if made and not (self.path / _PROVENANCE).is_file():  # nothing was measured
+                if new_folders and not (self.path / _PROVENANCE).is_file():  # nothing was measured
                     Path(lock.name).unlink()
-                    for folder in made:
+                    for folder in new_folders:
                         folder.rmdir()
 
     def save(self) -> None:
-        """Write all files, each atomically; at any moment those on the disk belong together."""
+        """Write all files atomically; files on disk are consistent at any time."""
         contents = _contents(self)
-        # Whenever this is cut off, the provenance knows each file that is there: as it was, or as
-        # it becomes. The first provenance goes last: without one there is no table yet.
+        # The provenance lists the old and the new digest of each file, so that an interrupted save
+        # is consistent. The first provenance is written last: without it there is no table.
         self.provenance["format"] = FORMAT
         self.provenance["digests"] = {
-            name: list(dict.fromkeys([*_digest_on_disk(self.path / name), digest_of(text)]))
+            name: list(dict.fromkeys([*_digest_on_disk(self.path / name), text_digest(text)]))
             for name, text in contents.items()
         }
         last = {_PROVENANCE: json.dumps(self.provenance, indent=2) + "\n"}
@@ -225,33 +225,30 @@ class LatencyTable:
 
 
 def load_table(path: Path) -> LatencyTable:
-    """Read a table.
+    """Load a table.
 
     Raises:
-        TableError: it is damaged, was changed by hand, or is of a newer version.
+        TableError: it is damaged, was edited, or has a newer format.
     """
     try:
-        said = _json(path / _PROVENANCE)
-        check_format(said, FORMAT)
-        provenance: TableRow = validate(Annotated[_Provenance, OPEN], said)
+        content = _json(path / _PROVENANCE)
+        check_format(content, FORMAT)
+        provenance: TableRow = validate(Annotated[_Provenance, OPEN], content)
         texts = {name: safe_read.read_text(path / name, schema.MAX_CSV_BYTES) for name in _FILES}
         for name, text in texts.items():
-            if digest_of(text) not in provenance["digests"].get(name, ()):
+            if text_digest(text) not in provenance["digests"].get(name, ()):
                 raise TableError(
-                    f"Latency table {path}: {name} is not what was measured (its digest differs). "
+                    f"Latency table {path}: {name} was changed (its digest differs). "
                     "Restore it, or remove the folder and profile again."
                 )
-        entries, networks = (
-            schema.parse_csv(texts["operators.csv"]),
-            schema.parse_csv(texts["networks.csv"]),
-        )
+        entries, networks = (schema.parse_csv(texts[name]) for name in _FILES[:2])
         for i, row in enumerate(networks):
             schema.parse_row(_Network, row, f"networks.csv[{i}]")
         calibration = validate(
             dict[str, _Calibrated], safe_read.parse_json(texts["calibration.json"])
         )
-        found = dict(_entry(row, f"operators.csv[{i}]") for i, row in enumerate(entries))
-        return LatencyTable(path, found, [*networks], calibration, provenance)
+        operators = dict(_entry(row, f"operators.csv[{i}]") for i, row in enumerate(entries))
+        return LatencyTable(path, operators, [*networks], calibration, provenance)
     except (OSError, safe_read.CorruptFileError, SchemaError) as problem:
         raise TableError(
             f"Latency table {path} cannot be read: {problem}. Remove the folder and profile again."
@@ -262,26 +259,26 @@ def _json(path: Path) -> Any:
     return safe_read.parse_json(safe_read.read_text(path, safe_read.MAX_JSON_BYTES))
 
 
-def find(target: Target, roots: Iterable[Path]) -> Path | None:
-    """Return the folder of a target's table, if there is one under any of ``roots``."""
-    return next((path for root in roots if is_table(path := folder(target, root))), None)
+def find_table(target: Target, roots: Iterable[Path]) -> Path | None:
+    """Return the folder of a target's table, if there is one in any of ``roots``."""
+    return next((path for root in roots if is_table(path := table_folder(target, root))), None)
 
 
-def folder(target: Target, root: Path) -> Path:
+def table_folder(target: Target, root: Path) -> Path:
     """Return the usual folder of a target's table."""
-    return root / target.name / setting(target)
+    return root / target.name / table_name(target)
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a folder holds a table."""
+    """Return whether a folder contains a table."""
     return (path / _PROVENANCE).is_file()
 
 
-def incomplete(missing: list[OpSpec], target: Target, command: str) -> TableError:
-    """Return the error that names operators which a table lacks, and the cure."""
-    shown = "; ".join(map(str, missing[:_SHOWN])) + "; ..." * (len(missing) > _SHOWN)
+def missing_operators_error(missing: list[OpSpec], target: Target, command: str) -> TableError:
+    """Return the error for operators that a table lacks, with the command that measures them."""
+    shown = "; ".join(map(str, missing[:_MAX_SHOWN])) + "; ..." * (len(missing) > _MAX_SHOWN)
     return TableError(
-        f"{len(missing)} operators are not in the latency table of target '{target.name}': "
+        f"The latency table of target '{target.name}' lacks {len(missing)} operators: "
         f"{shown}. Measure them with: {command}"
     )
 
@@ -295,17 +292,17 @@ def _contents(table: LatencyTable) -> dict[str, str]:
 
 
 def _operators(entries: Mapping[OpSpec, OperatorEntry]) -> list[TableRow]:
-    """Return a row for each operator; all have what any has."""
-    later = any(getattr(op, _LATER) for op in entries)
-    names = [item.name for item in fields(OpSpec) if later or item.name != _LATER]
+    """Return a row per operator; optional columns are there if any operator has them."""
+    with_optional = any(getattr(op, _OPTIONAL) for op in entries)
+    names = [item.name for item in fields(OpSpec) if with_optional or item.name != _OPTIONAL]
     return [_row(op, entry, names) for op, entry in entries.items()]
 
 
 def _row(op: OpSpec, entry: OperatorEntry, names: Iterable[str]) -> TableRow:
-    found, timing = {name: getattr(op, name) for name in names}, entry.timing
-    shapes = {name: "x".join(map(str, found[name])) for name in _SHAPES}
+    values, timing = {name: getattr(op, name) for name in names}, entry.timing
+    shapes = {name: "x".join(map(str, values[name])) for name in _SHAPES}
     return {
-        **found,
+        **values,
         **shapes,
         "plan": entry.plan,
         "latency_ms": f"{timing.median_ms:.7g}",
@@ -318,14 +315,14 @@ def _row(op: OpSpec, entry: OperatorEntry, names: Iterable[str]) -> TableRow:
 
 
 def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, OperatorEntry]:
-    found = schema.parse_row(_Operator, row, at)
-    low, value, high = (found[f"latency_ms{part}"] for part in ("_low", "", "_high"))
+    cells = schema.parse_row(_Operator, row, at)
+    low, value, high = (cells[f"latency_ms{part}"] for part in ("_low", "", "_high"))
     if not low <= value <= high:
-        raise SchemaError(f"'{at}.latency_ms' is {value:g}, which its interval does not hold")
-    values = {item.name: found[item.name] for item in fields(OpSpec) if item.name in found}
+        raise SchemaError(f"'{at}.latency_ms' is {value:g}, outside its interval")
+    values = {item.name: cells[item.name] for item in fields(OpSpec) if item.name in cells}
     values |= {name: _shape(values[name], f"{at}.{name}") for name in _SHAPES}
-    timing = Timing(value, low, high, found["n_repeats"], found["drifted"])
-    return OpSpec(**values), OperatorEntry(found["plan"], timing, found["n_passes"])
+    timing = Timing(value, low, high, cells["n_repeats"], cells["drifted"])
+    return OpSpec(**values), OperatorEntry(cells["plan"], timing, cells["n_passes"])
 
 
 def _shape(text: str, at: str) -> Any:
@@ -336,15 +333,15 @@ def _shape(text: str, at: str) -> Any:
 def _csv(content: list[TableRow]) -> str:
     text = io.StringIO(newline="")
     if content:
-        names = dict.fromkeys(name for row in content for name in row)  # some may have fewer
+        names = dict.fromkeys(name for row in content for name in row)  # rows may lack columns
         writer = csv.DictWriter(text, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(content)
     return text.getvalue()
 
 
-def digest_of(text: str) -> str:
-    """Return the digest by which a file of a table is known."""
+def text_digest(text: str) -> str:
+    """Return the digest of a table file."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a latency table was measured with, and whether that is what there is here."""
+"""Provenance of latency tables: device and versions, compared with those of this machine."""
 
 import ast
 import hashlib
@@ -14,53 +14,54 @@ from hwnas.core.package import __version__
 from hwnas.hardware import backends
 from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
-    find,
-    folder,
+    find_table,
     is_table,
     load_table,
-    setting,
+    table_folder,
+    table_name,
 )
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.target import facts as target_facts
 
-#: Facts of a device that decide figures; the second only where a target runs on an accelerator.
+#: Device facts that affect latencies; the second group only for accelerators.
 _DEVICE, _ACCELERATOR = ("remote", "cpu", "flags_digest"), ("gpu", "driver")
 
 
-def facts(target: Target, remote: Remote) -> dict[str, Any]:
-    """Return everything that decides a table's figures."""
-    device = {"remote": remote.key} if remote.tracker else device_of(target)
+def provenance_facts(target: Target, remote: Remote) -> dict[str, Any]:
+    """Return all facts that affect a table's latencies."""
+    device = {"remote": remote.key} if remote.tracker else device_facts(target)
     backend = backends.get(target.runtime)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "device": device,
         "versions": {name: backends.version(name) for name in backend.fingerprint_packages},
         "target": target_facts(target),
         "hwnas": __version__,
     }
-    if modules := backend.schedules.get(target.dtype):  # a change of these changes what plans mean
-        found["schedules"] = _digest(modules)
-    return found
+    if modules := backend.schedules.get(target.dtype):  # their code defines the meaning of plans
+        result["schedules"] = _digest(modules)
+    return result
 
 
-def device_of(target: Target) -> dict[str, Any]:
-    """Return what this machine is, with what else a target runs on.
+def device_facts(target: Target) -> dict[str, Any]:
+    """Return a description of this machine and of the accelerator that a target uses.
 
     Raises:
-        ConfigError: that is not there.
+        ConfigError: the accelerator is not found.
     """
     backend = backends.get(target.runtime)
-    others = backends.resolve_reference(backend.devices, backend)(target) if backend.devices else {}
-    return {**machine.describe(), **others}
+    if not backend.devices:
+        return machine.describe()
+    return {**machine.describe(), **backends.resolve_reference(backend.devices, backend)(target)}
 
 
 def _digest(modules: Sequence[str]) -> str:
-    """Return a digest of what modules define, wherever among them and in whatever order."""
+    """Return a digest of all definitions in some modules, in any order."""
     defined = sorted({code for module in modules for code in _definitions(module)})
     return hashlib.sha256("\n".join(defined).encode()).hexdigest()[:16]
 
 
 def _definitions(module: str) -> list[str]:
-    """Return what a module defines, without comments, docstrings and layout."""
+    """Return the definitions of a module, without comments, docstrings and layout."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -75,33 +76,34 @@ def _definitions(module: str) -> list[str]:
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return in words how a table's machine and versions differ from those here."""
+    """Return the differences between a table's device and versions and those of this machine."""
     found = []
-    there, this = recorded.get("device", {}), here["device"]
+    recorded_device, device = recorded.get("device", {}), here["device"]
     for name in (*_DEVICE, *_ACCELERATOR):
-        if there.get(name) != this.get(name):
-            found.append(f"{name} {there.get(name)} there, {this.get(name)} here")
+        if recorded_device.get(name) != device.get(name):
+            values = f"{recorded_device.get(name)} in the table, {device.get(name)} here"
+            found.append(f"{name}: {values}")
     for name, version in here["versions"].items():
         if (other := recorded.get("versions", {}).get(name)) != version:
-            found.append(f"{name} {other} there, {version} here")
+            found.append(f"{name}: {other} in the table, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
-        found.append("other schedules of operators")
+        found.append("different schedules of operators")
     settings = backends.get(here["target"]["runtime"]).name
     for name in (settings, "meter"):
         if recorded.get("target", {}).get(name) != here["target"].get(name):
-            found.append(f"another target.{name}")
+            found.append(f"different target.{name}")
     return found
 
 
-def here(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return the first table under any of ``roots`` that was measured on this machine.
+def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
+    """Return the first table in any of ``roots`` that was measured on this machine.
 
     Raises:
-        TableError: one that lies before it is damaged.
+        TableError: a table in an earlier folder is damaged.
     """
-    facts_here = facts(target, remote)
+    facts_here = provenance_facts(target, remote)
     for root in roots:
-        for path in _places(target, root, facts_here):
+        for path in _candidate_paths(target, root, facts_here):
             if is_table(path) and not differences(
                 (table := load_table(path)).provenance, facts_here
             ):
@@ -109,20 +111,20 @@ def here(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable 
     return None
 
 
-def related(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return another device's table from which one of this machine can follow.
+def related_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
+    """Return the table of another device from which one of this machine can be predicted.
 
-    It is of the same architecture, and plans of operators mean the same.
+    It has the same architecture, and its plans have the same meaning.
     """
-    facts_here = facts(target, remote)
-    for path in (folder(target, root) for root in roots):
-        if is_table(path) and _follows((table := load_table(path)).provenance, facts_here):
+    facts_here = provenance_facts(target, remote)
+    for path in (table_folder(target, root) for root in roots):
+        if is_table(path) and _is_related((table := load_table(path)).provenance, facts_here):
             return table
     return None
 
 
-def _follows(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Return whether facts are of another device of the same kind."""
+def _is_related(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Return whether these are facts of another device of the same architecture."""
     theirs, ours = (
         (found.get("schedules"), found.get("device", {}).get("architecture"))
         for found in (there, here)
@@ -130,9 +132,9 @@ def _follows(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     return theirs == ours and bool(differences(there, here))
 
 
-def _places(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[Path]:
-    """Return where a table of this machine may be: of its own name, where another has the usual."""
-    usual = folder(target, root)
+def _candidate_paths(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of this machine's table: a name with a digest, and the usual name."""
+    usual = table_folder(target, root)
     device, settings = facts_here["device"], backends.get(target.runtime).name
     known = [
         [device.get(n) for n in _DEVICE] + [device[n] for n in _ACCELERATOR if n in device],
@@ -150,40 +152,42 @@ def open_table(
     """Return the table of a target.
 
     Raises:
-        TableError: there is none, it is damaged, or it is foreign and that is not accepted.
+        TableError: there is none, it is damaged, or it is of another machine and that is not
+            accepted.
     """
-    if (own := here(target, remote, roots)) is not None:
-        return own
-    path = find(target, roots)
+    if (local := matching_table(target, remote, roots)) is not None:
+        return local
+    path = find_table(target, roots)
     if path is None:
         raise TableError(
-            f"Target '{target.name}' has no latency table for {setting(target)} in "
+            f"Target '{target.name}' has no latency table for {table_name(target)} in "
             f"{', '.join(map(str, roots))}. cost=measured times each candidate instead. "
             f"Measure one with: {command}"
         )
     table = load_table(path)
-    differing = differences(table.provenance, facts(target, remote))
+    differing = differences(table.provenance, provenance_facts(target, remote))
     if not allow_other_machine:
         raise TableError(
-            f"Latency table {path} was not measured here: {'; '.join(differing)}. Measure your own "
-            f"with: {command}   or say cost=measured, which times each candidate instead, or "
-            "table.allow_other_machine=true and have its figures labelled."
+            f"Latency table {path} was measured on another machine or version: "
+            f"{'; '.join(differing)}. Measure your own with: {command}   or set cost=measured, "
+            "which times each candidate, or table.allow_other_machine=true, which labels the results."
         )
     table.from_another_machine = "; ".join(differing)
     return table
 
 
-def own_table(target: Target, remote: Remote, root: Path, shipped: Path) -> LatencyTable:
-    """Return the table that new measurements go into: what fits of those there are, or a new one.
+def writable_table(target: Target, remote: Remote, root: Path, shipped: Path) -> LatencyTable:
+    """Return the table for new measurements: the matching one, or a new one.
 
-    Where a table of another machine or of other versions has the usual place, it gets one beside.
+    If a table of another machine or version has the usual name, the new one gets a name with a
+    digest.
     """
-    facts_here = facts(target, remote)
-    beside, usual = _places(target, root, facts_here)
-    own = beside if is_table(usual) else usual
-    known = here(target, remote, [root, shipped])
+    facts_here = provenance_facts(target, remote)
+    with_digest, usual = _candidate_paths(target, root, facts_here)
+    path = with_digest if is_table(usual) else usual
+    known = matching_table(target, remote, [root, shipped])
     if known is None:
-        return LatencyTable(own, provenance=facts_here)
-    if known.path not in (beside, usual):
-        known.path = own
+        return LatencyTable(path, provenance=facts_here)
+    if known.path not in (with_digest, usual):
+        known.path = path
     return known

@@ -1,1 +1,1 @@
-"""Energy meters: RAPL, NVML and hwmon."""
+"""Energy meters."""

@@ -1,1 +1,1 @@
-"""Profiling: tunes and times operators until a latency table is complete."""
+"""Measurement of operators and networks, and the latency tables that follow from them."""

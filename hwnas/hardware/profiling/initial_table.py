@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from hwnas.core.errors import CompileError, TableError
 from hwnas.core.progress import Progress
 from hwnas.hardware.costs.operator_prediction import OperatorPredictions
-from hwnas.hardware.costs.table_cost import Calibration, features, fit_calibration
+from hwnas.hardware.costs.table_cost import Calibration, fit_calibration, latency_features
 from hwnas.hardware.latency_tables.latency_table import (
-    FEWEST,
-    FORETOLD,
+    MIN_NETWORKS,
+    PREDICTED,
     LatencyTable,
     OperatorEntry,
     is_transferred,
 )
 from hwnas.hardware.profiling import operator_measurement
 from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
-from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, apart, drawn
+from hwnas.hardware.profiling.passes import (
+    MeasurementEffort,
+    ProfiledSpace,
+    candidate_networks,
+    spread_out,
+)
 from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import Graph, OpSpec, distinct, n_macs_of_batch
@@ -41,7 +46,7 @@ class InitialMeasurements:
     share: float  #: of them that are foretold as ``Effort.within`` asks for
 
 
-def begin(
+def create_initial_table(
     table: LatencyTable,
     subjects: Sequence[ProfiledSpace],
     pool: DevicePool,
@@ -68,14 +73,14 @@ def begin(
     table.forget_transfer()
     ops = _operators(subjects)
     for count in effort.counts:
-        lowered = _spread(subjects, count)
-        _measure(table, distinct(lowered.values()), pool, effort, progress)
+        graphs = _spread(subjects, count)
+        _measure(table, distinct(graphs.values()), pool, effort, progress)
         # Those of other spaces were timed at other times, when the machine was slower or faster:
         # dense_small beside mbconv_small, 88 % within 5 % with them, all of 16 without.
         timed = table.only(ops).plans()
         told = OperatorPredictions.of({op: table.entries[op].timing.median_ms for op in timed})
-        wholes = operator_measurement.measure_networks(table, lowered, pool, progress)
-        share = _calibrate(table, [*lowered.values()], wholes, told, effort.within)
+        wholes = operator_measurement.measure_networks(table, graphs, pool, progress)
+        share = _calibrate(table, [*graphs.values()], wholes, told, effort.within)
         if share >= effort.share or time.monotonic() - since > effort.long_s:
             break
     with progress.phase("Foretell operators", 1) as advance:
@@ -132,11 +137,11 @@ def _spread(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
     """
     found = dict[Genotype, Graph]()
     for subject in subjects:
-        lowered = subject.lowered(drawn(subject))
-        work = {genotype: math.log(n_macs_of_batch(net)) for genotype, net in lowered.items()}
-        chosen = apart(work, max(_OF_EACH, math.ceil(n / len(subjects))))
-        found |= {genotype: lowered[genotype] for genotype in chosen}
-    if len(found) < FEWEST:
+        graphs = subject.graphs(candidate_networks(subject))
+        work = {genotype: math.log(n_macs_of_batch(net)) for genotype, net in graphs.items()}
+        chosen = spread_out(work, max(_OF_EACH, math.ceil(n / len(subjects))))
+        found |= {genotype: graphs[genotype] for genotype in chosen}
+    if len(found) < MIN_NETWORKS:
         names = ", ".join(f"'{subject.space.name}'" for subject in subjects)
         raise TableError(
             f"Search space {names}: {len(found)} networks are too few to learn latencies from. "
@@ -157,7 +162,9 @@ def _calibrate(
     ratios = [whole.timing.median_ms / ms for ms, whole in zip(left_out, wholes, strict=True)]
     calibration = _fitted(wholes).within([abs(ratio - 1.0) for ratio in ratios])
     predicted = {w.network: calibration.around(ms) for w, ms in zip(wholes, left_out, strict=True)}
-    error = operator_measurement.error(calibration, wholes, [predicted[w.network] for w in wholes])
+    error = operator_measurement.prediction_error(
+        calibration, wholes, [predicted[w.network] for w in wholes]
+    )
     for space in dict.fromkeys(whole.genotype.space for whole in wholes):
         table.calibration[space] = {
             "coefficients": calibration.to_json(),
@@ -167,7 +174,7 @@ def _calibrate(
         }
         own = [whole for whole in wholes if whole.genotype.space == space]
         told_of = [predicted[whole.network] for whole in own]
-        operator_measurement.record(table, own, ["held_out"] * len(own), told_of, space)
+        operator_measurement.store_networks(table, own, ["held_out"] * len(own), told_of, space)
     return sum(abs(1.0 / ratio - 1.0) <= within for ratio in ratios) / len(ratios)
 
 
@@ -185,13 +192,15 @@ def _left_out(
         own = {node.op for node in net} - others
         guessed = {op: ms for op, (ms, _, _) in told.foretold(own, own).items()}
         calibration = _fitted([*wholes[:i], *wholes[i + 1 :]])
-        found.append(calibration.predict(features(net, {**told.known_ms, **guessed}))[0])
+        found.append(calibration.predict(latency_features(net, {**told.known_ms, **guessed}))[0])
     return found
 
 
 def _operators(subjects: Sequence[ProfiledSpace]) -> list[OpSpec]:
     """Return the operators of spaces, of small networks rare ones, too."""
-    nets = [net for subject in subjects for net in subject.lowered(drawn(subject)).values()]
+    nets = [
+        net for subject in subjects for net in subject.graphs(candidate_networks(subject)).values()
+    ]
     drawn_evenly = (op for subject in subjects for op in subject.operators(0))
     return list(dict.fromkeys([*drawn_evenly, *distinct(nets)]))
 
@@ -200,10 +209,10 @@ def _foretell(table: LatencyTable, ops: Sequence[OpSpec], told: OperatorPredicti
     """Put what is foretold of all other operators into a table."""
     wanted = [op for op in ops if op not in told.known_ms]
     for op, (ms, low, high) in told.foretold(wanted).items():
-        table.entries[op] = OperatorEntry(FORETOLD, Timing(ms, low, high, 1, drifted=False))
+        table.entries[op] = OperatorEntry(PREDICTED, Timing(ms, low, high, 1, drifted=False))
 
 
-def words(table: LatencyTable, space: str) -> str:
+def describe_calibration(table: LatencyTable, space: str) -> str:
     """Return how a table came to know a space, where not all operators were timed; else nothing."""
     found = table.calibration.get(space, {})
     if "foretold" in found:

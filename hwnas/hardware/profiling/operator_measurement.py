@@ -9,7 +9,12 @@ from typing import Any
 from hwnas.core.agreement import agreement
 from hwnas.core.errors import CompileError, HwnasError
 from hwnas.core.progress import Progress
-from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, calibrate, features
+from hwnas.hardware.costs.table_cost import (
+    Calibration,
+    LatencyFeatures,
+    calibrate,
+    latency_features,
+)
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, TableRow
 from hwnas.hardware.profiling.options import NetworksConfig
 from hwnas.hardware.profiling.passes import (
@@ -45,7 +50,7 @@ class MeasuredNetwork:
 
 def measure_networks(
     table: LatencyTable,
-    lowered: Mapping[Genotype, Graph],
+    graphs: Mapping[Genotype, Graph],
     pool: DevicePool,
     progress: Progress,
     taken: Mapping[OpSpec, str] | None = None,
@@ -55,18 +60,22 @@ def measure_networks(
     Operators that the table has not timed are compiled by plans that were ``taken`` over.
     """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
-    known = time_whole(table, lowered, pool, progress, taken)
+    known = time_networks(table, graphs, pool, progress, taken)
     return [
         MeasuredNetwork(
-            genotype, features(net, latencies), n_macs_of_batch(net) / 1e6, measured, digest(net)
+            genotype,
+            latency_features(net, latencies),
+            n_macs_of_batch(net) / 1e6,
+            measured,
+            network_digest(net),
         )
-        for (genotype, net), measured in zip(lowered.items(), known, strict=True)
+        for (genotype, net), measured in zip(graphs.items(), known, strict=True)
     ]
 
 
-def time_whole(
+def time_networks(
     table: LatencyTable,
-    lowered: Mapping[Genotype, Graph],
+    graphs: Mapping[Genotype, Graph],
     pool: DevicePool,
     progress: Progress,
     taken: Mapping[OpSpec, str] | None = None,
@@ -75,14 +84,14 @@ def time_whole(
 
     Args:
         table: Keeps them; says how operators are compiled.
-        lowered: The networks.
+        graphs: The networks.
         pool: What measures.
         progress: Is told of what takes time.
         taken: How operators are compiled that the table does not know.
     """
     plans = {**(taken or {}), **table.plans()}
     rows = {(row["search_space"], row["network"]): row for row in table.networks}
-    keys = {genotype: (genotype.space, digest(net)) for genotype, net in lowered.items()}
+    keys = {genotype: (genotype.space, network_digest(net)) for genotype, net in graphs.items()}
 
     def measured(genotype: Genotype) -> RepeatedMeasurement | None:
         return _measured(rows[keys[genotype]]) if keys[genotype] in rows else None
@@ -94,20 +103,20 @@ def time_whole(
         rows[keys[genotype]].update(_cells(now))
 
     def time(worker: Worker, genotypes: Sequence[Genotype]) -> Sequence[Timing]:
-        return [worker.time_network(lowered[genotype], plans) for genotype in genotypes]
+        return [worker.time_network(graphs[genotype], plans) for genotype in genotypes]
 
     passes = MeasurementPasses("Measure networks", measured, keep, time)
-    passes.run(table, list(lowered), pool, progress)
+    passes.run(table, list(graphs), pool, progress)
     return [_measured(rows[key]) for key in keys.values()]
 
 
-def digest(lowered: Graph) -> str:
+def network_digest(graph: Graph) -> str:
     """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
-    text = repr(lowered) + f"{lowered.threads} threads" * bool(lowered.threads)
+    text = repr(graph) + f"{graph.threads} threads" * bool(graph.threads)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def report_error(
+def calibrate_table(
     table: LatencyTable, wholes: Sequence[MeasuredNetwork], counts: NetworksConfig, space: str
 ) -> Calibration:
     """Calibrate the table and store networks, calibration and held-out error in it.
@@ -121,15 +130,15 @@ def report_error(
     held_out, predicted = wholes[end:], [calibration.predict(each.features) for each in wholes]
     table.calibration[space] = {
         "coefficients": calibration.to_json(),
-        "error": error(calibration, held_out, predicted[end:]),
+        "error": prediction_error(calibration, held_out, predicted[end:]),
         "unit": "ms",
     }
     roles = ["fit"] * fit + ["interval"] * (end - fit) + ["held_out"] * len(held_out)
-    record(table, wholes, roles, predicted, space)
+    store_networks(table, wholes, roles, predicted, space)
     return calibration
 
 
-def record(
+def store_networks(
     table: LatencyTable,
     wholes: Sequence[MeasuredNetwork],
     roles: Sequence[str],
@@ -153,13 +162,15 @@ def record(
     table.save()
 
 
-def share(calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float) -> float:
+def fraction_within(
+    calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float
+) -> float:
     """Return the share of networks that are foretold within a share of their latency."""
     errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
     return sum(abs(error) <= within for error in errors) / len(errors)
 
 
-def error(
+def prediction_error(
     calibration: Calibration,
     held_out: Sequence[MeasuredNetwork],
     predicted: Sequence[PredictedLatency],

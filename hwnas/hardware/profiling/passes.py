@@ -23,7 +23,7 @@ from hwnas.models.spaces import Genotype, Space
 K = TypeVar("K", bound=Hashable)
 
 _SAVE_S = 5.0  #: at most so much work is lost by a kill
-MOST = 6  #: passes, at most
+MAX_PASSES = 6  #: passes, at most
 _AGREE = 0.03  #: what is measured is timed until two quiet passes differ by no more
 
 
@@ -44,7 +44,7 @@ class MeasurementPasses(Generic[K]):
     keep: Callable[[K, RepeatedMeasurement], None]  #: put it into the table
     time: Callable[[Worker, Sequence[K]], Sequence[Timing]]
     block: int = 1  #: things that one worker times in a row
-    most: int = MOST  #: passes
+    most: int = MAX_PASSES  #: passes
 
     def run(
         self,
@@ -98,7 +98,7 @@ def confirmed(timings: Sequence[Timing]) -> bool:
     return len(quiet) > 1 and quiet[1] <= quiet[0] * (1 + _AGREE)
 
 
-def together(timings: Sequence[Timing]) -> Timing:
+def combine_passes(timings: Sequence[Timing]) -> Timing:
     """Return one timing of several passes: the fastest quiet one.
 
     What disturbs a machine makes it slower, never faster. The interval is that of all quiet passes.
@@ -114,7 +114,7 @@ def together(timings: Sequence[Timing]) -> Timing:
 def _with(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeasurement:
     if known is None:
         return RepeatedMeasurement(timing)
-    return RepeatedMeasurement(together([known.timing, timing]), known.n_passes + 1)
+    return RepeatedMeasurement(combine_passes([known.timing, timing]), known.n_passes + 1)
 
 
 @final
@@ -150,7 +150,7 @@ class ProfiledSpace:
     space: Space
     lower: Callable[[Genotype], Graph]  #: fused for the target
 
-    def lowered(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
+    def graphs(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
         """Return networks, fused for the target."""
         return {genotype: self.lower(genotype) for genotype in genotypes}
 
@@ -191,7 +191,7 @@ class MeasurementEffort:
     within: float = 0.05  #: of their latency: so well left-out networks must be foretold
     share: float = 0.9  #: so many of them
     long_s: float = 25.0  #: after which no other round begins
-    n_passes: int = MOST  #: times, at most, that an operator is timed
+    n_passes: int = MAX_PASSES  #: times, at most, that an operator is timed
     rounds: int = 4  #: at most; each measures as many networks again
 
     @property
@@ -200,7 +200,7 @@ class MeasurementEffort:
         return range(self.n, self.rounds * self.n + 1, self.n)
 
 
-def drawn(subject: ProfiledSpace) -> list[Genotype]:
+def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
     """Return different networks: random ones, and some with more and more of the first options.
 
     Fronts end with networks that are much faster than random ones.
@@ -218,7 +218,7 @@ def drawn(subject: ProfiledSpace) -> list[Genotype]:
     return list({genotype.id: genotype for genotype in found}.values())
 
 
-def apart(logs: Mapping[Genotype, float], n: int) -> list[Genotype]:
+def spread_out(logs: Mapping[Genotype, float], n: int) -> list[Genotype]:
     """Return at most ``n`` networks, spread over all of what is said of each.
 
     The first of more networks are those of fewer.

@@ -25,7 +25,12 @@ from hwnas.hardware.latency_tables.latency_table import (
     is_transferred,
 )
 from hwnas.hardware.profiling import operator_measurement
-from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, apart, drawn
+from hwnas.hardware.profiling.passes import (
+    MeasurementEffort,
+    ProfiledSpace,
+    candidate_networks,
+    spread_out,
+)
 from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.models.graph import Graph, OpSpec, distinct
 from hwnas.models.spaces import Genotype
@@ -48,10 +53,10 @@ class TableTransfer:
         """Return the latency of an operator on the new device."""
         return self.factors[group(op)] * reference_ms
 
-    def network_ms(self, lowered: Graph, reference: Mapping[OpSpec, float]) -> float:
+    def network_ms(self, graph: Graph, reference: Mapping[OpSpec, float]) -> float:
         """Return the latency of a network on the new device."""
-        total = sum(self.latency_ms(node.op, reference[node.op]) for node in lowered)
-        return total + self.operator_ms * len(lowered)
+        total = sum(self.latency_ms(node.op, reference[node.op]) for node in graph)
+        return total + self.operator_ms * len(graph)
 
 
 def group(op: OpSpec) -> str:
@@ -68,7 +73,7 @@ def fit_transfer(
 ) -> TableTransfer:
     """Fit factors on networks measured on the new device, least relative squares, none negative."""
     target = np.array(measured_ms)
-    rows = np.array([_row(lowered, reference) for lowered in networks]) / target[:, None]
+    rows = np.array([_row(graph, reference) for graph in networks]) / target[:, None]
     # One factor for all first: groups that the samples say little of stay near it.
     common = float((rows[:, :-1].sum(axis=1)).sum() / (rows[:, :-1].sum(axis=1) ** 2).sum())
     sizes = np.maximum(rows.mean(axis=0), 1e-12)
@@ -82,26 +87,26 @@ def fit_transfer(
     return TableTransfer(factors, float(values[-1]))
 
 
-def _row(lowered: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]:
+def _row(graph: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]:
     sums = dict.fromkeys(GROUPS, 0.0)
-    for node in lowered:
+    for node in graph:
         sums[group(node.op)] += reference[node.op]
-    return np.array([*sums.values(), len(lowered)], float)
+    return np.array([*sums.values(), len(graph)], float)
 
 
-def left_out(
+def leave_one_out(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
     """Return the prediction of each network by a fit on all others."""
     found = []
-    for i, lowered in enumerate(networks):
+    for i, graph in enumerate(networks):
         others = [net for j, net in enumerate(networks) if j != i]
         times = [ms for j, ms in enumerate(measured_ms) if j != i]
-        found.append(fit_transfer(others, times, reference).network_ms(lowered, reference))
+        found.append(fit_transfer(others, times, reference).network_ms(graph, reference))
     return found
 
 
-def transferred(
+def fill_from_source(
     table: LatencyTable,
     source: LatencyTable,
     networks: Sequence[Graph],
@@ -119,7 +124,7 @@ def transferred(
     table.forget_transfer()
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
     model = fit_transfer(networks, measured_ms, reference)
-    predicted = left_out(networks, measured_ms, reference)
+    predicted = leave_one_out(networks, measured_ms, reference)
     errors = [abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True)]
     alone = table.plans()
     shift = _in_networks(table, networks, measured_ms, model, reference)
@@ -209,18 +214,18 @@ class SourceTable:
 
     def covers(self, subject: ProfiledSpace, n: int) -> bool:
         """Return whether it knows ``n`` networks of a space whole."""
-        return len(covered(self.table, subject, n)) == n
+        return len(covered_networks(self.table, subject, n)) == n
 
 
-def covered(source: LatencyTable, subject: ProfiledSpace, n: int) -> list[Genotype]:
+def covered_networks(source: LatencyTable, subject: ProfiledSpace, n: int) -> list[Genotype]:
     """Return at most ``n`` networks that a table knows whole, spread over all their latencies."""
     known = {op: source.entries[op].timing.median_ms for op in source.plans()}
     logs = dict[Genotype, float]()
-    for genotype in drawn(subject):
+    for genotype in candidate_networks(subject):
         ops = [node.op for node in subject.lower(genotype)]
         if all(op in known for op in ops):
             logs[genotype] = math.log(sum(known[op] for op in ops))
-    return apart(logs, n)
+    return spread_out(logs, n)
 
 
 def transfer_table(
@@ -239,21 +244,21 @@ def transfer_table(
     compiled, since = dict(source.plans), time.monotonic()
     spaces = [subject.space.name for subject in subjects]
     for count in effort.counts:
-        chosen = {g: s.lower(g) for s in subjects for g in covered(source.table, s, count)}
+        chosen = {g: s.lower(g) for s in subjects for g in covered_networks(source.table, s, count)}
         ops = dict.fromkeys(node.op for net in chosen.values() for node in net)
         missing = [op for op in ops if op not in compiled]
         compiled |= _tuned(missing, pool, effort.n_plans, progress)
-        known = operator_measurement.time_whole(table, chosen, pool, progress, compiled)
+        known = operator_measurement.time_networks(table, chosen, pool, progress, compiled)
         latencies = [each.timing.median_ms for each in known]
         nets = list(chosen.values())
-        report = transferred(table, source.table, nets, latencies, spaces, compiled)
+        report = fill_from_source(table, source.table, nets, latencies, spaces, compiled)
         if report["within_5"] >= effort.share or time.monotonic() - since > effort.long_s:
             break
     table.provenance["transferred_from"] = source.table.provenance
     table.save()
 
 
-def plans(
+def network_plans(
     table: LatencyTable,
     taken: Mapping[OpSpec, str],
     nets: Iterable[Graph],

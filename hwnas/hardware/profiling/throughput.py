@@ -31,8 +31,8 @@ class BatchThroughput:
         return self.size / self.latency_ms * 1e3
 
 
-def batches(
-    lowered: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
+def time_batch_sizes(
+    graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
     """Time a network at several batch sizes, its operators tuned for each."""
     found = []
@@ -40,14 +40,14 @@ def batches(
         for size in BATCHES:
             sized = replace(target, batch=size)
             with open_worker(sized) as worker:
-                net = fused_graph(lowered, sized)
+                net = fused_graph(graph, sized)
                 plans = {op: worker.tune(op, _PLANS) for op in {node.op for node in net}}
                 found.append(BatchThroughput(size, worker.time_network(net, plans).median_ms))
             advance(1)
     return found
 
 
-def sweet_spot(found: Sequence[BatchThroughput]) -> BatchThroughput:
+def recommended_batch(found: Sequence[BatchThroughput]) -> BatchThroughput:
     """Return the smallest batch with nearly the highest throughput."""
     highest = max(batch.images_per_s for batch in found)
     return min((b for b in found if b.images_per_s >= _ENOUGH * highest), key=lambda b: b.size)
@@ -76,8 +76,8 @@ def compare_runtimes(
                     if name not in timings:
                         continue
                     try:
-                        for index, lowered in enumerate(networks):
-                            net = fused_graph(lowered, target)
+                        for index, graph in enumerate(networks):
+                            net = fused_graph(graph, target)
                             known = plans[which]
                             for node in net:
                                 if node.op not in known:

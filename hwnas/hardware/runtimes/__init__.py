@@ -1,1 +1,1 @@
-"""Runtimes: networks loaded in worker processes, on this machine or a remote device."""
+"""Timing of operators and networks: benches, worker processes and device pools."""

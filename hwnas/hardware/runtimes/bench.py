@@ -20,8 +20,8 @@ from hwnas.hardware.timing import (
     TimingConfig,
     interleaved,
     measure,
+    p99_latency,
     percentiles,
-    tail,
 )
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.parameters import Parameters
@@ -93,23 +93,23 @@ class DeviceBench:
             lambda: [engine.time_operator(op, plan, config) for op, plan in work]
         )
 
-    def time_network(self, lowered: Graph, plans: OperatorPlans) -> Timing:
+    def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of a whole network."""
-        timer = self._engine.network(lowered, plans)
+        timer = self._engine.network(graph, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two networks, as the runtime compiles them by itself."""
-        one, other = (self._engine.network(lowered, {}) for lowered in (first, second))
+        one, other = (self._engine.network(graph, {}) for graph in (first, second))
         return interleaved(one, other, self._config)
 
-    def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
+    def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
-        return percentiles(self._engine.network(lowered, plans), n)
+        return percentiles(self._engine.network(graph, plans), n)
 
-    def export(self, lowered: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
+    def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
-        return dict(self._engine.export(lowered, plans, weights))
+        return dict(self._engine.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return what a compiled network, loaded from its files, shows on its device."""
@@ -118,7 +118,7 @@ class DeviceBench:
         timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
         p99 = None
         if self._tail_s is not None:
-            p99 = tail(loaded.timer, self._tail_s, loaded.uncounted)
+            p99 = p99_latency(loaded.timer, self._tail_s, loaded.uncounted)
         energy = None
         if self._meter is not None:
             energy = measure_energy(

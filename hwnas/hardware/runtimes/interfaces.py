@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Return what one operator adds to the latency of a network, as nearly as can be told."""
         ...
 
-    def network(self, lowered: Graph, plans: OperatorPlans) -> Timer:
+    def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
         ...
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
         ...
 
     def export(
-        self, lowered: Graph, plans: OperatorPlans, weights: Parameters
+        self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
         """Return the files of a compiled network, by their suffixes: ``{".onnx": ...}``."""
         ...

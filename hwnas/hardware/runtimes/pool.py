@@ -222,21 +222,21 @@ class RetryingPool:
         """Return the latency of operators, each alone."""
         return self._pool.do(lambda worker: worker.time_operators(work))
 
-    def time_network(self, lowered: Graph, plans: OperatorPlans) -> Timing:
+    def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of a whole network."""
-        return self._pool.do(lambda worker: worker.time_network(lowered, plans))
+        return self._pool.do(lambda worker: worker.time_network(graph, plans))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return the latencies of two networks, as the runtime compiles them by itself."""
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
-    def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
+    def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
-        return self._pool.do(lambda worker: worker.percentiles(lowered, plans, n))
+        return self._pool.do(lambda worker: worker.percentiles(graph, plans, n))
 
-    def export(self, lowered: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
+    def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
-        return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
+        return self._pool.do(lambda worker: worker.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return what a compiled network, loaded from its files, shows on its device."""

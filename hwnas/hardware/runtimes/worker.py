@@ -59,9 +59,9 @@ class Worker:
         timings: list[Timing] = self._call("time_operators", list(work))
         return timings
 
-    def time_network(self, lowered: Graph, plans: OperatorPlans) -> Timing:
+    def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of a whole network."""
-        timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
+        timing: Timing = self._call("time_network", graph, _used(graph, plans))
         return timing
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
@@ -69,14 +69,14 @@ class Worker:
         compared: InterleavedTimings = self._call("interleaved_networks", first, second)
         return compared
 
-    def percentiles(self, lowered: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
+    def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
-        found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
+        found: dict[str, float] = self._call("percentiles", graph, _used(graph, plans), n)
         return found
 
-    def export(self, lowered: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
+    def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
-        files: dict[str, bytes] = self._call("export", lowered, _used(lowered, plans), weights)
+        files: dict[str, bytes] = self._call("export", graph, _used(graph, plans), weights)
         return files
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
@@ -200,9 +200,9 @@ def _cure(method: str) -> str:
     return "" if method == "start" else " (tuning.limit_s says how long; of verify, limit_s)"
 
 
-def _used(lowered: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
+def _used(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
     """Return only the plans that a network needs; a table has thousands."""
-    return {node.op: plans[node.op] for node in lowered if node.op in plans}
+    return {node.op: plans[node.op] for node in graph if node.op in plans}
 
 
 def _serve(

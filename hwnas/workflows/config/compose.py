@@ -22,7 +22,7 @@ from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
 from hwnas.core.typed_files import read_yaml
-from hwnas.hardware.suggested_commands import remember
+from hwnas.hardware.suggested_commands import register_config_folders
 from hwnas.models.spaces.union import named
 from hwnas.training.evaluation.scoring_options import TrainedConfig
 from hwnas.training.options import TrainingConfig
@@ -106,7 +106,7 @@ def check_folders(arguments: Sequence[str]) -> None:
     _, folders = _parted(arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
         read_yaml(dict[str, Any], path, ConfigError)
-    remember(map(str, folders))
+    register_config_folders(map(str, folders))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds
 from hwnas.core.renamed_options import RENAMED_VALUES
 from hwnas.hardware import backends
-from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, deriving
+from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, derived_metrics
 from hwnas.hardware.latency_tables.latency_table import TableConfig
 from hwnas.hardware.profiling.options import TuningConfig
 from hwnas.hardware.target import Remote, Target
@@ -149,7 +149,7 @@ class SearchConfig:
     @property
     def derives(self) -> DerivedMetrics:
         """What is derived from costs, beside what cost models say."""
-        return deriving(self.target, [*self.objectives, *self.allowed.limits])
+        return derived_metrics(self.target, [*self.objectives, *self.allowed.limits])
 
     @property
     def metric(self) -> str:

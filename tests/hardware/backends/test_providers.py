@@ -15,14 +15,19 @@ from hwnas.core.errors import CompileError, ConfigError, TableError
 from hwnas.export.artefacts import runners
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
-from hwnas.hardware.backends.measured_backend import alone, less, nothing, with_and_without
+from hwnas.hardware.backends.measured_backend import (
+    empty_network,
+    isolated_operator,
+    subtract_timing,
+    with_and_without_operator,
+)
 from hwnas.hardware.backends.onnx_files import random_model
 from hwnas.hardware.backends.onnxruntime import OnnxRuntimeSettings, provider
 from hwnas.hardware.backends.onnxruntime.engine import OrtEngine, open_engine
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
-from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, setting
+from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, table_name
 from hwnas.hardware.latency_tables.provenance import differences, open_table
-from hwnas.hardware.latency_tables.provenance import facts as provenance
+from hwnas.hardware.latency_tables.provenance import provenance_facts as provenance
 from hwnas.hardware.target import Remote, Target, facts, from_facts
 from hwnas.hardware.timing import Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
@@ -36,7 +41,7 @@ AZURE = with_settings(
 )  # calls services: it takes no operator of ours
 LISTED = onnxruntime.get_available_providers()
 QUICK = TimingConfig(repeats=3, min_repeat_ms=0.1)
-CONV = Graph.of(alone(OPS[0]))
+CONV = Graph.of(isolated_operator(OPS[0]))
 
 needs_azure = pytest.mark.skipif(
     "AzureExecutionProvider" not in LISTED, reason="this onnxruntime lists no azure"
@@ -72,15 +77,15 @@ def test_what_cannot_name_a_provider_is_refused(given: str) -> None:
 
 
 def test_options_of_the_cpu_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the provider cpu has none; it was given arena"):
+    with pytest.raises(ConfigError, match=r"the provider cpu has no options, got arena"):
         OnnxRuntimeSettings(options={"arena": "1"})
 
 
 def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
-    assert setting(CPU) == "onnxruntime-float32-1t-b1"
+    assert table_name(CPU) == "onnxruntime-float32-1t-b1"
     assert "onnxruntime" not in facts(CPU)
     names = {
-        setting(with_settings(CPU, OnnxRuntimeSettings("cuda", options)))
+        table_name(with_settings(CPU, OnnxRuntimeSettings("cuda", options)))
         for options in ({}, {"device_id": "0"}, {"device_id": "1"})
     }
     assert len(names) == 3
@@ -129,7 +134,7 @@ def test_meter_of_another_gpu_than_that_of_networks_is_refused(
 
 @needs_azure
 def test_provider_that_leaves_operators_to_the_cpu_is_refused_by_name() -> None:
-    message = r"provider=azure leaves 2 of 2 operators to the CPU \(Conv .*: the figures would be"
+    message = r"provider=azure leaves 2 of 2 operators to the CPU \(Conv .*: the latency would be"
     with pytest.raises(CompileError, match=message):
         OrtSession(random_model(CONV), 1, OnnxRuntimeSettings("azure"))
     with pytest.raises(ConfigError, match="provider=azure leaves"):
@@ -146,10 +151,8 @@ def test_provider_that_onnxruntime_replaces_by_the_cpu_is_refused(
     )
     listed = [missing.name, "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: listed)
-    with pytest.raises(
-        ConfigError, match=r"cannot be made here, and onnxruntime would use the CPU"
-    ):
-        provider.check_made(missing, random_model(CONV))
+    with pytest.raises(ConfigError, match=r"does not work here, and onnxruntime would use the CPU"):
+        provider.check_usable(missing, random_model(CONV))
     with pytest.raises(CompileError):
         OrtSession(random_model(CONV), 1, missing)
 
@@ -175,7 +178,7 @@ def test_reason_is_read_from_the_log(log: str, reason: str) -> None:
 def test_what_native_code_prints_is_kept_from_the_terminal(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with provider._log() as said:
+    with provider._captured_log() as said:
         subprocess.run(["sh", "-c", "echo to out; echo to err >&2"], check=True)
     assert said == ["to out\nto err\n"]
     assert capfd.readouterr() == ("", "")
@@ -184,7 +187,7 @@ def test_what_native_code_prints_is_kept_from_the_terminal(
 def test_table_of_one_provider_is_never_that_of_another(tmp_path: Path) -> None:
     found = provenance(AZURE, Remote())
     entries = {OPS[0]: OperatorEntry("", Timing(1.0, 0.9, 1.1, 5))}
-    LatencyTable(tmp_path / "cpu" / setting(AZURE), entries, provenance=found).save()
+    LatencyTable(tmp_path / "cpu" / table_name(AZURE), entries, provenance=found).save()
     assert open_table(AZURE, Remote(), [tmp_path], False, "profile").entries
     for other in (
         CPU,
@@ -192,7 +195,7 @@ def test_table_of_one_provider_is_never_that_of_another(tmp_path: Path) -> None:
     ):
         with pytest.raises(TableError, match="no latency table for onnxruntime-"):
             open_table(other, Remote(), [tmp_path], False, "profile")
-        assert "another target.onnxruntime" in differences(found, provenance(other, Remote()))
+        assert "different target.onnxruntime" in differences(found, provenance(other, Remote()))
 
 
 def test_table_of_another_gpu_or_driver_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +207,14 @@ def test_table_of_another_gpu_or_driver_is_foreign(monkeypatch: pytest.MonkeyPat
     for name in gpu:
         monkeypatch.setattr(provider, "gpus", lambda name=name: {**gpu, name: "another"})
         (said,) = differences(found, provenance(cuda, Remote()))
-        assert said.startswith(f"{name} {gpu[name]} there, another here")
+        assert said.startswith(f"{name}: {gpu[name]} in the table, another here")
 
 
 @pytest.mark.parametrize("found", [{"onnxruntime-gpu"}, {"onnxruntime", "onnxruntime-gpu"}])
 def test_versions_name_every_package_that_brings_the_module(
     found: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "_bringing", lambda: {"onnxruntime": found})
+    monkeypatch.setattr(backends, "_providers", lambda: {"onnxruntime": found})
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2")
     said = ", ".join(f"{name} 1.2" for name in sorted(found))
     assert backends.version("onnxruntime") == said
@@ -272,7 +275,7 @@ def test_runner_ends_where_the_provider_leaves_operators_to_the_cpu(tmp_path: Pa
 def test_networks_with_and_without_an_operator_run(op: OpSpec, dtype: str) -> None:
     if dtype == "int8" and "add" in op.fused:
         pytest.skip("sums are not fused in int8")
-    whole, without = with_and_without(replace(op, dtype=dtype))
+    whole, without = with_and_without_operator(replace(op, dtype=dtype))
     n_macs = [sum(node.op.n_macs for node in net) for net in (whole, without)]
     assert n_macs[0] - n_macs[1] >= op.n_macs
     for net in (whole, without):
@@ -282,13 +285,13 @@ def test_networks_with_and_without_an_operator_run(op: OpSpec, dtype: str) -> No
 
 def test_network_of_nothing_runs() -> None:
     image = np.ones((2, 1, 1, 1), np.float32)
-    assert OrtSession(random_model(nothing(2))).run(image).ravel().tolist() == [2, 2]
+    assert OrtSession(random_model(empty_network(2))).run(image).ravel().tolist() == [2, 2]
 
 
 def test_difference_of_timings_holds_both_intervals_and_is_positive() -> None:
-    found = less(Timing(5, 4, 7, 9), Timing(2, 1, 3, 9))
+    found = subtract_timing(Timing(5, 4, 7, 9), Timing(2, 1, 3, 9))
     assert (found.median_ms, found.low_ms, found.high_ms) == (3, 1, 6)
-    none = less(Timing(2, 1, 3, 9), Timing(5, 4, 7, 9))
+    none = subtract_timing(Timing(2, 1, 3, 9), Timing(5, 4, 7, 9))
     assert 0 < none.low_ms <= none.median_ms <= none.high_ms
 
 

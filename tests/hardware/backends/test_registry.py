@@ -13,6 +13,7 @@ import pytest
 
 import hwnas
 from hwnas.core.errors import ConfigError
+from hwnas.core.manifest import FORMAT
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.target import facts, from_facts
@@ -27,7 +28,7 @@ ROOT = Path(hwnas.__file__).parent
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     yield
-    backends._found.cache_clear()
+    backends._registered.cache_clear()
     backends.third_party.cache_clear()
 
 
@@ -42,7 +43,7 @@ def _bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     point = EntryPoint(name, value, backends.GROUP)
     vars(point).update(dist=Package("strange"))
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*own, point)))
-    backends._found.cache_clear()
+    backends._registered.cache_clear()
     backends.third_party.cache_clear()
 
 
@@ -97,13 +98,13 @@ def test_broken_backend_is_refused_by_name_and_others_work(
 
 def test_second_backend_of_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _bring(monkeypatch, "tvm", "hwnas.hardware.backends.tvm:DESCRIPTION")
-    with pytest.raises(ConfigError, match="Several backends are called 'tvm'"):
+    with pytest.raises(ConfigError, match="Several packages register a backend 'tvm'"):
         backends.get("tvm")
 
 
 def test_install_that_is_older_than_the_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints(()))
-    backends._found.cache_clear()
+    backends._registered.cache_clear()
     with pytest.raises(ConfigError, match="pip install -e"):
         backends.names()
 
@@ -202,7 +203,7 @@ def test_earlier_names_are_read_from_records_and_refused_from_users(tmp_path: Pa
     with pytest.raises(ConfigError, match="cost=measured_elsewhere is now cost=device_model"):
         checked_cost("measured_elsewhere", now)
     arguments = ["+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=a.json"]
-    manifest = {"format": 2, "verb": "profile", "arguments": arguments}
+    manifest = {"format": FORMAT, "verb": "profile", "arguments": arguments}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     current = ["+target=nvidia_t4", "cost=device_model", "target.offline.file=a.json"]
     assert with_resumed([f"run.resume={tmp_path}"])[:3] == current

@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, calibrate, features
+from hwnas.hardware.costs.table_cost import (
+    Calibration,
+    LatencyFeatures,
+    calibrate,
+    latency_features,
+)
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 
 TRUE = Calibration(1.2, 0.004, 0.0003, 0.0, 0, 0)
@@ -138,7 +143,7 @@ def test_features_of_a_network_are_sums_over_its_nodes() -> None:
     conv = OpSpec("conv2d+bn", (8, 4, 4), (16, 4, 4), dtype="float32")
     mean = OpSpec("mean", (16, 4, 4), (16, 1, 1), dtype="float32")
     lowered = (Node("a", conv, (INPUT,)), Node("b", conv, ("a",)), Node("c", mean, ("b",)))
-    assert features(Graph.of(lowered), {conv: 0.5, mean: 0.25}) == LatencyFeatures(
+    assert latency_features(Graph.of(lowered), {conv: 0.5, mean: 0.25}) == LatencyFeatures(
         1.25, 3, 2 * 4 * (8 * 16 + 16) / 1024
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hwnas.core.errors import TableError
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.hardware.costs.table_cost import Calibration, TableCostModel, features
+from hwnas.hardware.costs.table_cost import Calibration, TableCostModel, latency_features
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
 from hwnas.hardware.profiling.passes import ProfiledSpace
 from hwnas.models.graph import Signature
@@ -54,7 +54,9 @@ def test_latency_is_the_calibrated_sum_with_its_interval(
 ) -> None:
     genotype = profiled.space.largest()
     net = profiled.lower(genotype)
-    known = features(net, {op: entry.timing.median_ms for op, entry in table.entries.items()})
+    known = latency_features(
+        net, {op: entry.timing.median_ms for op, entry in table.entries.items()}
+    )
     value = 1.1 * known.operators_ms + 0.002 * len(net) + 0.0001 * known.weights_kib
     figure = _model(table, profiled).cost(genotype).figures["latency_ms"]
     assert figure.source == "table"
@@ -76,7 +78,7 @@ def test_missing_operators_are_named_with_the_command(
     with pytest.raises(TableError) as refused:
         _model(table, profiled).cost(genotype)
     text = str(refused.value)
-    assert "2 operators are not in the latency table of target 'fake'" in text
+    assert "The latency table of target 'fake' lacks 2 operators" in text
     assert all(str(op) in text for op in gone)
     assert f"Measure them with: {COMMAND}" in text
 

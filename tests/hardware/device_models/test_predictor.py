@@ -10,14 +10,23 @@ from hwnas.core.errors import TableError
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.backends.base import CostContext
 from hwnas.hardware.backends.offline import COST, OfflineSettings
-from hwnas.hardware.backends.offline.backend import OfflineBackend
+from hwnas.hardware.backends.offline.backend import backend as offline_backend
 from hwnas.hardware.backends.onnx_files import random_model
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.device_models import device_file
-from hwnas.hardware.device_models.device_file import MeasuredDevice, most_telling, next_telling
+from hwnas.hardware.device_models.device_file import (
+    MeasuredDevice,
+    select_first_networks,
+    select_next_networks,
+)
 from hwnas.hardware.device_models.features import FeatureEncoder
-from hwnas.hardware.device_models.fitted_roofline import EXPECTED, Floats, OperatorWork, work
+from hwnas.hardware.device_models.fitted_roofline import (
+    EXPECTED,
+    Floats,
+    OperatorWork,
+    operator_work,
+)
 from hwnas.hardware.device_models.predictor import DevicePrior
 from hwnas.models.families import get
 from hwnas.models.graph import Graph, Signature
@@ -33,7 +42,7 @@ def networks(small: SearchSpace, task: Signature) -> list[Graph]:
 
 @pytest.fixture(scope="module")
 def known(networks: list[Graph]) -> OperatorWork:
-    return work(networks)
+    return operator_work(networks)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def truth(known: OperatorWork) -> Floats:
 
 def device(known: OperatorWork, truth: Floats, n: int) -> tuple[MeasuredDevice, np.ndarray]:
     pool = np.arange(200)
-    chosen = pool[most_telling(FeatureEncoder(known, 1)(known)[pool], n, DevicePrior())]
+    chosen = pool[select_first_networks(FeatureEncoder(known, 1)(known)[pool], n, DevicePrior())]
     return MeasuredDevice(known[pool], known[chosen], truth[chosen], 1, "float32-1t-b1", ()), chosen
 
 
@@ -116,7 +125,7 @@ def test_next_networks_are_those_that_matter(
     _, std = found.predictor.predict(pool)
     worth = np.zeros(100)
     worth[int(np.argmax(std))] = 1.0
-    assert next_telling(pool, 1, found.predictor, worth)[0] == int(np.argmax(std))
+    assert select_next_networks(pool, 1, found.predictor, worth)[0] == int(np.argmax(std))
 
 
 def test_file_says_the_same_again(
@@ -158,7 +167,7 @@ def test_space_of_which_no_network_was_measured_is_refused(
 
     def model(*spaces: str) -> CostModel:
         costed = CostContext(t4, lower, lower, lower, spaces, command="hwnas profile")
-        return OfflineBackend(t4).cost_models[COST](costed)
+        return offline_backend(t4).cost_models[COST](costed)
 
     model(small.name)
     with pytest.raises(TableError, match=r"none of tiny\. Make a kit with: hwnas profile kit=DIR"):
@@ -170,7 +179,7 @@ def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
 ) -> None:
     t4 = with_settings(target("nvidia_t4"), OfflineSettings(str(tmp_path / "device.json")))
     device(known, truth, 10)[0].save(tmp_path / "device.json")  # of other spaces, perhaps
-    backend, lowered = OfflineBackend(t4), networks[300]
+    backend, lowered = offline_backend(t4), networks[300]
     (tmp_path / "m.onnx").write_bytes(random_model(fused_graph(lowered, t4)))
     images = np.zeros((1, *lowered[0].op.in_shape), np.float32)
 

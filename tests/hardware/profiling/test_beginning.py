@@ -14,13 +14,13 @@ from hwnas.core.progress import NullProgress
 from hwnas.hardware.costs.operator_prediction import OperatorPredictions
 from hwnas.hardware.costs.table_cost import TableCostModel
 from hwnas.hardware.latency_tables.latency_table import (
-    FORETOLD,
+    PREDICTED,
     LatencyTable,
     OperatorEntry,
     load_table,
 )
 from hwnas.hardware.profiling import initial_table
-from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, drawn
+from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace, candidate_networks
 from hwnas.models.graph import Graph, OpSpec, Signature, n_macs_of_batch
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.workflows.device import _missing
@@ -56,7 +56,9 @@ def _begin(
     effort: MeasurementEffort = EFFORT,
 ) -> tuple[FakeWorker, initial_table.InitialMeasurements | None]:
     worker = FakeWorker(device)
-    return worker, initial_table.begin(table, subjects, pool(worker), effort, NullProgress())
+    return worker, initial_table.create_initial_table(
+        table, subjects, pool(worker), effort, NullProgress()
+    )
 
 
 def _errors(table: LatencyTable, profiled: ProfiledSpace, device: Device) -> tuple[Any, float]:
@@ -87,9 +89,9 @@ def test_a_space_is_foretold_from_operators_of_few_networks(
     kept = load_table(table.path)
     assert set(kept.entries) >= set(ops)
     assert set(kept.plans()) == set(worker.tuned)
-    assert {e.plan for op, e in kept.entries.items() if op not in kept.plans()} == {FORETOLD}
+    assert {e.plan for op, e in kept.entries.items() if op not in kept.plans()} == {PREDICTED}
     assert kept.taken_over() == {}
-    said = initial_table.words(kept, space)
+    said = initial_table.describe_calibration(kept, space)
     assert f"from {n_timed} operators and 16 networks measured here" in said
 
 
@@ -197,7 +199,7 @@ def test_an_operator_that_cannot_be_compiled_is_said(
     refused = profiled.lower(profiled.space.smallest())[0].op
     worker = FakeWorker(refuses=[refused])
     with pytest.raises(CompileError, match="no plan for"):
-        initial_table.begin(table, [profiled], pool(worker), EFFORT, NullProgress())
+        initial_table.create_initial_table(table, [profiled], pool(worker), EFFORT, NullProgress())
     assert len(load_table(table.path).entries) > 0  # the others are kept
 
 
@@ -226,13 +228,13 @@ def test_an_operator_that_no_drawn_network_had_is_foretold(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     _begin(table, Device(), [profiled])
-    rare = next(op for op, entry in table.entries.items() if entry.plan == FORETOLD)
+    rare = next(op for op, entry in table.entries.items() if entry.plan == PREDICTED)
     told = table.entries.pop(rare).timing.median_ms
     model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     nets = (profiled.lower(genotype) for genotype in profiled.sample(2000, 5))
     net = next(net for net in nets if rare in {node.op for node in net})
     found = model.latency(net, profiled.space.name).value
-    table.entries[rare] = OperatorEntry(FORETOLD, timing(told))
+    table.entries[rare] = OperatorEntry(PREDICTED, timing(told))
     whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     assert found == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
 
@@ -294,7 +296,7 @@ def test_an_operator_of_another_kind_is_still_foretold(profiled: ProfiledSpace) 
 def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: ProfiledSpace) -> None:
     op, other = profiled.operators(0)[:2]
     table.entries = {
-        op: OperatorEntry(FORETOLD, timing(1.0)),
+        op: OperatorEntry(PREDICTED, timing(1.0)),
         other: OperatorEntry("p", timing(1.0)),
     }
     assert table.plans() == {other: "p"}
@@ -311,6 +313,6 @@ def test_networks_are_spread_over_the_work_of_all_images(
         return (eight if sum(genotype.id.encode()) % 2 else profiled).lower(genotype)
 
     mixed = ProfiledSpace(small, lower)
-    every = [n_macs_of_batch(lower(genotype)) for genotype in drawn(mixed)]
+    every = [n_macs_of_batch(lower(genotype)) for genotype in candidate_networks(mixed)]
     found = [n_macs_of_batch(net) for net in initial_table._spread([mixed], 12).values()]
     assert (min(found), max(found)) == (min(every), max(every))

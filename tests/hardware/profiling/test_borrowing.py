@@ -14,13 +14,13 @@ from hwnas.hardware.costs.table_cost import TableCostModel
 from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     TableConfig,
-    folder,
     is_transferred,
     load_table,
+    table_folder,
 )
-from hwnas.hardware.latency_tables.provenance import own_table
+from hwnas.hardware.latency_tables.provenance import writable_table
 from hwnas.hardware.profiling import initial_table, table_transfer
-from hwnas.hardware.profiling.operator_measurement import digest
+from hwnas.hardware.profiling.operator_measurement import network_digest
 from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
 from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace
 from hwnas.hardware.profiling.table_transfer import SourceTable
@@ -83,10 +83,10 @@ def test_all_networks_are_foretold_from_few(
     assert kept.plans() == {}
     assert kept.taken_over() == other.plans()
     assert all(is_transferred(entry.plan) for entry in kept.entries.values())
-    said = initial_table.words(kept, profiled.space.name)
+    said = initial_table.describe_calibration(kept, profiled.space.name)
     assert "shipped" not in said
     assert "cpu (theirs) and 16 networks measured here" in said
-    assert initial_table.words(other, profiled.space.name) == ""
+    assert initial_table.describe_calibration(other, profiled.space.name) == ""
 
 
 def test_more_is_measured_where_few_tell_little(
@@ -118,7 +118,7 @@ def test_networks_reach_from_the_fastest_to_the_slowest(
     other: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     def ms(n: int) -> list[float]:
-        nets = [profiled.lower(g) for g in table_transfer.covered(other, profiled, n)]
+        nets = [profiled.lower(g) for g in table_transfer.covered_networks(other, profiled, n)]
         return [REFERENCE.network(net) for net in nets]
 
     found, rng = ms(16), random.Random(1)
@@ -211,7 +211,7 @@ def test_networks_are_measured_again_only_where_operators_were_borrowed(
         worker = FakeWorker()
         profiling._measure(config, table, second, pool(worker), RecordingReporter())
         assert table.networks[0] == row
-        return [digest(net) for net, _ in worker.networks]
+        return [network_digest(net) for net, _ in worker.networks]
 
     assert len({*profile()}) == len(table.networks) - 1 == 35
     assert table.taken_over()  # what only the other space has
@@ -270,10 +270,10 @@ def test_own_table_is_transferred_from_before_one_that_ships(
     with pytest.raises(TableError, match=r"no latency table .* for tvm-float32-1t-b1 in"):
         transferring.references(config)
     target, second = replace(CPU, name="cpu"), subject(tiny, task)
-    shipped = REFERENCE.table(folder(target, tmp_path), second.operators(0))
+    shipped = REFERENCE.table(table_folder(target, tmp_path), second.operators(0))
     shipped.provenance = {"device": {"cpu": "theirs"}}
     shipped.save()
-    own = own_table(target, Remote(), tmp_path, tmp_path)
+    own = writable_table(target, Remote(), tmp_path, tmp_path)
     own.save()
 
     def of() -> Path:

@@ -12,10 +12,10 @@ from hwnas.hardware.costs.table_cost import Calibration, LatencyFeatures, TableC
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
 from hwnas.hardware.profiling.operator_measurement import (
     MeasuredNetwork,
-    error,
+    calibrate_table,
     measure_networks,
-    report_error,
-    time_whole,
+    prediction_error,
+    time_networks,
 )
 from hwnas.hardware.profiling.options import NetworksConfig
 from hwnas.hardware.profiling.passes import ProfiledSpace, RepeatedMeasurement
@@ -64,7 +64,7 @@ def test_each_network_gets_its_own_latency_and_features(
 ) -> None:
     device = Device(scale=1.3, operator_ms=0.01)
     genotypes, worker = profiled.sample(30, 0), FakeWorker(device)
-    found = measure_networks(table, profiled.lowered(genotypes), pool(worker), NullProgress())
+    found = measure_networks(table, profiled.graphs(genotypes), pool(worker), NullProgress())
     assert [whole.genotype for whole in found] == genotypes
     for whole in found:
         net = profiled.lower(whole.genotype)
@@ -81,7 +81,7 @@ def test_work_of_networks_is_that_of_all_images(
 ) -> None:
     def macs_m(batch: int) -> list[float]:
         batched = subject(tiny, task, replace(CPU, batch=batch))
-        lowered = batched.lowered(batched.sample(4, 0))
+        lowered = batched.graphs(batched.sample(4, 0))
         table = Device().table(tmp_path / f"{batch}", distinct(lowered.values()))
         found = measure_networks(table, lowered, pool(FakeWorker()), NullProgress())
         return [whole.macs_m for whole in found]
@@ -101,7 +101,7 @@ def test_further_passes_are_only_for_networks_whose_passes_differ(
         lowered[3]: [timing(1.0, drifted=True), timing(1.1), timing(1.0), timing(1.01)],
     }
     worker = FakeWorker(script=script)
-    timings = [known.timing for known in time_whole(table, chosen, pool(worker), NullProgress())]
+    timings = [known.timing for known in time_networks(table, chosen, pool(worker), NullProgress())]
     nets = [net for net, _ in worker.networks]
     assert [nets.count(net) for net in lowered] == [2, 3, 3, 4, 2, 2]
     assert [t.n_repeats for t in timings] == [10, 15, 15, 15, 10, 10]
@@ -115,7 +115,7 @@ def test_network_that_cannot_be_measured_is_an_error(
 ) -> None:
     chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(3, 0)}
     with pytest.raises(CompileError, match="crashed"):
-        time_whole(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), NullProgress())
+        time_networks(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), NullProgress())
 
 
 @pytest.mark.parametrize("after", [1, 7, 12])
@@ -125,14 +125,14 @@ def test_networks_measured_before_an_interruption_are_not_measured_again(
     genotypes, worker = profiled.sample(10, 0), FakeWorker()
     interrupted = pool(worker, KeyboardInterrupt(), after)
     with pytest.raises(KeyboardInterrupt):
-        measure_networks(table, profiled.lowered(genotypes), interrupted, NullProgress())
+        measure_networks(table, profiled.graphs(genotypes), interrupted, NullProgress())
     kept = load_table(table.path)
     assert len(kept.networks) == min(after, 10)
-    wholes = measure_networks(kept, profiled.lowered(genotypes), pool(worker), NullProgress())
+    wholes = measure_networks(kept, profiled.graphs(genotypes), pool(worker), NullProgress())
     assert len(worker.networks) == 20  # two passes each, in both runs together
     assert [whole.measured.n_passes for whole in wholes] == [2] * 10
     again = measure_networks(
-        load_table(table.path), profiled.lowered(genotypes), pool(worker), NullProgress()
+        load_table(table.path), profiled.graphs(genotypes), pool(worker), NullProgress()
     )
     assert len(worker.networks) == 20
     assert [w.timing.median_ms for w in again] == pytest.approx(
@@ -144,11 +144,11 @@ def test_network_that_became_another_is_measured_again(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
     (genotype,), worker = profiled.sample(1, 0), FakeWorker()
-    measure_networks(table, profiled.lowered([genotype]), pool(worker), NullProgress())
+    measure_networks(table, profiled.graphs([genotype]), pool(worker), NullProgress())
     changed = ProfiledSpace(
         profiled.space, lambda genotype: Graph.of(profiled.lower(genotype)[:-1])
     )
-    measure_networks(table, changed.lowered([genotype]), pool(worker), NullProgress())
+    measure_networks(table, changed.graphs([genotype]), pool(worker), NullProgress())
     assert [len(net) for net, _ in worker.networks][::2] == [
         len(profiled.lower(genotype)),
         len(profiled.lower(genotype)) - 1,
@@ -161,9 +161,9 @@ def test_profile_of_a_device_predicts_its_new_networks(
     device = Device(scale=1.25, operator_ms=0.0002, noise=0.01)
     worker = FakeWorker(device)
     wholes = measure_networks(
-        table, profiled.lowered(profiled.sample(60, 0)), pool(worker), NullProgress()
+        table, profiled.graphs(profiled.sample(60, 0)), pool(worker), NullProgress()
     )
-    report_error(table, wholes, NetworksConfig(20, 25, 15), "tiny")
+    calibrate_table(table, wholes, NetworksConfig(20, 25, 15), "tiny")
     model = TableCostModel(load_table(table.path), CPU, profiled.lower, ["tiny"], "")
     quiet = Device(scale=1.25, operator_ms=0.0002)
     for genotype in profiled.sample(40, 7):
@@ -186,7 +186,7 @@ def test_error_is_what_it_says() -> None:
         MeasuredNetwork(genotype, known, m, RepeatedMeasurement(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
-    found = error(calibration, wholes, [calibration.predict(each) for each in features])
+    found = prediction_error(calibration, wholes, [calibration.predict(each) for each in features])
     ratios = [2 / 2, 4 / 4.16, 6 / 5.6, 8 / 10]
     errors = [ratio - 1 for ratio in ratios]
     assert found["n"] == 4
@@ -207,31 +207,31 @@ def test_error_is_what_it_says() -> None:
 
 def test_held_out_networks_decide_nothing(table: LatencyTable) -> None:
     wholes = _wholes(37)
-    first = report_error(table, wholes, COUNTS, "s")
+    first = calibrate_table(table, wholes, COUNTS, "s")
     spoilt = wholes
     for index in range(27, 37):
         spoilt = _with(spoilt, index, 1000.0, drifted=True)
-    assert report_error(table, spoilt, COUNTS, "s") == first
+    assert calibrate_table(table, spoilt, COUNTS, "s") == first
     assert table.calibration["s"]["error"]["table"]["coverage"] == 0
     assert table.calibration["s"]["error"]["drifted"] == 10
 
 
 def test_networks_of_the_interval_decide_the_interval_alone(table: LatencyTable) -> None:
     wholes = _wholes(37)
-    first = report_error(table, wholes, COUNTS, "s")
+    first = calibrate_table(table, wholes, COUNTS, "s")
     spoilt = _with(wholes, 8, 3 * wholes[8].timing.median_ms)  # the first after those that fit
-    second = report_error(table, spoilt, COUNTS, "s")
+    second = calibrate_table(table, spoilt, COUNTS, "s")
     assert second.scale == first.scale
     assert second.interval > 1 > first.interval
-    third = report_error(table, _with(wholes, 7, wholes[7].timing.median_ms * 1.1), COUNTS, "s")
+    third = calibrate_table(table, _with(wholes, 7, wholes[7].timing.median_ms * 1.1), COUNTS, "s")
     assert third.scale != first.scale
 
 
 def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
-    report_error(table, _wholes(37, 5, space="other"), COUNTS, "other")
+    calibrate_table(table, _wholes(37, 5, space="other"), COUNTS, "other")
     for seed in range(2):  # the second profile replaces the first one
         wholes = _wholes(37, seed)
-        calibration = report_error(table, wholes, COUNTS, "s")
+        calibration = calibrate_table(table, wholes, COUNTS, "s")
     loaded = load_table(table.path)
     assert [row["search_space"] for row in loaded.networks] == ["other"] * 37 + ["s"] * 37
     rows = loaded.networks[37:]
@@ -246,7 +246,7 @@ def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
     assert set(loaded.calibration) == {"other", "s"}
     assert Calibration(**loaded.calibration["s"]["coefficients"]) == calibration
     # A profile of fewer networks: the others stay, but judge nothing any more.
-    report_error(loaded, wholes[:32], NetworksConfig(fit=8, interval=19, held_out=10), "s")
+    calibrate_table(loaded, wholes[:32], NetworksConfig(fit=8, interval=19, held_out=10), "s")
     roles = [row["role"] for row in load_table(table.path).networks]
     assert roles == [
         *["fit"] * 8, *["interval"] * 19, *["held_out"] * 10,

@@ -11,7 +11,7 @@ from hwnas.hardware.latency_tables.latency_table import (
     load_table,
 )
 from hwnas.hardware.profiling.operator_measurement import measure_operators
-from hwnas.hardware.profiling.passes import MeasurementEffort, together
+from hwnas.hardware.profiling.passes import MeasurementEffort, combine_passes
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import OpSpec, Signature
 from hwnas.models.spaces import SearchSpace
@@ -155,6 +155,6 @@ def test_disturbed_operator_is_timed_again_by_the_next_profile(
 def test_passes_together_are_the_quiet_ones() -> None:
     quiet, slow = Timing(1.0, 0.9, 1.1, 5), Timing(1.5, 1.4, 1.6, 7)
     drifted = Timing(0.8, 0.5, 3.0, 9, True)
-    assert together([slow, drifted, quiet]) == Timing(1.0, 0.9, 1.6, 12)
-    assert together([drifted]) == drifted
-    assert together([drifted, drifted]) == Timing(0.8, 0.5, 3.0, 18, True)
+    assert combine_passes([slow, drifted, quiet]) == Timing(1.0, 0.9, 1.6, 12)
+    assert combine_passes([drifted]) == drifted
+    assert combine_passes([drifted, drifted]) == Timing(0.8, 0.5, 3.0, 18, True)

@@ -14,9 +14,9 @@ from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
 from hwnas.hardware.profiling.passes import RepeatedMeasurement
 from hwnas.hardware.profiling.throughput import (
     BatchThroughput,
-    batches,
     compare_runtimes,
-    sweet_spot,
+    recommended_batch,
+    time_batch_sizes,
 )
 from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Target
@@ -99,18 +99,18 @@ def test_sweet_spot_is_the_smallest_batch_with_nearly_the_highest_throughput() -
         BatchThroughput(size, size / rate * 1e3) for size, rate in ((1, 500), (4, 960), (16, 1000))
     ]
     assert [round(batch.images_per_s) for batch in found] == [500, 960, 1000]
-    assert sweet_spot(found).size == 4
-    assert sweet_spot(found[::-1]).size == 4
+    assert recommended_batch(found).size == 4
+    assert recommended_batch(found[::-1]).size == 4
     assert (
-        sweet_spot([BatchThroughput(1, 1.0), BatchThroughput(2, 2.0)]).size == 1
+        recommended_batch([BatchThroughput(1, 1.0), BatchThroughput(2, 2.0)]).size == 1
     )  # no gain at all
-    assert sweet_spot([BatchThroughput(1, 1.0), BatchThroughput(8, 1.0)]).size == 8
+    assert recommended_batch([BatchThroughput(1, 1.0), BatchThroughput(8, 1.0)]).size == 8
 
 
 def test_each_batch_size_is_tuned_and_timed_for_itself(
     lowered: list[Graph], opened: list[Opened]
 ) -> None:
-    found = batches(lowered[0], CPU, _open(opened), NullProgress())
+    found = time_batch_sizes(lowered[0], CPU, _open(opened), NullProgress())
     assert [batch.size for batch in found] == list(throughput.BATCHES)
     assert [worker.target.batch for worker in opened] == list(throughput.BATCHES)
     n = len({node.op for node in fused_graph(lowered[0], CPU)})

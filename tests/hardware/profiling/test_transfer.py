@@ -118,10 +118,10 @@ def test_left_out_networks_are_not_in_their_own_fit(
     device = Device(SLOW_DEPTHWISE, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(12, 0)]
     measured = [device.network(net) for net in sampled]
-    honest = table_transfer.left_out(sampled, measured, reference)
+    honest = table_transfer.leave_one_out(sampled, measured, reference)
     assert honest == pytest.approx(measured, rel=0.02)
     spoilt = [*measured[:4], 5 * measured[4], *measured[5:]]
-    assert table_transfer.left_out(sampled, spoilt, reference)[4] == honest[4]
+    assert table_transfer.leave_one_out(sampled, spoilt, reference)[4] == honest[4]
 
 
 def _filled(
@@ -132,7 +132,7 @@ def _filled(
     table = device.table(path / "new", distinct(sampled))
     source = REFERENCE.table(path / "reference" / "tvm", ops)
     times = [device.network(net) for net in sampled]
-    report = table_transfer.transferred(table, source, sampled, times, [profiled.space.name])
+    report = table_transfer.fill_from_source(table, source, sampled, times, [profiled.space.name])
     return table, report
 
 
@@ -192,7 +192,7 @@ def test_second_transfer_replaces_the_first(
     twice.entries |= slower.table(tmp_path, distinct(sampled)).entries
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [slower.network(net) for net in sampled]
-    table_transfer.transferred(twice, source, sampled, times, [profiled.space.name])
+    table_transfer.fill_from_source(twice, source, sampled, times, [profiled.space.name])
     once, _ = _filled(slower, profiled, ops, tmp_path, 10)
     assert twice.entries == once.entries
     assert twice.calibration == once.calibration
@@ -209,7 +209,7 @@ def test_tables_that_know_no_network_whole_say_how_much_longer_operators_take_in
     table = device.table(tmp_path / "new", known)
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [device.network(net) for net in sampled]
-    table_transfer.transferred(table, source, sampled, times, [profiled.space.name])
+    table_transfer.fill_from_source(table, source, sampled, times, [profiled.space.name])
     for op in set(ops) - set(known):
         if table_transfer.group(op) in ("pointwise", "depthwise"):
             alone = table.entries[op].timing.median_ms

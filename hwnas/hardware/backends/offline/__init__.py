@@ -1,4 +1,7 @@
-"""The section of a target file for devices out of reach."""
+"""The backend ``offline``: devices that are not connected, such as phones or datacenter GPUs.
+
+Latencies are predicted from networks measured on the device, or from its data sheet.
+"""
 
 from dataclasses import dataclass
 
@@ -6,14 +9,17 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.options import bounded, check_bounds
 from hwnas.hardware.backends.description import BackendDescription
 
+COST = "device_model"  #: the cost model that is fitted to measurements
+_FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
+
 
 @dataclass
 class OfflineSettings:
-    """What is known of a device beside its facts."""
+    """The section ``offline`` of a target."""
 
-    #: the file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
+    #: device file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
     file: str = ""
-    #: how many times what its data sheet allows a device takes: the interval of cost=roofline
+    #: actual latency over that of the data sheet, lowest and highest: the interval of cost=roofline
     slower_low: float = bounded("[1, 1000]", 1.0)
     slower_high: float = bounded("[1, 1000]", 20.0)
 
@@ -26,17 +32,10 @@ class OfflineSettings:
             )
 
 
-# Devices out of reach: phones, datacenter GPUs, NPUs with a vendor's own tool.
-#
-# Their latencies come from networks that were measured there, or from a data sheet alone.
-
-COST = "device_model"  #: the cost model that reads measurements
-_FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
-
 DESCRIPTION = BackendDescription(
     name="offline",
-    about="a device out of reach, from networks measured there by a kit, or from its data sheet",
-    factory="hwnas.hardware.backends.offline.backend:OfflineBackend",
+    about="a device that is not connected, from networks measured on it or its data sheet",
+    factory="hwnas.hardware.backends.offline.backend:backend",
     dtypes={"float32": "model.fp32.onnx", "int8": "model.int8.onnx", **_FLOATS},
     costs=(COST, "roofline"),
     is_offline=True,

@@ -1,4 +1,4 @@
-"""The section ``onnxruntime`` of a target."""
+"""The backend ``onnxruntime``: this machine's CPU, or another execution provider."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from hwnas.hardware.backends.description import (
 
 CPU = "cpu"
 _SUFFIX = "ExecutionProvider"
-#: As onnxruntime spells them, without its suffix; others are given as they are listed.
+#: Spelling of onnxruntime, without its suffix; other names are used as given.
 _SPELT = (
     "ACL", "Azure", "CANN", "CoreML", "CPU", "CUDA", "Dml", "Dnnl", "MIGraphX", "Nnapi",
     "NvTensorRTRTX", "OpenVINO", "QNN", "Rknpu", "Tensorrt", "VitisAI", "WebGpu", "Xnnpack",
 )  # fmt: skip
-#: x86 CPUs without VNNI add products of int8 in 16 bits, which overflow; by this they do not.
+#: On x86 CPUs without VNNI, int8 products are added in 16 bits, which overflow without this option.
 #: Source: onnxruntime_session_options_config_keys.h, kOrtSessionOptionsAvx2PrecisionMode.
 EXACT = ("session.x64quantprecision", "1")
 _KNOWN = {name.lower(): name for name in _SPELT}
@@ -36,7 +36,7 @@ options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 except Exception as error:  # and never the CPU instead
     sys.exit(f"{provider} alone does not run {{file}} here: {{error}}")
 """
-#: What runners of the CPU open sessions with.
+#: Session options in runner scripts for the CPU.
 OPTIONS = f"""\
 options = onnxruntime.SessionOptions()
 options.add_session_config_entry("{EXACT[0]}", "{EXACT[1]}")  # int8 without VNNI
@@ -47,11 +47,11 @@ _LOADS = "onnxruntime.preload_dlls()  # of CUDA and cuDNN that pip installed\n"
 
 @dataclass
 class OnnxRuntimeSettings(BackendSettings):
-    """What of onnxruntime runs networks: its execution provider."""
+    """The section ``onnxruntime`` of a target: its execution provider."""
 
-    #: cpu, cuda, tensorrt, openvino, or another execution provider that onnxruntime lists
+    #: cpu, cuda, tensorrt, openvino, or any other execution provider of onnxruntime
     provider: str = CPU
-    #: of the provider, as onnxruntime names them: {device_id: '0', use_tf32: '0'}
+    #: options of the provider: {device_id: '0', use_tf32: '0'}
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,50 +64,50 @@ class OnnxRuntimeSettings(BackendSettings):
             )
         if self.provider == CPU and self.options:
             raise ConfigError(
-                "target.onnxruntime.options: the provider cpu has none; it was given "
+                "target.onnxruntime.options: the provider cpu has no options, got "
                 f"{', '.join(self.options)}."
             )
 
     @property
     def name(self) -> str:
-        """The provider as onnxruntime names it."""
+        """Name of the provider in onnxruntime."""
         spelt = _KNOWN.get(self.provider)
         return self.provider if spelt is None else f"{spelt}{_SUFFIX}"
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is what every onnxruntime has."""
+        """Whether it is the CPU provider."""
         return self.provider == CPU
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether it runs on GPUs of NVIDIA."""
+        """Whether it runs on NVIDIA GPUs."""
         return self.provider in _NVIDIA
 
     @property
     def variant(self) -> str:
-        """The provider, with a digest of its options; empty for the CPU's."""
+        """Provider with a digest of its options; empty for the CPU."""
         if self.is_cpu:
             return ""
-        said = json.dumps(self.options, sort_keys=True).encode()
-        return self.provider + (f".{hashlib.sha256(said).hexdigest()[:6]}" if self.options else "")
+        if not self.options:
+            return self.provider
+        options = json.dumps(self.options, sort_keys=True).encode()
+        return f"{self.provider}.{hashlib.sha256(options).hexdigest()[:6]}"
 
     @property
-    def silent(self) -> bool:
-        """Whether it says no more than its defaults."""
+    def is_default(self) -> bool:
+        """Whether all settings have their defaults."""
         return self.is_cpu
 
     @property
-    def words(self) -> dict[str, str]:
-        """How the runner of an export opens a session: by the provider, or not at all."""
+    def substitutions(self) -> dict[str, str]:
+        """Code that opens a session in the runner scripts of exports."""
         if self.is_cpu:
             return {"SESSION": _ON_CPU}
         loads = _LOADS if self.is_nvidia else ""
         opens = _RUNNER.format(loads=loads, provider=self.name, options=json.dumps(self.options))
         return {"SESSION": opens}
 
-
-# onnxruntime on this machine, measured: on its CPU, or by another execution provider.
 
 _NEEDS = {"onnxruntime": "onnxruntime"}
 _OPENS = "hwnas.hardware.backends.onnxruntime.session:open_onnx"
@@ -141,7 +141,7 @@ print("left at exits, and at the end:", *left, file=sys.stderr)
 
 DESCRIPTION = BackendDescription(
     name="onnxruntime",
-    about="onnxruntime on this machine, measured: its CPU, or another execution provider",
+    about="onnxruntime on this machine's CPU or another execution provider, measured",
     factory="hwnas.hardware.backends.onnxruntime.engine:backend",
     engine="hwnas.hardware.backends.onnxruntime.engine:open_engine",
     dtypes={"float32": _FP32, "int8": _INT8},

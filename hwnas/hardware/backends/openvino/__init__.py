@@ -1,4 +1,4 @@
-"""OpenVINO on this machine's CPU, measured."""
+"""The backend ``openvino``: this machine's CPU, measured."""
 
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
 

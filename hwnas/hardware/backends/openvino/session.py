@@ -1,7 +1,6 @@
-"""Runs and times networks by OpenVINO on this CPU. The only file that imports OpenVINO.
+"""Sessions and timers of OpenVINO on this CPU. The only module that imports OpenVINO.
 
-A network's IR says in which precision it runs: OpenVINO itself would choose bfloat16 where the CPU
-has it.
+The IR stores the precision in which it runs: OpenVINO would choose bfloat16 on CPUs that have it.
 
 Source: https://docs.openvino.ai.
 """
@@ -20,17 +19,18 @@ from numpy.typing import NDArray
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.timing import Timer
 
-_HINTS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "f32"}  # besides int8
-_CAPABILITIES = {"float16": "FP16", "bfloat16": "BF16"}  #: that a CPU must have
-_PRECISION = "precision"  #: name of what the IR says
-_CHUNK = 64  # images of an inference
+# of operators that are not in int8
+_HINTS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "f32"}
+_CAPABILITIES = {"float16": "FP16", "bfloat16": "BF16"}  #: required CPU capability
+_PRECISION = "precision"  #: key of the precision in the IR
+_CHUNK = 64  # images per inference
 
 
 def check_cpu(dtype: str) -> None:
-    """Refuse a precision that this CPU does not compute in.
+    """Refuse a precision that this CPU does not support.
 
     Raises:
-        ConfigError: it would be computed in another.
+        ConfigError: it names the supported dtypes.
     """
     has = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if (needed := _CAPABILITIES.get(dtype)) is not None and needed not in has:
@@ -42,7 +42,9 @@ def check_cpu(dtype: str) -> None:
 
 
 def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
-    """Return an ONNX file as OpenVINO's IR, which runs in ``dtype``, by suffix; always the same.
+    """Return the IR of an ONNX file by suffix; it runs in ``dtype``.
+
+    Equal input gives equal bytes.
 
     Raises:
         CompileError: OpenVINO refuses it.
@@ -50,7 +52,7 @@ def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
     model = _read(onnx)
     for index, node in enumerate(model.get_ordered_ops()):
         kind = node.get_type_name()
-        if re.fullmatch(rf"{kind}_\d+", node.get_friendly_name()):  # a counter of this process
+        if re.fullmatch(rf"{kind}_\d+", node.get_friendly_name()):  # has a counter of this process
             node.set_friendly_name(f"{kind}_{index}")
     model.set_rt_info(_HINTS[dtype], _PRECISION)
     with tempfile.TemporaryDirectory(prefix="hwnas-openvino-") as folder:
@@ -61,17 +63,17 @@ def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
 
 @final
 class OpenVinoSession:
-    """One loaded network of one input and one output."""
+    """A loaded network with one input and one output."""
 
     def __init__(self, contents: Mapping[str, bytes], n_threads: int = 1):
         self._model, self._n_threads = _read(contents[".xml"], contents[".bin"]), n_threads
-        self._networks: dict[int, Any] = {}  # by their batch size
+        self._networks: dict[int, Any] = {}  # by batch size
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs for normalised images ``(N, C, H, W)``; the last batch is filled up.
+        """Return the outputs for normalised images ``(N, C, H, W)``; the last batch is padded.
 
         Raises:
-            CompileError: images are not of the shape that the network reads.
+            CompileError: the shape of the images differs from the network's.
         """
         batch = min(_CHUNK, len(images))
         if batch not in self._networks:
@@ -85,12 +87,12 @@ class OpenVinoSession:
             full = np.zeros((batch, *chunk.shape[1:]), np.float32)
             full[: len(chunk)] = chunk
             outputs.append(self._networks[batch](full)[0][: len(chunk)].copy())
-        found: NDArray[np.float32] = np.concatenate(outputs)
-        return found
+        result: NDArray[np.float32] = np.concatenate(outputs)
+        return result
 
 
 def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
-    """Return the IR of an export as something that runs.
+    """Return a session of an exported IR.
 
     Raises:
         CompileError: OpenVINO refuses it.
@@ -99,7 +101,7 @@ def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
 
 
 def timer(contents: Mapping[str, bytes], n_threads: int, batch: int) -> Timer:
-    """Return a function that does ``n`` inferences of ``batch`` images and returns the seconds.
+    """Return a timer of inferences with ``batch`` images.
 
     Raises:
         CompileError: OpenVINO refuses the network.
@@ -127,7 +129,7 @@ def _read(model: bytes, weights: bytes | None = None) -> Any:
 
 
 def _compiled(model: Any, n_threads: int, batch: int) -> Any:
-    """Return a network for inferences of ``batch`` images.
+    """Return a network compiled for inferences with ``batch`` images.
 
     Raises:
         CompileError: OpenVINO refuses it.

@@ -20,14 +20,14 @@ def backend(target: Target) -> MeasuredBackend:
 
 def _write(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     """Return an ONNX file, the library and its weights."""
-    onnx = onnx_files.write_onnx(network, fused_graph(network.lowered, target), target.dtype)
+    onnx = onnx_files.write_onnx(network, fused_graph(network.graph, target), target.dtype)
     parts = _compiled(network, target, bench)
     return {".onnx": onnx, **{suffix: parts[suffix] for suffix in _VERIFIED}}
 
 
 def _compiled(network: TrainedNetwork, target: Target, bench: TimingBench) -> Mapping[str, bytes]:
     """Return the library, its object files and its weights."""
-    fused = fused_graph(network.lowered, target)
+    fused = fused_graph(network.graph, target)
     plans = {node.op: bench.plan(node.op) for node in fused}
     weights = network.int8 if target.dtype == "int8" else network.weights
     assert weights is not None

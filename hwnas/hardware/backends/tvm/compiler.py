@@ -68,18 +68,18 @@ class Compiler:
         reads, constants, writes = self._kernels.buffers(op)
         return [*reads, *constants, writes]
 
-    def link(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
+    def link(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
         """Return a network linked from its operators, in this process; quick."""
-        return self._linked(linker.link, lowered, plans)
+        return self._linked(linker.link, graph, plans)
 
-    def build(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
+    def build(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
         """Return a network that can be exported; takes seconds."""
-        return self._linked(linker.build, lowered, plans)
+        return self._linked(linker.build, graph, plans)
 
     def _linked(
-        self, link: Callable[..., LinkedNetwork], lowered: Graph, plans: Mapping[OpSpec, Plan]
+        self, link: Callable[..., LinkedNetwork], graph: Graph, plans: Mapping[OpSpec, Plan]
     ) -> LinkedNetwork:
-        steps = self._kernels.steps(lowered)
+        steps = self._kernels.steps(graph)
         compiled = {
             step.kernel: self.compile(step.kernel, self._plan(step.kernel, plans)) for step in steps
         }
@@ -88,9 +88,9 @@ class Compiler:
     def _plan(self, kernel: Kernel, plans: Mapping[OpSpec, Plan]) -> Plan:
         return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
 
-    def pack_weights(self, lowered: Graph, weights: Parameters) -> Array:
+    def pack_weights(self, graph: Graph, weights: Parameters) -> Array:
         """Return all weights of a network as its function reads them."""
-        return linker.pack(self._kernels.constants(lowered, weights), self._kernels.unit)
+        return linker.pack(self._kernels.constants(graph, weights), self._kernels.unit)
 
 
 def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:

@@ -83,9 +83,9 @@ class TvmEngine:
         """Return the latency of one operator, alone, on random data."""
         return measure(self.operator(op, plan), config)
 
-    def network(self, lowered: Graph, plans: OperatorPlans) -> Timer:
+    def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
-        linked = self._link(lowered, plans, self._device.by_library)
+        linked = self._link(graph, plans, self._device.by_library)
         module = self._device.load(linked.module)
         tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
         return self._device.timer(module, ENTRY, tensors)
@@ -95,14 +95,14 @@ class TvmEngine:
         self._compiler.forget(op, Plan.parse(plan))
 
     def export(
-        self, lowered: Graph, plans: OperatorPlans, weights: Parameters
+        self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
         """Return the library of a network, its object files, and its weights with all shapes."""
-        linked = self._link(lowered, plans, library=True)
-        packed = self._compiler.pack_weights(lowered, weights)
+        linked = self._link(graph, plans, library=True)
+        packed = self._compiler.pack_weights(graph, weights)
         shapes = {
-            "images": lowered[0].op.in_shape,
-            "n_outputs": lowered.output.op.out_shape[0],
+            "images": graph[0].op.in_shape,
+            "n_outputs": graph.output.op.out_shape[0],
             "parameters": [parameter.shape for parameter in linked.parameters],
             "dtypes": [parameter.dtype for parameter in linked.parameters],
             "entry": ENTRY,
@@ -129,24 +129,24 @@ class TvmEngine:
         timer = self._device.timer(module, ENTRY, session.parameters())
         return LoadedNetwork(timer, session, _UNCOUNTED)
 
-    def _link(self, lowered: Graph, plans: OperatorPlans, library: bool) -> LinkedNetwork:
+    def _link(self, graph: Graph, plans: OperatorPlans, library: bool) -> LinkedNetwork:
         """Return a linked network: quickly for this process, or anew so that it can be exported."""
-        parsed = _parsed(lowered, plans)
+        parsed = _parsed(graph, plans)
         if library:
-            return self._compiler.build(lowered, parsed)
-        return self._compiler.link(lowered, parsed)
+            return self._compiler.build(graph, parsed)
+        return self._compiler.link(graph, parsed)
 
 
-def _parsed(lowered: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
+def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
     """Return how the operators of a network are compiled.
 
     Raises:
         CompileError: one was never tuned: as TVM compiles it by itself it would be worthless.
     """
-    missing = [node.op for node in lowered if node.op not in plans]
+    missing = [node.op for node in graph if node.op not in plans]
     if missing:
         raise CompileError(f"{len(missing)} operators are not tuned, for example {missing[0]}.")
-    return {node.op: Plan.parse(plans[node.op]) for node in lowered}
+    return {node.op: Plan.parse(plans[node.op]) for node in graph}
 
 
 @final

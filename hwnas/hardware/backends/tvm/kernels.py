@@ -73,11 +73,11 @@ class Kernels(Protocol):
         """Return what a function reads, its constants, and what it writes."""
         ...
 
-    def steps(self, lowered: Graph) -> list[KernelCall]:
+    def steps(self, graph: Graph) -> list[KernelCall]:
         """Return what a network calls, in order; the first step reads ``INPUT``."""
         ...
 
-    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+    def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
         """Return the constants of all steps, in order."""
         ...
 
@@ -136,15 +136,15 @@ class Floats:
             Buffer(layout.buffer_shape(kernel.out_shape, kernel.batch, lanes), "float32"),
         )
 
-    def steps(self, lowered: Graph) -> list[KernelCall]:
+    def steps(self, graph: Graph) -> list[KernelCall]:
         """Return the operators of a network."""
-        return [KernelCall(node.name, node.inputs, node.op) for node in lowered]
+        return [KernelCall(node.name, node.inputs, node.op) for node in graph]
 
-    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+    def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
         """Return all weights and biases, packed."""
         assert isinstance(weights, Mapping)
         lanes, found = self.cpu.lanes, list[Array]()
-        for node in lowered:
+        for node in graph:
             if layout.weight_shapes(node.op, lanes):
                 found += layout.pack(node.op, *weights[node.name], lanes)
         return found
@@ -188,32 +188,32 @@ class Bytes:
             int8_layout.output(kernel, lanes, dot),
         )
 
-    def steps(self, lowered: Graph) -> list[KernelCall]:
+    def steps(self, graph: Graph) -> list[KernelCall]:
         """Return the operators of a network, what rounds its images, and what gives its answers."""
-        first, last = lowered[0].op, lowered.output
+        first, last = graph[0].op, graph.output
         rounded, answers = f"{INPUT} rounded", f"{last.name} answered"
         return [
             KernelCall(rounded, (INPUT,), Edge("images", first.in_shape, first.batch)),
             *(
                 KernelCall(n.name, tuple(rounded if i == INPUT else i for i in n.inputs), n.op)
-                for n in lowered
+                for n in graph
             ),
             KernelCall(answers, (last.name,), Edge("answers", last.op.out_shape, last.op.batch)),
         ]
 
-    def constants(self, lowered: Graph, weights: Parameters) -> list[Array]:
+    def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
         """Return all weights, biases and scales, packed."""
         assert isinstance(weights, QuantisedNetwork)
         scales, found = {INPUT: weights.input}, list[Array]()
         found.append(int8_layout.pack_images(weights.input, self.dot))
-        for op in _fused(weights, lowered):
+        for op in _fused(weights, graph):
             sources = [scales[name] for name in op.node.inputs]
             found += int8_layout.pack(op, sources, self.cpu.lanes, self.dot)
             scales[op.node.name] = op.out
-        return [*found, int8_layout.pack_answers(scales[lowered.output.name], self.dot)]
+        return [*found, int8_layout.pack_answers(scales[graph.output.name], self.dot)]
 
 
-def _fused(network: QuantisedNetwork, lowered: Graph) -> list[QuantisedOp]:
+def _fused(network: QuantisedNetwork, graph: Graph) -> list[QuantisedOp]:
     """Return the operators of a network with what is fused into them: the scales of sums."""
     known = {op.node.name: op for op in network.ops}
     sums: dict[str, QuantisedOp] = {}
@@ -221,7 +221,7 @@ def _fused(network: QuantisedNetwork, lowered: Graph) -> list[QuantisedOp]:
         if op.node.op.base == "add":
             sums |= dict.fromkeys(op.node.inputs, op)
     found = []
-    for node in lowered:
+    for node in graph:
         op = known[node.name]
         fused = "add" in node.op.fused and "add" not in op.node.op.fused
         out = sums[node.name].out if fused else op.out

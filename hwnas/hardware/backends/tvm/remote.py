@@ -35,7 +35,7 @@ from hwnas.hardware.timing import Timer
 _ANSWER_S = 5.0  #: in which a tracker says what it knows
 
 
-def request(remote: Remote, deadline: float, mute: Sequence[str]) -> tuple[str, int, str]:
+def request_device(remote: Remote, deadline: float, mute: Sequence[str]) -> tuple[str, int, str]:
     """Return address, port and key of a device that is free; wait for one until the deadline.
 
     Args:
@@ -245,7 +245,7 @@ class RemoteDevice:
         deadline = time.monotonic() + self._remote.timeout_s
         mute: list[str] = []
         while True:
-            address = request(self._remote, deadline, mute)
+            address = request_device(self._remote, deadline, mute)
             left = max(0.1, deadline - time.monotonic())
             try:
                 return _within(min(_GREETING_S, left), partial(self._greet, *address))

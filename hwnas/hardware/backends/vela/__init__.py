@@ -1,4 +1,4 @@
-"""The section ``vela`` of a target."""
+"""The backend ``vela``: Arm Ethos-U NPUs, estimated by Arm's compiler Vela."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,13 @@ from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 
 @dataclass
 class VelaSettings:
-    """What Arm's Vela compiles for."""
+    """The section ``vela`` of a target: options of the compiler."""
 
     accelerator: str
     system_config: str
     memory_mode: str
     config: str = "Arm/vela.ini"  #: shipped with Vela, or a path
 
-
-# Arm Ethos-U NPUs, estimated by Arm's compiler Vela; LiteRT runs their networks on this host.
 
 _LITERT = {"ai_edge_litert": "ai-edge-litert"}
 _BEFORE, _AFTER = "model.int8.tflite", "model.vela.tflite"
@@ -60,7 +58,7 @@ print("left at exits, and at the end:", *left, file=sys.stderr)
 
 DESCRIPTION = BackendDescription(
     name="vela",
-    about="Arm Ethos-U, compiled by Vela: its estimate",
+    about="Arm Ethos-U, estimated by the compiler Vela",
     factory="hwnas.hardware.backends.vela.backend:VelaBackend",
     default=True,  # as the first target files did
     dtypes={"int8": _BEFORE},
@@ -88,8 +86,8 @@ DESCRIPTION = BackendDescription(
             "ethos-u",
             "int8",
             {"_vela.tflite": _AFTER},
-            {_AFTER: "what Vela makes of it, for the NPU"},
-            unavailable_reason="it runs on an Arm Ethos-U alone",
+            {_AFTER: "compiled by Vela for the NPU"},
+            unavailable_reason="it runs only on an Arm Ethos-U",
         ),
     ),
     runners=(

@@ -1,4 +1,4 @@
-"""Vela as a backend: int8 TFLite, and what Vela makes of it."""
+"""The backend of Arm Ethos-U NPUs: int8 TFLite files, compiled by Vela."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ class VelaBackend:
     """Networks for an Arm Ethos-U NPU.
 
     Raises:
-        ConfigError: Vela does not know the target's settings, or its facts are not those of them.
+        ConfigError: Vela does not know the target's settings, or its facts do not match them.
     """
 
     def __init__(self, target: Target):
@@ -47,75 +47,75 @@ class VelaBackend:
 
     @property
     def cost_models(self) -> CostModels:
-        """Vela's estimate, and the model of all targets."""
+        """Vela's estimate and the roofline."""
         return {"vela": _estimates, "roofline": roofline}
 
-    def check(self, lowered: Graph) -> None:
+    def check(self, graph: Graph) -> None:
         """Refuse a network that cannot be written as int8 TFLite."""
-        tflite.check_writable(lowered)
+        tflite.check_writable(graph)
 
-    def estimate(self, lowered: Graph) -> Cost:
-        """Return what Vela says of a network with stand-in weights."""
-        tflite.check_writable(lowered)
-        return layers_in_ms(estimate(lowered, self._target), self._target)
+    def estimate(self, graph: Graph) -> Cost:
+        """Return Vela's estimate of a network with random weights."""
+        tflite.check_writable(graph)
+        return layers_in_ms(estimate(graph, self._target), self._target)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return a network in LiteRT, whose kernels Ethos-U follows bit by bit."""
+        """Return a session of LiteRT, whose kernels Ethos-U follows bit by bit."""
         return LiteRTSession(tflite.write_tflite(network))
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "VelaArtefacts":
-        """Return what makes TFLite files and judges them."""
+        """Return the writer and evaluator of TFLite files."""
         return VelaArtefacts(self._target)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return nothing: LiteRT runs on this host."""
+        """Return an empty string: LiteRT runs on this host."""
         return ""
 
     def user_file(self) -> Path | None:
-        """Return a configuration of the user's own; Vela's come with its version."""
+        """Return the user's Vela configuration file, if any."""
         path = Path(self._target.section(VelaSettings).config)
         return path if path.is_file() else None
 
 
-_LIMIT_S = 600.0  #: of a file that may be anybody's; large networks take a minute
+_LIMIT_S = 600.0  #: time limit for a file from an unknown source; large networks take a minute
 
 
 @final
 class VelaArtefacts:
-    """Int8 TFLite, and what Vela makes of it."""
+    """Int8 TFLite files, tflite_file and after Vela."""
 
     def __init__(self, target: Target):
         self._target = target
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the TFLite file before and after Vela."""
+        """Return the TFLite file tflite_file and after Vela."""
         assert network.int8 is not None
-        before = tflite.write_tflite(network.int8)
-        compiled = compile_tflite(before, network.lowered, self._target)
-        return {".tflite": before, "_vela.tflite": compiled.artefact}
+        tflite_file = tflite.write_tflite(network.int8)
+        compiled = compile_tflite(tflite_file, network.graph, self._target)
+        return {".tflite": tflite_file, "_vela.tflite": compiled.artefact}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the same: what is verified is delivered."""
+        """Return the files of ``build``: delivered files are the verified ones."""
         return self.build(network)
 
     def evaluate(
-        self, files: Files, lowered: Graph, batches: Iterable[Floats]
+        self, files: Files, graph: Graph, batches: Iterable[Floats]
     ) -> tuple[Floats, Cost]:
-        """Run the TFLite file on this host; have Vela estimate it."""
+        """Run the TFLite file on this host; return Vela's estimate of its cost."""
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
         outputs = np.concatenate([session.run(images) for images in batches])
-        return outputs, compile_tflite(content, lowered, self._target).cost
+        return outputs, compile_tflite(content, graph, self._target).cost
 
-    def remeasure(self, files: Files, lowered: Graph, images: Floats) -> RemeasuredCost:
-        """Have Vela compile the TFLite file again, in a process of its own: it may be anybody's."""
+    def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
+        """Compile the TFLite file again, in another process: its source is unknown."""
         content = files[".tflite"].read_bytes()
-        compiled = compile_tflite(content, lowered, self._target, _LIMIT_S)
+        compiled = compile_tflite(content, graph, self._target, _LIMIT_S)
         return RemeasuredCost(compiled.cost, {"_vela.tflite": compiled.artefact})
 
     def interleaved(self, files: Files, other: Files) -> None:
-        """Return nothing: nothing is measured."""
+        """Return ``None``: nothing is measured."""
 
 
-def _estimates(costed: CostContext) -> CostModel:
-    return VelaCostModel(costed.target, costed.lower)
+def _estimates(context: CostContext) -> CostModel:
+    return VelaCostModel(context.target, context.lower)

@@ -1,7 +1,7 @@
-"""Costs on Arm Ethos-U NPUs, from Arm's compiler Vela. The only file that imports Vela.
+"""Costs on Arm Ethos-U NPUs, from Arm's compiler Vela. The only module that imports Vela.
 
-Vela schedules the whole network and estimates its cycles; nothing is measured. Its figures are for
-the NPU alone: no CPU or driver time.
+Vela schedules the whole network and estimates its cycles; nothing is measured. Results are for the
+NPU alone, without CPU or driver time.
 
 Source: https://pypi.org/project/ethos-u-vela/.
 """
@@ -35,15 +35,15 @@ _REFUSES = "Vela refuses the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _one_at_a_time = threading.Lock()
 _MEMORIES = ("sram", "dram", "off_chip_flash")
-#: Not "On-chip Flash": so Vela calls SRAM that holds weights, and leaves these out of ``sram_kib``.
+#: Not "On-chip Flash": Vela's name for SRAM that holds weights, which is not in ``sram_kib``.
 _WEIGHTS_IN = "Off-chip Flash"
 
 
 @final
 class VelaCostModel:
-    """Writes the int8 network of a genotype, with stand-in weights, and has Vela compile it."""
+    """Costs of int8 networks with random weights, compiled by Vela."""
 
-    max_cost_queries: int | None = 12  # it compiles each
+    max_cost_queries: int | None = 12  # it compiles every network
 
     def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         self._target, self._lower = target, lower
@@ -53,28 +53,28 @@ class VelaCostModel:
         return estimate(self._lower(genotype), self._target)
 
 
-def estimate(lowered: Graph, target: Target) -> Cost:
-    """Return what a network costs with stand-in weights; one with exits, if it runs to its end."""
+def estimate(graph: Graph, target: Target) -> Cost:
+    """Return the cost of a network with random weights; with exits, as it runs to the end."""
     return cost_by_segment(
-        lowered,
+        graph,
         lambda each: compile_tflite(write_tflite(random_int8_network(each)), each, target).cost,
     )
 
 
 def compile_tflite(
-    tflite: bytes, lowered: Graph, target: Target, limit_s: float | None = None
+    tflite: bytes, graph: Graph, target: Target, limit_s: float | None = None
 ) -> CompiledFile:
     """Compile a TFLite file for an Ethos-U target.
 
     Args:
         tflite: The file.
-        lowered: The network that it holds.
+        graph: The graph of the file.
         target: The target.
-        limit_s: Of a file that is not our own: it is compiled in another process, which is ended
-            after so long. Some kill the process that Vela runs in: weights of type INT4, for one.
+        limit_s: Time limit of a file from an unknown source: it is compiled in another process.
+            Some files crash Vela, for example with INT4 weights.
 
     Raises:
-        CompileError: Vela refuses the file, or does not come to an end.
+        CompileError: Vela refuses the file, or exceeds the limit.
     """
     options = target.section(VelaSettings)
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
@@ -87,40 +87,39 @@ def compile_tflite(
         if limit_s is None:
             _run_vela(arguments)
         else:
-            _run_apart(arguments, limit_s)
+            _run_in_process(arguments, limit_s)
         summary = _read_csv(Path(folder, f"network_summary_{options.system_config}.csv"))[0]
         layers = _read_csv(Path(folder, "network_per-layer.csv"))
         optimised = Path(folder, "network_vela.tflite").read_bytes()
     _check(summary, target)
-    return CompiledFile(optimised, _cost(summary, layers, lowered, target))
+    return CompiledFile(optimised, _cost(summary, layers, graph, target))
 
 
 def check_target(target: Target) -> None:
-    """Refuse a target whose settings Vela does not know, or whose facts are not those of them.
+    """Refuse a target whose settings Vela does not know, or whose facts do not match them.
 
-    It compiles next to nothing: later, each network would be refused in the target's place.
+    It compiles a tiny network. Without this check, every network would be refused instead.
 
     Raises:
-        ConfigError: it names what is wrong.
+        ConfigError: it names the wrong setting.
     """
     work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
     try:
         compile_tflite(write_tflite(random_int8_network(work)), work, target)
     except CompileError as error:
-        words = str(error).removeprefix(_REFUSES)
-        raise ConfigError(f"Target '{target.name}', target.vela: Vela says: {words}") from error
+        reason = str(error).removeprefix(_REFUSES)
+        raise ConfigError(f"Target '{target.name}', target.vela: Vela reports: {reason}") from error
     accelerator = target.section(VelaSettings).accelerator
     if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
         raise ConfigError(
             f"Target '{target.name}': target.vela.accelerator={accelerator} computes "
             f"{accelerator.rpartition('-')[2]} MACs a cycle, but target.peak_macs_per_cycle is "
-            f"{target.peak_macs_per_cycle}: target.roofline, caveat and description may be those "
-            "of another, too."
+            f"{target.peak_macs_per_cycle}. Check target.roofline, caveat and description, too."
         )
 
 
 def layers_in_ms(cost: Cost, target: Target) -> Cost:
-    """Return a cost that says the latency of each layer at the target's clock."""
+    """Return a cost with the latency of each layer at the target's clock."""
     assert target.clock_mhz is not None
     per_ms = target.clock_mhz * 1e3
     layers = tuple(replace(layer, latency_ms=layer.cycles / per_ms) for layer in cost.layers)
@@ -128,38 +127,38 @@ def layers_in_ms(cost: Cost, target: Target) -> Cost:
 
 
 def _check(summary: dict[str, str], target: Target) -> None:
-    """Refuse a target whose facts are not those of Vela's system, or that we cannot account for."""
+    """Refuse a target whose facts differ from Vela's system, or with another memory mode."""
     options = target.section(VelaSettings)
     clock_mhz = float(summary["core_clock"]) / 1e6
     if clock_mhz != target.clock_mhz:
         raise ConfigError(
             f"Target '{target.name}': clock_mhz is {target.clock_mhz:g}, but Vela's system "
-            f"'{options.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
-            "target.vela.config takes a file of your own systems."
+            f"'{options.system_config}' runs at {clock_mhz:g}. Set both to the same clock; "
+            "target.vela.config accepts your own system file."
         )
     if summary["weights_storage_area"] != _WEIGHTS_IN:
         raise ConfigError(
             f"Target '{target.name}': memory mode '{options.memory_mode}' keeps weights in "
-            f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash "
-            "off chip, as with Shared_Sram on a system with flash."
+            f"{summary['weights_storage_area']}; flash_kib is known only for off-chip flash, "
+            "as with Shared_Sram on a system with flash."
         )
 
 
 @final
 class _CapturedStream:
-    """Stands for a stream: what one thread prints is kept, what others do goes where it went."""
+    """A stream that captures the output of one thread, and passes on that of others."""
 
-    def __init__(self, stream: object, kept: io.StringIO):
-        self._stream, self._kept, self._thread = stream, kept, threading.get_ident()
+    def __init__(self, stream: object, captured: io.StringIO):
+        self._stream, self._captured, self._thread = stream, captured, threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        is_own = threading.get_ident() == self._thread
-        return getattr(self._kept if is_own else self._stream, name)
+        is_captured = threading.get_ident() == self._thread
+        return getattr(self._captured if is_captured else self._stream, name)
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[io.StringIO]:
-    """Give what this thread prints meanwhile; one at a time, as streams are the process's."""
+def _captured_output() -> Iterator[io.StringIO]:
+    """Capture the output of this thread; one at a time, as streams are global."""
     printed = io.StringIO()
     with _one_at_a_time:
         out: Any = _CapturedStream(sys.stdout, printed)
@@ -169,32 +168,32 @@ def _heard() -> Iterator[io.StringIO]:
 
 
 def _run_vela(arguments: list[str]) -> None:
-    with _heard() as printed:
+    with _captured_output() as printed:
         try:
             status = vela.main(arguments)
         except OSError:
-            raise  # a full disk is not the network's fault
+            raise  # a full disk is not an error of the network
         except (Exception, SystemExit) as error:
-            raise CompileError(f"{_REFUSES}{_last_words(printed, error)}") from error
+            raise CompileError(f"{_REFUSES}{_last_error(printed, error)}") from error
     if status:
-        raise CompileError(f"{_REFUSES}{_last_words(printed, status)}")
+        raise CompileError(f"{_REFUSES}{_last_error(printed, status)}")
 
 
-def _run_apart(arguments: list[str], limit_s: float) -> None:
-    # This interpreter, without the folder that one happens to be in.
+def _run_in_process(arguments: list[str], limit_s: float) -> None:
+    # This interpreter, without the current folder in its path.
     command = [sys.executable, "-P", "-c", _VELA, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise CompileError(f"{_REFUSES}no end within {limit_s:g} s") from None
+        raise CompileError(f"{_REFUSES}not finished after {limit_s:g} s") from None
     if done.returncode < 0:
         raise CompileError(f"Vela died of {signal.Signals(-done.returncode).name} on the network")
     if done.returncode:
-        words = _last_words(io.StringIO(done.stdout + done.stderr), done.returncode)
-        raise CompileError(f"{_REFUSES}{words}")
+        reason = _last_error(io.StringIO(done.stdout + done.stderr), done.returncode)
+        raise CompileError(f"{_REFUSES}{reason}")
 
 
-def _last_words(printed: io.StringIO, error: object) -> str:
+def _last_error(printed: io.StringIO, error: object) -> str:
     lines = [line.strip() for line in printed.getvalue().splitlines() if "rror" in line]
     return lines[-1] if lines else f"{type(error).__name__} {error}".strip()
 
@@ -205,7 +204,7 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def _cost(
-    summary: dict[str, str], rows: list[dict[str, str]], lowered: Graph, target: Target
+    summary: dict[str, str], rows: list[dict[str, str]], graph: Graph, target: Target
 ) -> Cost:
     layers = tuple(
         LayerCost(
@@ -224,15 +223,15 @@ def _cost(
     assert target.energy is not None
     assert target.peak_macs_per_cycle is not None
     energy, components = target.energy.energy(macs, moved["sram"], off_chip)
-    kept = float(summary["off_chip_flash_memory_used"])
+    flash_kib = float(summary["off_chip_flash_memory_used"])
     cycles = float(summary["cycles_total"])
     figures = {
         "latency_ms": Quantity(float(summary["inference_time"]) * 1e3, "compiler-estimate"),
         "energy_mj": energy,
         "sram_kib": Quantity(float(summary["sram_memory_used"]), "compiler-estimate"),
-        "flash_kib": Quantity(kept, "compiler-estimate"),
-        "macs_m": Quantity(n_macs(lowered) / 1e6, "modelled"),
-        "params_m": Quantity(n_params(lowered) / 1e6, "modelled"),
+        "flash_kib": Quantity(flash_kib, "compiler-estimate"),
+        "macs_m": Quantity(n_macs(graph) / 1e6, "modelled"),
+        "params_m": Quantity(n_params(graph) / 1e6, "modelled"),
     }
     details = {
         **components,

@@ -1,4 +1,4 @@
-"""Runs TFLite files on this host. The only file that imports the LiteRT interpreter."""
+"""Sessions of TFLite files on this host. The only module that imports LiteRT."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 @final
 class LiteRTSession:
-    """One loaded int8 TFLite network of one input.
+    """A loaded int8 TFLite network with one input.
 
     Source: https://ai.google.dev/edge/litert.
     """
 
     def __init__(self, tflite: bytes, n_threads: int = 1):
-        # With its default delegate, XNNPACK: closer to the reference kernels, which Ethos-U follows
-        # bit by bit, than LiteRT's own optimised ones.
+        # The default delegate, XNNPACK, is closer to the reference kernels, which Ethos-U follows
+        # bit by bit, than LiteRT's optimised kernels.
         with _quiet_stderr():
             self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
             self._interpreter.allocate_tensors()
@@ -27,21 +27,21 @@ class LiteRTSession:
         self._outputs = self._interpreter.get_output_details()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the last output for normalised images ``(N, C, H, W)``, one inference an image."""
+        """Return the last output for normalised images ``(N, C, H, W)``, image by image."""
         return self.outputs(images)[-1]
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return all outputs, in the order of the file: rows, or images ``(N, C, H, W)``."""
+        """Return all outputs in the order of the file: rows, or images ``(N, C, H, W)``."""
         scale, zero_point = self._input["quantization"]
         quantised = np.clip(np.round(images / scale) + zero_point, -128, 127).astype(np.int8)
         nhwc = np.ascontiguousarray(quantised.transpose(0, 2, 3, 1))
-        found = [np.empty((len(images), *out["shape"][1:]), np.int8) for out in self._outputs]
+        rows = [np.empty((len(images), *out["shape"][1:]), np.int8) for out in self._outputs]
         for i, image in enumerate(nhwc):
             self._interpreter.set_tensor(self._input["index"], image[None])
             self._interpreter.invoke()
-            for output, answers in zip(self._outputs, found, strict=True):
+            for output, answers in zip(self._outputs, rows, strict=True):
                 answers[i] = self._interpreter.get_tensor(output["index"])[0]
-        return tuple(map(_real, self._outputs, found))
+        return tuple(map(_real, self._outputs, rows))
 
 
 def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -51,19 +51,19 @@ def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.f
 
 
 def open_tflite(contents: Mapping[str, bytes]) -> LiteRTSession:
-    """Return the TFLite file of an export as something that runs."""
+    """Return a session of an exported TFLite file."""
     return LiteRTSession(contents[".tflite"])
 
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Drop what native code writes to stderr: LiteRT announces its delegate at each start."""
-    kept = os.dup(2)
+    """Drop output of native code to stderr: LiteRT announces its delegate at each start."""
+    original = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
         os.close(null)

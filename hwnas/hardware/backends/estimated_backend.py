@@ -1,0 +1,93 @@
+"""Shared code of backends without a device: costs are estimated, outputs are computed here."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas.core.errors import ConfigError
+from hwnas.hardware.backends import onnx_files
+from hwnas.hardware.backends.base import (
+    CostModels,
+    Files,
+    Floats,
+    RemeasuredCost,
+    TimingBench,
+    TrainedNetwork,
+)
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.costs.measured_cost import dtype_of
+from hwnas.hardware.target import Remote, Target
+from hwnas.models.graph import Graph
+
+
+@final
+@dataclass(frozen=True)
+class EstimatedBackend:
+    """A backend whose costs are estimated, and whose ONNX files run on this host."""
+
+    target: Target
+    cost_models: CostModels
+    estimate: Callable[[Graph], Cost]  #: default estimate of a network that is not fused
+    not_measurable: str  #: error message: why costs cannot be measured
+    by_cost_model: Mapping[str, Callable[[Graph], Cost]] = field(default_factory=dict)
+    measurements: Path | None = None  #: file that the estimates are based on
+
+    int8_session = staticmethod(onnx_files.int8_session)
+
+    def check(self, graph: Graph) -> None:
+        """Refuse a network that cannot be written in int8, if the target computes it in int8."""
+        onnx_files.check_int8(graph, self.target)
+
+    def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "EstimatedArtefacts":
+        """Return the writer of ONNX files, with the estimate of the search's cost model."""
+        estimate = self.by_cost_model.get(cost or "", self.estimate)
+        return EstimatedArtefacts(self.target, estimate, self.not_measurable)
+
+    def unavailable_reason(self, artefact: str, remote: Remote) -> str:
+        """Return an empty string: ONNX files run on this host."""
+        return ""
+
+    def user_file(self) -> Path | None:
+        """Return the file that the estimates are based on, if there is one."""
+        return self.measurements
+
+
+@final
+@dataclass(frozen=True)
+class EstimatedArtefacts:
+    """ONNX files for a device that is not connected: only their accuracy is measured."""
+
+    target: Target
+    estimate: Callable[[Graph], Cost]
+    not_measurable: str
+
+    def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
+        """Return an ONNX file: int8 if the target computes the network in int8, else float32."""
+        dtype = dtype_of(network.graph, self.target)
+        return {".onnx": onnx_files.write_onnx(network, network.graph, dtype)}
+
+    def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
+        """Return no files: every export holds the ONNX files."""
+        return {}
+
+    def evaluate(
+        self, files: Files, graph: Graph, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
+        """Run the file on this host; estimate its cost."""
+        session = onnx_files.session(files[".onnx"].read_bytes())
+        outputs = np.concatenate([session.run(images) for images in batches])
+        return outputs, self.estimate(graph)
+
+    def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
+        """Refuse: there is no device.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(self.not_measurable)
+
+    def interleaved(self, files: Files, other: Files) -> None:
+        """Return ``None``: nothing is measured."""
