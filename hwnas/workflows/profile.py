@@ -201,9 +201,7 @@ def _soon(
             return begun.wholes
         if begun is not None:
             message = f"{begun.share:.1%} of {len(begun.wholes)} networks are predicted within "
-            message += f"{config.tolerance:.0%}, less than coverage={config.coverage:.0%}: "
-            message += "all operators are timed now."
-            phases.say([message])
+            phases.say([f"{message}{config.tolerance:.0%}: all operators are timed now."])
             return None
     if other is None or space not in table.calibration:
         return None

@@ -170,7 +170,7 @@ def open_table(
         raise TableError(
             f"Latency table {path} was measured on another machine or version: "
             f"{'; '.join(differing)}. Measure your own with: {command}   or set cost=measured, "
-            "which times each candidate, or table.allow_other_machine=true, which labels the results."
+            "which times each candidate, or table.allow_other_machine=true: results are labelled."
         )
     table.from_another_machine = "; ".join(differing)
     return table
