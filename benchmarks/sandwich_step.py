@@ -30,7 +30,7 @@ def step_times() -> None:
     from hwnas.training.batches import TrainingBatch
     from hwnas.training.data import DatasetConfig, load_data
     from hwnas.training.options import TrainingConfig
-    from hwnas.training.sandwich import Sandwich, draw
+    from hwnas.training.sandwich import Sandwich, sample_sandwich
 
     small = spaces.load_space(spaces.find("mbconv_small"))
     family = families.get(small.family)
@@ -52,7 +52,7 @@ def step_times() -> None:
     for _ in range(_STEPS + 3):
         start = time.perf_counter()
         optimiser.zero_grad()
-        sandwich.learn(draw(small, 2, rng), batch)
+        sandwich.accumulate(sample_sandwich(small, 2, rng), batch)
         optimiser.step()
         times.append(time.perf_counter() - start)
     print(np.median(times[3:]) * 1e3)

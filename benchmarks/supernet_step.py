@@ -27,7 +27,7 @@ from hwnas.models.spaces import Genotype, SearchSpace  # noqa: E402
 from hwnas.training.batches import TrainingBatch  # noqa: E402
 from hwnas.training.data import DatasetConfig, load_data  # noqa: E402
 from hwnas.training.options import TrainingConfig  # noqa: E402
-from hwnas.training.sandwich import Sandwich, draw  # noqa: E402
+from hwnas.training.sandwich import Sandwich, sample_sandwich  # noqa: E402
 
 _BATCH, _STEPS, _RANDOM = 128, 12, 2
 _TASK = Signature(1, 10)
@@ -59,7 +59,7 @@ def main(name: str = "mbconv_small") -> None:
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(_STEPS + 2):
         for way, step in ways.items():
-            genotypes = draw(networks, _RANDOM, random.Random(number))
+            genotypes = sample_sandwich(networks, _RANDOM, random.Random(number))
             start = time.perf_counter()
             step(genotypes)
             times[way].append(time.perf_counter() - start)
@@ -76,7 +76,7 @@ def main(name: str = "mbconv_small") -> None:
 def _step(sandwich: Sandwich, genotypes: list[Genotype], batch: TrainingBatch) -> float:
     module = sandwich.supernet.module.train()
     module.zero_grad()
-    losses, _ = sandwich.learn(genotypes, batch)
+    losses, _ = sandwich.accumulate(genotypes, batch)
     return losses[0]
 
 
@@ -110,7 +110,7 @@ def _check(
     ways: dict[str, Callable[[list[Genotype]], float]],
 ) -> None:
     """Stop if the two ways differ in their loss or in the norm of their gradients."""
-    genotypes = draw(networks, _RANDOM, random.Random(0))
+    genotypes = sample_sandwich(networks, _RANDOM, random.Random(0))
     found = []
     for way, step in ways.items():
         loss = step(genotypes)

@@ -24,7 +24,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
 from hwnas.training.options import TrainingConfig
-from hwnas.training.single_network import StudentNetwork, seconds
+from hwnas.training.single_network import StudentNetwork, estimate_seconds
 from hwnas.training.supernet import TrainingSetup
 
 _DRAWN, _SHOWN, _TURNS = 40, (10, 20, 30, 35), 5  # of the drawn, by the operations they take
@@ -63,7 +63,7 @@ def _pair(setup: TrainingSetup, genotype: Genotype, order: tuple[int, int]) -> d
         network, resolution = setup.build(genotype), setup.resolution(genotype)
         grids, dtype = setup.grids(network, genotype), setup.dtype(genotype)
         student = StudentNetwork(network, resolution, setup.family.recipe, grids=grids, dtype=dtype)
-        took = seconds(student, setup.material, setup.train, setup.seed, _STEPS)
+        took = estimate_seconds(student, setup.material, setup.train, setup.seed, _STEPS)
         found[n_threads] = _STEPS * setup.train.batch_size / took
     return found
 

@@ -48,7 +48,7 @@ class One:
 
     def believed(self, pairs: Sequence[tuple[float, float]], n_images: int) -> float:
         """Return the logarithm of its error, given both readings: the first foretells the last."""
-        told = fidelity.outlook(_METRIC, self.first, pairs)
+        told = fidelity.forecast(_METRIC, self.first, pairs)
         figure = proportion(round(n_images * self.last), n_images)
         reading = fidelity.log_std(_METRIC, figure) ** 2
         own = max(0.0, told.std**2 - reading)  # what the first reading does not say of the truth
@@ -137,7 +137,7 @@ def _reaches(
 ) -> float:
     """Return the probability that a candidate becomes as good as the best that costs no more."""
     pairs = [(other.first, other.last) for other in latest]
-    told: FidelityForecast = fidelity.outlook(_METRIC, one.first, pairs)
+    told: FidelityForecast = fidelity.forecast(_METRIC, one.first, pairs)
     if by_reading:
         return told.reaches(max(other.last for other in cheaper))
     few = sorted(cheaper, key=lambda other: -other.last)[:_BEST]

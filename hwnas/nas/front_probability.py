@@ -270,7 +270,7 @@ def known(
     def reading(candidate: Candidate) -> Candidate:
         figure = candidate.figures[metric]
         if translated:
-            expected = fidelity.outlook(metric, figure.value, pairs)
+            expected = fidelity.forecast(metric, figure.value, pairs)
             spread = 0.0 if candidate.state == "complete" else fidelity.log_std(metric, figure)
             figure = finished.get(candidate.id) or expected.widened(spread).figure
         return replace(candidate, figures={**candidate.figures, metric: figure})

@@ -1,1 +1,1 @@
-"""Training: data, loops, supernets, evaluation of candidates and fine-tuning."""
+"""Training of supernets and of single networks: data, loops, evaluation, fine-tuning."""

@@ -1,4 +1,4 @@
-"""The batch of a step: it follows from the seed and the step's number alone."""
+"""Training batches, determined by the seed and the step number alone."""
 
 import random
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from hwnas.training.parallel import ProcessGroup
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What is trained on."""
+    """A data set and its options."""
 
     data: ImageData
     dataset: DatasetConfig
@@ -22,25 +22,25 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class StepContext:
-    """One step of a training; all that is random in it is drawn from here."""
+    """Seed and position of one training step; the source of all its randomness."""
 
     seed: int
-    step: int  #: counted from epoch 0, which another training may have begun with
+    step: int  #: counted from epoch 0, which may be part of an earlier training
     progress: float  #: of this training, in [0, 1)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of this step's own."""
+        """Return a Python random generator for one purpose of this step."""
         return random.Random(f"{purpose} {self.seed} {self.step}")
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return a torch generator of this step's own."""
+        """Return a torch generator for one purpose of this step."""
         return _generator(self.rng(purpose))
 
     def seed_layers(self, purpose: str, device: torch.device, rank: int) -> None:
-        """Seed what layers draw from by themselves, in a process of several.
+        """Seed torch's global generators, which layers such as dropout sample from.
 
-        That of the CPU alone, where it trains: for each kind of device that there is not,
-        ``torch.manual_seed`` writes down the stack, which takes as long as a layer.
+        On the CPU only the CPU generator is seeded: ``torch.manual_seed`` is slow, because it
+        records a stack trace for each kind of device that is missing.
         """
         seed = self.rng(purpose).getrandbits(62) + rank
         seeded = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
@@ -49,18 +49,18 @@ class StepContext:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Augmented images of one step with what is to be learned about them."""
+    """Augmented images of one step with their targets."""
 
-    images: Tensor  #: ``(N, H, W, C)``, uint8, or float32 in [0, 255] where they are mixed
-    targets: Tensor  #: as the data set says them; where images are mixed, nearest to what they show
-    loss_targets: Tensor  #: what the task's loss compares outputs with
+    images: Tensor  #: ``(N, H, W, C)``, uint8, or float32 in [0, 255] with mixup
+    targets: Tensor  #: targets of the data set; with mixup those of the larger part
+    loss_targets: Tensor  #: targets in the form that the task's loss takes
     data: ImageData
-    #: where the images are as they are in the training split: their places in it, ``(N,)``
+    #: rows in the training split, ``(N,)``; None if the images are augmented
     places: Tensor | None = None
     _prepared: dict[int, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> "TrainingBatch":
-        """Return the batch in the memory of a device."""
+        """Return the batch on a device."""
         return TrainingBatch(
             self.images.to(device),
             self.targets.to(device),
@@ -80,13 +80,15 @@ class TrainingBatch:
         return self.data.task.loss(outputs, self.loss_targets, smoothing)
 
     def total(self, outputs: Tensor) -> float:
-        """Return the sum of what the task finds of each image."""
-        answered = outputs.detach().cpu().numpy()
-        return float(self.data.task.per_sample(answered, self.targets.cpu().numpy()).sum())
+        """Return the sum of the task's per-image results."""
+        found = self.data.task.per_sample(
+            outputs.detach().cpu().numpy(), self.targets.cpu().numpy()
+        )
+        return float(found.sum())
 
 
 def steps_per_epoch(batch_size: int, n_images: int) -> int:
-    """Return the steps of an epoch; images that fill no batch wait for another epoch."""
+    """Return the number of steps per epoch; an incomplete last batch is dropped."""
     return max(1, n_images // batch_size)
 
 
@@ -96,31 +98,32 @@ def draw(
     step_context: StepContext,
     processes: ProcessGroup,
 ) -> TrainingBatch:
-    """Return this process's share of a step's batch; an epoch sees each image at most once.
+    """Return the share of one process of a step's batch.
 
-    The last ``config.plain_fraction`` of the steps see images as they are: what was learned from
-    changed ones stays, and networks too small for both fit what they will be asked (He et al.,
-    "Data Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
+    An epoch uses each image at most once. The last ``config.plain_fraction`` of the steps use images
+    without augmentation and mixup (He et al., "Data Augmentation Revisited", 2019,
+    https://arxiv.org/abs/1909.09148), which suits small networks.
     """
     train, n = material.data.train, config.batch_size
     epoch, position = divmod(step_context.step, steps_per_epoch(n, len(train)))
     index = _order(step_context.seed, epoch, len(train))[position * n : (position + 1) * n]
     n = len(index)
-    as_they_are = step_context.progress >= 1 - config.plain_fraction
-    # Drawn for the whole batch, so that each process draws alike.
+    is_plain = step_context.progress >= 1 - config.plain_fraction
+    # Sampled for the whole batch, so that all processes sample the same.
     changes = (
         AugmentationParameters()
-        if as_they_are
+        if is_plain
         else draw_changes(n, train.side, material.dataset, step_context.generator("augment"))
     )
-    own = torch.arange(n)[processes.rows(n)]
-    part = train.take(index[own], changes.at(own))
-    if as_they_are or not config.mixup:
-        places = index[own] if changes.none else None
+    rows = torch.arange(n)[processes.rows(n)]
+    part = train.take(index[rows], changes.at(rows))
+    if is_plain or not config.mixup:
+        places = index[rows] if changes.none else None
         loss_targets = material.data.task.loss_targets(part.targets)
         return TrainingBatch(part.images, part.targets, loss_targets, material.data, places)
-    other = n - 1 - own
-    partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
+    share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
+    other = n - 1 - rows
+    partner = part.take(other) if len(rows) == n else train.take(index[other], changes.at(other))
     share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     mixed = share * part.images.float() + (1 - share) * partner.images.float()
     targets, loss_targets = material.data.task.mixup_targets(part.targets, partner.targets, share)

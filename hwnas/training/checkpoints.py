@@ -1,7 +1,8 @@
-"""Checkpoints of training: weights and optimiser state in safetensors, replaced atomically.
+"""Checkpoints, averages of weights, and collapse detection of a training.
 
-``model.*`` are the weights to be used: where weights are averaged, the averages. Those that are
-trained are ``trained.*`` then. ``optimiser.*`` is the optimiser's state.
+A checkpoint is a safetensors file, replaced atomically. ``model.*`` are the final weights:
+averages, if weights are averaged; the trained weights are ``trained.*`` then. ``optimiser.*`` is
+the state of the optimiser.
 """
 
 import json
@@ -22,16 +23,15 @@ from hwnas.core import files
 from hwnas.core.errors import RunError, TrainingError
 from hwnas.tasks.base import Task
 
-# A moving average of the weights, which answers better than the weights of the last step.
-#
-# Source: Polyak & Juditsky, "Acceleration of stochastic approximation by averaging", 1992,
-# https://doi.org/10.1137/0330046. The decay grows with the steps, as TensorFlow's
-# ``ExponentialMovingAverage`` has it, so that short trainings forget their first weights, too.
-
 
 @final
 class ParameterAverages:
-    """Exponential moving averages of a module's parameters; its buffers are not averaged."""
+    """Exponential moving averages of a module's parameters, but not of its buffers.
+
+    The decay grows with the steps, as in TensorFlow's ``ExponentialMovingAverage``, so that short
+    trainings forget their initial weights, too. Source: Polyak & Juditsky, "Acceleration of
+    stochastic approximation by averaging", 1992, https://doi.org/10.1137/0330046.
+    """
 
     def __init__(self, module: nn.Module, decay: float):
         self._decay = decay
@@ -40,24 +40,24 @@ class ParameterAverages:
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
 
     def update(self, step: int) -> None:
-        """Take in the weights after a step."""
+        """Add the weights after a step."""
         decay = min(self._decay, (1 + step) / (10 + step))
         with torch.no_grad():
             torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averages by the parameters' names; writing into them sets them."""
+        """Return the averages by parameter name; writing into them changes them."""
         return dict(zip(self._names, self._averages, strict=True))
 
     def use(self) -> None:
-        """Exchange the module's weights for the averages, and these for the weights."""
+        """Swap the module's weights with the averages."""
         for parameter, average in zip(self._parameters, self._averages, strict=True):
             parameter.data, average.data = average.data, parameter.data
 
 
 @contextmanager
 def averaged(averages: ParameterAverages | None) -> Iterator[None]:
-    """Have the module hold its averages for a while, if there are any."""
+    """Use the averages, if any, as the module's weights within the context."""
     if averages is not None:
         averages.use()
     try:
@@ -67,29 +67,27 @@ def averaged(averages: ParameterAverages | None) -> Iterator[None]:
             averages.use()
 
 
-# Finds trainings that learn nothing: answers stay, or become, no better than guesses.
-
-WINDOW = 200  #: steps over which answers are averaged
-_PATIENCE = 0.25  # fraction of the steps before which nothing is judged
+WINDOW = 200  #: steps per window of collapse detection
+_PATIENCE = 0.25  # fraction of the steps without collapse detection
 
 
 @final
 class CollapseDetector:
-    """Averages the metric in windows of 200 steps, each of which must beat guessing."""
+    """Detects trainings at chance level from the mean metric in windows of 200 steps."""
 
     def __init__(self, task: Task, n_steps: int):
         self._task = task
         self._from = _PATIENCE * n_steps
-        self.total, self.seen = 0.0, 0  #: of the window that is open
-        self.good = 0  #: steps after which the last window closed that beat guessing
+        self.total, self.seen = 0.0, 0  #: of the current window
+        self.good = 0  #: last step of the last window above chance level
 
     def count(self, done: int, total: float, n_seen: int) -> float | None:
-        """Take in a step; return the mean of a window that is no better than guessing.
+        """Add a step; return the mean of a window that is at chance level, else ``None``.
 
         Args:
-            done: Finished steps, this one included.
-            total: Sum of what was found of the images before the network learned from them.
-            n_seen: All images of the step.
+            done: Number of completed steps, this one included.
+            total: Sum of the per-image results before the weights were updated.
+            n_seen: Number of images of the step.
         """
         self.total += total
         self.seen += n_seen
@@ -103,17 +101,17 @@ class CollapseDetector:
         return mean if done >= self._from else None
 
     def to_json(self) -> list[float]:
-        """Return what ``restore`` needs."""
+        """Return the state for ``restore``."""
         return [self.total, self.seen, self.good]
 
     def restore(self, raw: list[float]) -> None:
-        """Go on from what ``to_json`` returned."""
+        """Restore the state that ``to_json`` returned."""
         self.total, self.seen, self.good = raw[0], int(raw[1]), int(raw[2])
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a training changes."""
+    """All state of a training."""
 
     module: nn.Module
     optimiser: torch.optim.Optimizer
@@ -123,13 +121,11 @@ class TrainingState:
 
 @final
 class Checkpoint:
-    """One file with the state of a training and the number of finished steps.
-
-    Beside it, the one before is kept until the training ends.
+    """The checkpoint of a training and the one before it, which is deleted at the end.
 
     Args:
-        path: Of the file.
-        of: What it is a checkpoint of, by name; a file of something else is refused.
+        path: Path of the file.
+        of: Everything that determines the weights, by name; other checkpoints are refused.
     """
 
     def __init__(self, path: Path, of: Mapping[str, Any] | None = None):
@@ -138,15 +134,15 @@ class Checkpoint:
         self._of = dict(of or {})
 
     def save(self, state: TrainingState, n_steps: int) -> None:
-        """Write the state; the file is either the old or the new one at any moment.
+        """Write the state atomically.
 
         Raises:
-            TrainingError: the state holds what is no number; nothing is written.
+            TrainingError: the state has values that are not finite; nothing is written.
         """
         tensors = _tensors(state)
         if not _finite(tensors):
             raise TrainingError(
-                f"Training collapsed before step {n_steps}: weights are no longer finite numbers. "
+                f"Training collapsed before step {n_steps}: weights are not finite. "
                 f"{self.kept(n_steps)}"
             )
         before = self.n_steps()
@@ -154,45 +150,45 @@ class Checkpoint:
             files.write_file_with(
                 self.previous, lambda temporary: shutil.copyfile(self.path, temporary)
             )
-        about = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
-        metadata = {"hwnas": json.dumps(about)}
-        files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, metadata))
+        metadata = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
+        header = {"hwnas": json.dumps(metadata)}
+        files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, header))
 
     def finish(self) -> None:
-        """Remove the checkpoint before the last: the training has ended well."""
+        """Delete the previous checkpoint: the training is complete."""
         self.previous.unlink(missing_ok=True)
 
     def n_steps(self) -> int:
-        """Return the number of finished steps; 0 if there is no file.
+        """Return the number of completed steps; 0 if there is no file.
 
         Raises:
-            RunError: the file is damaged or of something else.
+            RunError: the file is damaged or of another training.
         """
         if not self.path.is_file():
             return 0
         with self._open() as file:
-            return int(self._about(file)["n_steps"])
+            return int(self._metadata(file)["n_steps"])
 
     def kept(self, last: float = math.inf) -> str:
-        """Return a sentence that names the newest checkpoint of at most ``last`` steps."""
+        """Return a sentence that names the newest checkpoint with at most ``last`` steps."""
         for path in (self.path, self.previous):
             n = Checkpoint(path).n_steps()
             if 0 < n <= last:
-                return f"The last good weights, after {n} steps, are kept in {path}."
-        return "There are no good weights to be kept."
+                return f"The last good weights, after {n} steps, are in {path}."
+        return "There are no earlier weights to return to."
 
     def load(self, state: TrainingState) -> int:
-        """Restore the state and return the number of finished steps; 0 if there is no file.
+        """Restore the state; return the number of completed steps, 0 if there is no file.
 
         Raises:
-            RunError: the file is damaged or of something else.
+            RunError: the file is damaged or of another training.
         """
         if not self.path.is_file():
             return 0
         with self._open() as file:
-            about = self._about(file)
-            n_steps = int(about["n_steps"])
-            state.watch.restore(about["watch"])
+            metadata = self._metadata(file)
+            n_steps = int(metadata["n_steps"])
+            state.watch.restore(metadata["watch"])
             state.module.load_state_dict(_part(file, "model"))
             if state.averages is not None:
                 for name, average in state.averages.tensors().items():
@@ -207,26 +203,25 @@ class Checkpoint:
         return n_steps
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights to be used, by name.
+        """Return the final weights by name.
 
         Raises:
-            RunError: there is no file, or it is damaged or of something else.
+            RunError: the file is missing, damaged or of another training.
         """
         with self._open() as file:
-            self._about(file)
+            self._metadata(file)
             return _part(file, "model")
 
-    def _about(self, file: Any) -> dict[str, Any]:
-        """Return what the file says of itself, which must be what this checkpoint is of."""
-        about: dict[str, Any] = json.loads(file.metadata()["hwnas"])
-        for name, own in self._of.items():
-            if about["of"].get(name) != own:
+    def _metadata(self, file: Any) -> dict[str, Any]:
+        """Return the metadata of the file, which must match this checkpoint."""
+        metadata: dict[str, Any] = json.loads(file.metadata()["hwnas"])
+        for name, expected in self._of.items():
+            if (value := metadata["of"].get(name)) != expected:
                 raise RunError(
-                    f"Checkpoint {self.path} is of another {name}: {about['of'].get(name)}, not "
-                    f"{own}. Choose another folder with run.supernets=DIR, or delete it: "
-                    f"rm {self.path}"
+                    f"Checkpoint {self.path} is of another {name}: {value}, not {expected}. Choose "
+                    f"another folder with run.supernets=DIR, or delete it: rm {self.path}"
                 )
-        return about
+        return metadata
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
@@ -237,16 +232,16 @@ class Checkpoint:
             SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError,
         ) as error:  # fmt: skip
             reason = " ".join(str(error).split())[:200]
-            cure = f"Delete it to train again: rm {self.path}"
+            remedy = f"Delete it to train again: rm {self.path}"
             if not self.path.exists():
-                cure = "Where networks are kept is run.supernets=DIR."
+                remedy = "Networks are in the folder run.supernets=DIR."
             if self.previous.is_file():
-                cure = f"Go on from the one before it: mv {self.previous} {self.path}"
-            raise RunError(f"Checkpoint {self.path} cannot be read ({reason}). {cure}") from None
+                remedy = f"Resume from the previous one: mv {self.previous} {self.path}"
+            raise RunError(f"Checkpoint {self.path} cannot be read ({reason}). {remedy}") from None
 
 
 def _tensors(state: TrainingState) -> dict[str, Tensor]:
-    """Return all tensors of a state by their names in the file."""
+    """Return all tensors of a state by name in the file."""
     model = dict(state.module.state_dict())
     tensors = {}
     if state.averages is not None:
@@ -268,7 +263,7 @@ def _finite(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _part(file: Any, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of one kind by their names within it."""
+    """Return the tensors with the prefix ``kind``, which is removed."""
     start = f"{kind}."
     return {
         key.removeprefix(start): file.get_tensor(key)
@@ -278,7 +273,7 @@ def _part(file: Any, kind: str) -> dict[str, Tensor]:
 
 
 def _like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return state of the optimiser in its parameter's place and order, as it had been."""
+    """Return optimiser state on the device and in the memory order of its parameter."""
     if value.shape != parameter.shape:  # a count of steps
         return value
     return torch.empty_like(parameter, requires_grad=False).copy_(value)

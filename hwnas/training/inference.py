@@ -1,4 +1,4 @@
-"""Images read by a plain network: for its batch norm, and for what it answers."""
+"""Inference with plain networks: batch norm recalibration, per-image results, chance level."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from hwnas.tasks.metrics import column
 from hwnas.training.data import ImageData
 from hwnas.training.parallel import ThreadPool
 
-_BATCH = 250  # images at once; larger ones were slower on the CPUs tried
+_BATCH = 250  # images; larger batches were slower on the CPUs tried
 
 
 def recalibrate(network: nn.Module, images: Tensor) -> None:
@@ -25,23 +25,30 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
-            module.momentum = None  # a plain average over the batches
+            module.momentum = None  # plain average over batches
     network.train()
     with torch.inference_mode():
-        # Batches of (nearly) one size, because each counts the same in the average.
+        # Equal batch sizes, because each batch has the same weight in the average.
         for batch in torch.tensor_split(images, math.ceil(len(images) / _BATCH)):
             network(batch)
     network.eval()
 
 
 def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> PerImageResults:
-    """Return what the task finds of each of ``images`` ``(N, C, R, R)``, ``(N,)``."""
+    """Return the task's result for each image.
+
+    Args:
+        task: Task of the network.
+        network: Plain network in evaluation mode.
+        images: Normalised images, ``(N, C, R, R)``.
+        targets: Targets, ``(N,)`` or ``(N, n)``.
+    """
 
     def of_batch(x: Tensor, y: Tensor) -> PerImageResults:
         with torch.inference_mode():
             return task.per_sample(network(x).numpy(), y.numpy())
 
-    n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
+    n = max(1, math.ceil(len(images) / _BATCH))
     batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
     return np.concatenate([*_thread_pool().run([partial(of_batch, *batch) for batch in batches])])
 
@@ -51,33 +58,36 @@ def _thread_pool() -> ThreadPool:
     return ThreadPool(torch.get_num_threads())
 
 
-# Networks whose answers, once they are trained, cannot be told from guesses.
-#
-# ``watch`` stops a training that learns nothing, but none of fewer steps than its window has.
+# Chance level: collapse detection misses trainings that are shorter than its window.
 
 
-def at_chance_level(task: Task, found: Mapping[str, float], n: int) -> dict[str, float]:
-    """Return which networks do not surely answer better than guesses do.
+def at_chance_level(task: Task, metrics: Mapping[str, float], n: int) -> dict[str, float]:
+    """Return the networks that are not significantly better than chance level.
 
     Args:
-        task: What they are for.
-        found: The metric on ``n`` images, by what a network is called.
-        n: How many.
+        task: Task of the networks.
+        metrics: Metric on the validation split by network name.
+        n: Number of validation images.
     """
-    return {name: value for name, value in found.items() if not task.has_learned(value * n, n)}
+    return {name: v for name, v in metrics.items() if not task.has_learned(v * n, n)}
 
 
-def chance_level_messages(data: ImageData, found: Mapping[str, float], cure: str) -> list[str]:
-    """Return in a sentence which networks may be guessing on validation; none where none is.
+def chance_level_messages(
+    data: ImageData, metrics: Mapping[str, float], longer_options: str
+) -> list[str]:
+    """Return a warning that names the networks at chance level; an empty list if there are none.
 
     Args:
-        data: That networks were trained on.
-        found: The metric on the validation split, by what a network is called.
-        cure: Options that train longer.
+        data: Data set of the networks.
+        metrics: Metric on the validation split by network name.
+        longer_options: Names of the options that lengthen training.
     """
     n, label = len(data.validation), column(data.task.metric).label
-    each = [f"{name} ({label} {v:.4g})" for name, v in at_chance_level(data.task, found, n).items()]
+    at_chance = at_chance_level(data.task, metrics, n)
+    if not at_chance:
+        return []
+    names = ", ".join(f"{name} ({label} {value:.4g})" for name, value in at_chance.items())
     return [
-        f"No better than by guessing, as far as {n:,} validation images tell: {', '.join(each)}. "
-        f"Train longer: {cure}."
-    ] * bool(each)
+        f"Not significantly better than chance level on {n:,} validation images: {names}. "
+        f"Train longer: {longer_options}."
+    ]

@@ -1,4 +1,4 @@
-"""Weights that a supernet starts from: another training's, or another project's."""
+"""Initial weights of a supernet from a file (``train.init_from``)."""
 
 import pickle
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from hwnas.core.errors import RunError
 from hwnas.models.families.mbconv import network
 from hwnas.models.spaces import SearchSpace
 
-#: Where files keep their weights, if not at the top.
+#: Keys under which files may nest their weights.
 _NESTED = ("state_dict", "model_state_dict", "model")
-#: Of a network with a head and, where a space leaves that out, of one without.
+#: Prefixes of classifiers, with and without a head before them.
 _CLASSIFIERS = ("classifier.", "headless.")
 
 
 def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, ...]:
-    """Give a supernet the weights of a file; return the names of those that start afresh.
+    """Load weights into a supernet; return the names of weights that keep their initial values.
 
-    Classifiers for another number of classes start afresh; everything else must be there.
+    Only classifiers for another number of classes may differ.
 
     Args:
-        module: The supernet's.
+        module: Module of the supernet.
         space: Its search space.
-        path: A checkpoint of ours (``.safetensors``), or a state dict that torch saved, under our
-            names or, for ``mbconv``, under Once-for-all's.
+        path: A checkpoint of hwnas (``.safetensors``), or a state dict saved by torch with the
+            names of hwnas or, for ``mbconv``, of Once-for-all.
 
     Raises:
         RunError: the file cannot be read, or is of another network.
@@ -37,25 +37,25 @@ def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, 
     state = _read(path)
     if space.family == "mbconv" and network.is_from(state):
         state = network.translated(state, space)
-    own = module.state_dict()
-    afresh = {
+    current = module.state_dict()
+    skipped = {
         name
-        for name in own
+        for name in current
         if name.startswith(_CLASSIFIERS)
         and name in state
-        and state[name].shape[1:] == own[name].shape[1:]
-        and len(state[name]) != len(own[name])
+        and state[name].shape[1:] == current[name].shape[1:]
+        and len(state[name]) != len(current[name])
     }
-    _refuse_other(own, state, space, path)
+    _check_shapes(current, state, space, path)
     with torch.no_grad():
-        for name in own.keys() - afresh:
-            own[name].copy_(state[name])
-    return tuple(sorted(afresh))
+        for name in current.keys() - skipped:
+            current[name].copy_(state[name])
+    return tuple(sorted(skipped))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise RunError(f"train.init_from={path}: there is no such file.")
+        raise RunError(f"train.init_from={path}: file not found.")
     try:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
@@ -64,30 +64,29 @@ def _read(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"train.init_from={path} cannot be read ({reason}). Allowed: .safetensors, and tensors "
-            "alone as torch.save writes them."
+            f"train.init_from={path} cannot be read ({reason}). Allowed: .safetensors files, and "
+            "state dicts written by torch.save."
         ) from None
     for key in _NESTED:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise RunError(f"train.init_from={path}: there are no weights in it.")
+        raise RunError(f"train.init_from={path} contains no weights.")
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     ours = {name.removeprefix("model."): t for name, t in state.items() if name[:6] == "model."}
     return ours or {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
 
-def _refuse_other(
-    own: Mapping[str, Tensor], state: Mapping[str, Tensor], space: SearchSpace, path: Path
+def _check_shapes(
+    current: Mapping[str, Tensor], state: Mapping[str, Tensor], space: SearchSpace, path: Path
 ) -> None:
     where = f"train.init_from={path} is not of space '{space.name}'"
-    if missing := [name for name in own if name not in state]:
-        raise RunError(
-            f"{where}: it lacks {len(missing)} of {len(own)} weights, {missing[0]} first."
-        )
-    if extra := [name for name in state if name not in own]:
-        raise RunError(f"{where}: it has {len(extra)} weights more, {extra[0]} first.")
-    for name, tensor in own.items():
+    if missing := [name for name in current if name not in state]:
+        n = f"{len(missing)} of {len(current)}"
+        raise RunError(f"{where}: {n} weights are missing, {missing[0]} first.")
+    if extra := [name for name in state if name not in current]:
+        raise RunError(f"{where}: {len(extra)} additional weights, {extra[0]} first.")
+    for name, tensor in current.items():
         if state[name].shape[1:] != tensor.shape[1:] or (
             not name.startswith(_CLASSIFIERS) and len(state[name]) != len(tensor)
         ):

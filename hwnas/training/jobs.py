@@ -1,4 +1,4 @@
-"""Networks that are trained alone by several processes of one command, one each."""
+"""Training of single networks in parallel processes."""
 
 import copy
 import multiprocessing
@@ -27,15 +27,15 @@ from hwnas.training.options import TrainingConfig, fine_tuning
 from hwnas.training.single_network import StudentNetwork
 from hwnas.training.supernet import TrainingSetup
 
-# Where a finished run says that its supernets are kept.
+# Supernet checkpoints of a finished run.
 
 
 def checkpoints(recorded: str | Mapping[str, str], space: Space) -> dict[str, Path]:
-    """Return where a manifest says that the supernet of each space is kept.
+    """Return the path of the supernet of each space.
 
     Args:
-        recorded: ``checkpoint`` of the manifest; of several spaces by name.
-        space: What was searched.
+        recorded: ``checkpoint`` of the manifest: a path, or paths by space.
+        space: The search space of the run.
     """
     if isinstance(recorded, str):
         return {only.name: Path(recorded) for only in space.members}
@@ -43,49 +43,49 @@ def checkpoints(recorded: str | Mapping[str, str], space: Space) -> dict[str, Pa
 
 
 def folder_of(recorded: str | Mapping[str, str]) -> Path:
-    """Return the folder of all supernets of a manifest's ``checkpoint``."""
+    """Return the folder of all supernets, given ``checkpoint`` of a manifest."""
     first = recorded if isinstance(recorded, str) else next(iter(recorded.values()))
     return Path(first).parent.parent
 
 
 def check_kept(setup: TrainingSetup, kept: Path) -> None:
-    """Refuse to go on where the supernet of a finished run would have to be trained again.
+    """Raise an error if the supernet of a finished run would have to be trained again.
 
     Raises:
-        RunError: it is not where the run left it, or this version would train another one.
+        RunError: its checkpoint is missing, or this version would train another supernet.
     """
     if setup.train.epochs and (setup.checkpoint().path != kept or not kept.is_file()):
         raise RunError(
-            f"The supernet of the run is not at {kept} as this version would train it; start from "
+            f"The supernet of the run is not at {kept}, where this version expects it. Start from "
             "the folder in which the search was started, with the same versions and data."
         )
 
 
-# The training of one network alone, by all that decides its weights.
+# Training of single networks.
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The training of one network alone: from scratch, or on from a supernet's weights."""
+    """Training of one network: from scratch, or fine-tuning of a subnet."""
 
     setup: TrainingSetup  #: data, options and seed
     genotype: Genotype
-    supernet: Supernet | None = None  #: whose weights it goes on from
+    supernet: Supernet | None = None  #: source of the initial weights; None: from scratch
 
     @property
     def options(self) -> TrainingConfig:
-        """How it is trained; what the family's recipe leaves open is in ``recipe``."""
+        """Training options; the recipe is in ``recipe``."""
         train = self.setup.train
         return train if self.supernet is None else train.of_recipe(train.fine_tuning_epochs)
 
     @property
     def recipe(self) -> TrainingRecipe:
-        """The family's recipe, changed where options say so; gentler on learned weights."""
+        """The family's recipe with the options applied; a lower rate for fine-tuning."""
         recipe = self.setup.train.recipe(self.setup.family.recipe)
         return recipe if self.supernet is None else fine_tuning(recipe)
 
     def checkpoint(self) -> Checkpoint:
-        """Return where the network is kept."""
+        """Return the checkpoint of the network."""
         start = "scratch"
         if self.supernet is not None:
             start = f"supernet, {self.options.epochs} epochs of fine-tuning"
@@ -94,11 +94,12 @@ class TrainingJob:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[nn.Module, TrainingSummary]:
-        """Return the trained network, ready for use; trains what is not trained yet."""
+        """Return the trained network; train it if its checkpoint is not complete."""
         setup = self.setup
         loop.check_training(self.options, len(setup.data.train))
-        start, metric = self.supernet, setup.data.task.metric
-        network = (setup.build if start is None else start.extract)(self.genotype)
+        metric = setup.data.task.metric
+        build = setup.build if self.supernet is None else self.supernet.extract
+        network = build(self.genotype)
         student = StudentNetwork(
             network,
             setup.resolution(self.genotype),
@@ -116,46 +117,46 @@ T = TypeVar("T")
 
 _POLL_S = 1.0
 
-_context: Any  # of this process: what all its tasks have in common
+_context: Any  # of a worker process: the argument of all its tasks
 
 
 def train_together(
     jobs: Sequence[TrainingJob],
-    again: Callable[[Progress], dict[str, TrainingSetup]],
+    make_setups: Callable[[Progress], dict[str, TrainingSetup]],
     n: int,
     advance: Callable[[int], None],
 ) -> None:
-    """Train networks, or go on with them; each is kept where its training job keeps it.
+    """Train networks in parallel, or resume their trainings; each has its own checkpoint.
 
     Args:
-        jobs: From nothing, all on the same data.
-        again: Returns the setup of each space by name, but for training and seed; called by each
-            process, so pickled.
-        n: Processes.
-        advance: Called with the number of steps made since the last call.
+        jobs: Trainings from scratch on the same data.
+        make_setups: Picklable; returns the setup of each space by name. Called in each process;
+            training options and seed are taken from the jobs.
+        n: Number of processes.
+        advance: Called with the number of steps since the last call.
 
     Raises:
-        HwnasError: what a training ended with; the others go on first.
+        HwnasError: a training failed; trainings that had started are completed first.
         TrainingError: a process was killed.
     """
     checkpoints = [job.checkpoint() for job in jobs]
     tasks = [partial(_train, job.setup.train, job.setup.seed, job.genotype) for job in jobs]
-    with TaskProcesses(again, min(n, len(tasks))) as crew:
-        crew.run(tasks, lambda: sum(c.n_steps() for c in checkpoints), advance)
+    with TaskProcesses(make_setups, min(n, len(tasks))) as workers:
+        workers.run(tasks, lambda: sum(c.n_steps() for c in checkpoints), advance)
 
 
 @final
 class TaskProcesses(Generic[C]):
-    """Processes that work on tasks; they are started by the first ones, and end with the context.
+    """Pool of worker processes that share one context object per process.
 
     Args:
-        again: Makes what the tasks of a process have in common; pickled.
-        n: Processes.
+        make_context: Picklable; makes the argument of all tasks of a process.
+        n: Number of processes.
     """
 
-    def __init__(self, again: Callable[[Progress], C], n: int):
+    def __init__(self, make_context: Callable[[Progress], C], n: int):
         self.n = n
-        self._pool = ProcessPoolExecutor(n, CleanSpawnContext(), _begin, (again,))
+        self._pool = ProcessPoolExecutor(n, CleanSpawnContext(), _start_worker, (make_context,))
 
     def __enter__(self) -> "TaskProcesses[C]":
         return self
@@ -170,27 +171,27 @@ class TaskProcesses(Generic[C]):
         advance: Callable[[int], None],
         late: Callable[[int], bool] = lambda i: False,
     ) -> list[T]:
-        """Return the results of tasks, worked on in their order.
+        """Run tasks in order; return their results.
 
         Args:
-            tasks: Each is called with what ``again`` returns, in another process: pickled.
-            done: How far all tasks are.
-            advance: Called with how much further they are since the last call.
-            late: Whether the task of this number, and all behind it, are not to be begun; there are
-                no results of these.
+            tasks: Picklable; each is called with the context of its process.
+            done: Returns the total progress of all tasks.
+            advance: Called with the progress since the last call.
+            late: Returns True if this task and all later ones must not be started. They have no
+                results.
 
         Raises:
-            HwnasError: what a task ended with; others that were begun go on first.
+            HwnasError: a task failed; tasks that had started are completed first.
             TrainingError: a process was killed.
         """
-        left, futures, shown = deque(tasks), list[Future[T]](), 0
+        waiting, futures, shown = deque(tasks), list[Future[T]](), 0
         try:
             while True:
                 n_open = sum(not future.done() for future in futures)
                 failed = any(future.done() and future.exception() for future in futures)
-                while left and n_open < self.n and not failed and not late(len(futures)):
-                    with processes.split_cores(self.n):  # a process more may be started
-                        futures.append(self._pool.submit(_do, left.popleft()))
+                while waiting and n_open < self.n and not failed and not late(len(futures)):
+                    with processes.split_cores(self.n):  # submit may start a process
+                        futures.append(self._pool.submit(_run_task, waiting.popleft()))
                     n_open += 1
                 if not n_open:
                     break
@@ -201,8 +202,8 @@ class TaskProcesses(Generic[C]):
             return [future.result() for future in futures]
         except BrokenProcessPool:
             raise TrainingError(
-                "A process that trained a network was killed; perhaps memory ran out. The same "
-                "command goes on; fewer workers need less."
+                "A training process was killed, possibly because memory ran out. Repeat the "
+                "command to resume; use fewer workers to reduce memory."
             ) from None
         except KeyboardInterrupt:
             for process in multiprocessing.active_children():
@@ -210,15 +211,15 @@ class TaskProcesses(Generic[C]):
             raise
 
 
-def _begin(again: Callable[[Progress], Any]) -> None:
+def _start_worker(make_context: Callable[[Progress], Any]) -> None:
     global _context
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     processes.tune_process()
     processes.end_with_parent()
-    _context = again(NullProgress())
+    _context = make_context(NullProgress())
 
 
-def _do(task: Callable[[Any], T]) -> T:
+def _run_task(task: Callable[[Any], T]) -> T:
     return task(_context)
 
 

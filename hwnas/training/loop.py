@@ -1,4 +1,4 @@
-"""The training loop; every step follows from the seed and its own number alone."""
+"""Deterministic training loop with checkpoints, for supernets and for single networks."""
 
 import math
 import mmap
@@ -28,27 +28,31 @@ from hwnas.training.data import ahead
 from hwnas.training.optimisers import optimiser, schedule
 from hwnas.training.options import TrainingConfig
 
-# What happens where memory is too small for a batch.
-
-_WORDS = (
+#: Texts of torch and oneDNN for a failed allocation; not all of them raise ``OutOfMemoryError``.
+_OUT_OF_MEMORY = (
     "not enough memory",
     "out of memory",
     "can't allocate memory",
     "cannot allocate memory",
-    "could not create a memory",  # of oneDNN, as is the next
+    "could not create a memory",
     "could not create a primitive",
 )
 
 
-def is_shortage(error: Exception) -> bool:
-    """Return whether an error means that memory is too small; torch has many words for it."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error means that an allocation failed."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(text in message for text in _OUT_OF_MEMORY)
 
 
 def largest_fitting(batch_size: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the largest half, quarter, eighth... of a batch that fits; ``None`` if none does."""
+    """Return the largest of ``batch_size`` / 2, / 4, / 8, ... for which ``attempt`` succeeds.
+
+    Returns:
+        ``None`` if not even a batch of two or three images fits into memory.
+    """
     while batch_size >= 4:
         batch_size //= 2
         if _fits(batch_size, attempt):
@@ -60,7 +64,7 @@ def _fits(batch_size: int, attempt: Callable[[int], object]) -> bool:
     try:
         attempt(batch_size)
     except (MemoryError, RuntimeError) as error:
-        if not is_shortage(error):
+        if not is_out_of_memory(error):
             raise
         return False
     return True
@@ -68,91 +72,91 @@ def _fits(batch_size: int, attempt: Callable[[int], object]) -> bool:
 
 _MAX_GRADIENT_NORM = 5.0
 _RESERVE_BYTES = 256 << 20
-_ROWS = 1000  # of a log: a longer training logs means over several steps
-_TIMED, _TIMED_S = 3, 1.0  # steps that say how long others take, and seconds of them, at least
-_MOMENT = "torch"  # what layers with randomness of their own draw from
+_MAX_LOG_ROWS = 1000  # longer trainings log means over several steps
+_MIN_TIMED_STEPS, _MIN_TIMED_S = 3, 1.0
+_RNG_PURPOSE = "torch"  # seeds layers with their own randomness, such as dropout
 
 LogRow = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one step found."""
+    """Result of one training step."""
 
     losses: Mapping[str, float]  #: by name
-    total: float  #: of what the task found of each image, by the first network
-    n_networks: int  #: that were trained
+    total: float  #: sum of the per-image results of the first network
+    n_networks: int  #: number of networks trained in the step
 
 
 class GradientStep(Protocol):
-    """Adds gradients to what is trained: all that differs between a supernet and one network."""
+    """Computes gradients; the only difference between training a supernet and one network."""
 
     def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
-        """Compute losses of the batch and add up their gradients."""
+        """Compute the losses of a batch and accumulate the gradients."""
         ...
 
 
 @dataclass(frozen=True)
 class TrainingJobSpec:
-    """What is trained, and how."""
+    """A module with its gradient step and recipe."""
 
     module: nn.Module
     step: GradientStep
-    recipe: TrainingRecipe  #: where options leave it open
-    phase: str = "Train supernet"  #: what progress calls it
-    #: for the log: gives figures by name, with the weights that the module holds just then
+    recipe: TrainingRecipe  #: defaults for options that are not set
+    phase: str = "Train supernet"  #: name in progress displays
+    #: returns metrics of the current weights by name, once per epoch for the log
     measure: Callable[[], LogRow] | None = None
-    first_epoch: int = 0  #: its number, which its batches are drawn by: those before were seen
+    first_epoch: int = 0  #: batches are sampled as of this epoch; earlier ones were used before
 
 
 class TrainingLog(Protocol):
-    """Gets rows with ``step``, ``lr``, losses..."""
+    """Receives rows with ``step``, ``lr``, losses and metrics."""
 
     def __call__(self, row: LogRow) -> None:
-        """Take in a row."""
+        """Add a row."""
         ...
 
-    def keep(self) -> None:
-        """Write what it has: a checkpoint is about to count on it."""
+    def flush(self) -> None:
+        """Write all rows to disk, before a checkpoint is saved."""
         ...
 
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """Where and how often training state is kept, and who reads along."""
+    """Where and how often the training state is saved."""
 
     checkpoint: Checkpoint
-    every_s: float = 15.0  #: with a step and the time of writing, a kill loses at most 20 s
+    every_s: float = 15.0  #: with one step and the time to write, a kill loses at most 20 s
     clock: Callable[[], float] = time.monotonic
     log: TrainingLog | None = None
 
     def save(self, state: TrainingState, n_steps: int) -> None:
-        """Keep the state, and before it the rows of its steps, which no later call writes again."""
+        """Flush the log, whose rows no resumed training writes again, then save the state."""
         if self.log is not None:
-            self.log.keep()
+            self.log.flush()
         self.checkpoint.save(state, n_steps)
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a call of ``train`` did; nothing where the training was finished before."""
+    """Work done by one call of ``train``; zeros if the training was complete before."""
 
     n_steps: int
     seconds: float
-    n_images: int  #: as often as a network learned from them
+    n_images: int  #: images processed, counted once per trained network
 
 
 def n_steps(config: TrainingConfig, n_images: int) -> int:
-    """Return the number of steps of a whole training."""
+    """Return the number of steps of a complete training."""
     return config.epochs * batches.steps_per_epoch(config.batch_size, n_images)
 
 
 def check_training(config: TrainingConfig, n_images: int) -> None:
-    """Refuse what cannot be trained so, before anything is made for it.
+    """Check the batch size and the device.
 
     Raises:
-        ConfigError: a batch is larger than the training split or cannot be shared evenly, or there
-            is no such device.
+        ConfigError: a batch is larger than the training split or cannot be divided evenly among
+            the processes, or the device is not available.
     """
     if config.batch_size > n_images:
         raise ConfigError(
@@ -164,19 +168,19 @@ def check_training(config: TrainingConfig, n_images: int) -> None:
 
 
 def device(config: TrainingConfig) -> torch.device:
-    """Return what is trained on.
+    """Return the device of ``train.device``; by default a GPU if there is one.
 
     Raises:
-        ConfigError: torch has no such device here.
+        ConfigError: torch cannot use the device.
     """
     name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(name)
-        torch.empty(1, device=found)
+        result = torch.device(name)
+        torch.empty(1, device=result)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"train.device={name} cannot be used here: {reason}") from None
-    return found
+    return result
 
 
 def train(
@@ -187,17 +191,16 @@ def train(
     saving: CheckpointPolicy,
     progress: Progress,
 ) -> TrainingSummary:
-    """Train to the end, continuing from the checkpoint if there is one.
+    """Train to the end, resuming from the checkpoint if there is one.
 
-    Batches, augmentation and subnets of step ``s`` are drawn from ``(seed, s)``, so that a training
-    that was cut off ends with the weights of one that was not; ``s`` counts from the first epoch of
-    the trainee, so that what goes on from another training sees what that would have seen next.
-    With several processes (``parallel.joined``) each computes its share of every batch and only the
-    first writes. The module holds the weights to be used then, which are averages where
-    ``config.ema`` says so, in the CPU's memory.
+    Batches, augmentation and subnets of step ``s`` are sampled from ``(seed, s)``, so a resumed
+    training ends with the same weights as an uninterrupted one. ``s`` counts from ``first_epoch``
+    of the trainee. With several processes (``parallel.joined``) each computes its share of every
+    batch, and only the first one writes. Afterwards the module is on the CPU and holds the final
+    weights (averages if ``config.ema`` is set).
 
     Raises:
-        ConfigError: a batch does not fit the data.
+        ConfigError: the batch size does not suit the data.
         TrainingError: the training collapsed, or a batch does not fit into memory.
     """
     n_images = len(material.data.train)
@@ -212,7 +215,7 @@ def train(
             training.step(step, batch)
             late = saving.clock() - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
-                saved_at = saving.clock()  # what comes after it is lost if it is not finished
+                saved_at = saving.clock()
                 saving.save(training.state, step + 1)
             advance(1)
     if training.processes.leads:
@@ -226,19 +229,19 @@ def train(
 def step_s(
     trainee: TrainingJobSpec, material: TrainingData, config: TrainingConfig, seed: int
 ) -> float:
-    """Return the seconds that a step of a training takes just now, but for the first, slower one.
+    """Return the current seconds per step, without the first and slower one.
 
-    The module learns from some steps; nothing is kept. They are too few to be judged a collapse.
+    This trains the module for fewer steps than collapse detection needs, and saves nothing.
     """
     training = _Training(
-        trainee, material, config, seed, CheckpointPolicy(Checkpoint(Path("unkept")))
+        trainee, material, config, seed, CheckpointPolicy(Checkpoint(Path("unsaved")))
     )
     steps, ends = range(min(training.total, WINDOW - 1)), [time.perf_counter()]
     with torch.random.fork_rng():
         for step, batch in zip(steps, training.batches(steps), strict=True):
-            training.step(step, batch)  # reads the losses, and so waits for the device
+            training.step(step, batch)  # reads the losses, which synchronises with the device
             ends.append(time.perf_counter())
-            if step >= _TIMED and ends[-1] - ends[1] >= _TIMED_S:
+            if step >= _MIN_TIMED_STEPS and ends[-1] - ends[1] >= _MIN_TIMED_S:
                 break
     begin = min(1, len(ends) - 2)
     return (ends[-1] - ends[begin]) / (len(ends) - 1 - begin)
@@ -246,7 +249,7 @@ def step_s(
 
 @final
 class _Training:
-    """One call of ``train``: what its steps share."""
+    """State shared by the steps of one call of ``train``."""
 
     def __init__(
         self,
@@ -272,23 +275,23 @@ class _Training:
             ParameterAverages(module, config.ema) if config.ema else None,
             CollapseDetector(material.data.task, self.total),
         )
-        # Addresses, not memory: what a smaller batch needs to be tried after a shortage of them.
+        # Reserves address space, freed after an allocation failure to try smaller batches.
         self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         self.n_images = 0
-        self._log = _Log(max(1, self.total // _ROWS), self._per_epoch)
+        self._log = _LogMeans(max(1, self.total // _MAX_LOG_ROWS), self._per_epoch)
 
     def batches(self, steps: range) -> Iterator[TrainingBatch]:
-        """Yield the batches of steps, read ahead of time where images stream."""
+        """Yield the batches of steps, prefetched if images are streamed."""
         train = self._material.data.train
         return ahead(train, lambda step: self._batch(self._config, self._step_context(step)), steps)
 
     def step(self, step: int, batch: TrainingBatch) -> None:
-        """Take one step."""
+        """Run one optimiser step."""
         lr = self._recipe.lr * schedule(step / self.total, self._config.warmup)
         for group in self.state.optimiser.param_groups:
             group["lr"] = lr
         step_context = self._step_context(step)
-        step_context.seed_layers(_MOMENT, self._device, self.processes.rank)
+        step_context.seed_layers(_RNG_PURPOSE, self._device, self.processes.rank)
         losses, total = self._gradients(batch, step_context)
         norm = self._clipped()
         for name, value in {**losses, "gradient_norm": norm}.items():
@@ -299,9 +302,8 @@ class _Training:
             self.state.averages.update(step)
         mean = self.state.watch.count(step + 1, total, self._config.batch_size)
         if mean is not None:
-            guessed = self._material.data.task.guessed(mean)
-            good = self.state.watch.good
-            raise self._collapse(step, f"the largest network {guessed}", good)
+            reason = f"the largest network {self._material.data.task.guessed(mean)}"
+            raise self._collapse(step, reason, self.state.watch.good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
     def _step_context(self, step: int) -> StepContext:
@@ -309,43 +311,43 @@ class _Training:
         return StepContext(self._seed, first + step, step / self.total)
 
     def _gradients(self, batch: TrainingBatch, step_context: StepContext) -> tuple[LogRow, float]:
-        """Compute the gradients of one step; return the losses and what was found of the images."""
+        """Compute the gradients of one step; return the losses and the per-image total."""
         self.state.optimiser.zero_grad()
         try:
             outcome = self._trainee.step(batch.to(self._device), step_context)
         except (MemoryError, RuntimeError) as error:
-            if not is_shortage(error):
+            if not is_out_of_memory(error):
                 raise
-            outcome, reason = None, str(error)  # the error holds tensors: let go of it first
+            outcome, reason = None, str(error)  # the error holds tensors: release it first
         if outcome is None:
-            raise self._shortage(step_context, reason)
+            raise self._out_of_memory(step_context, reason)
         self.n_images += outcome.n_networks * self._config.batch_size
         self.processes.average([p.grad for p in self._parameters if p.grad is not None])
-        found = torch.tensor([*outcome.losses.values(), outcome.total], dtype=torch.float64)
+        values = torch.tensor([*outcome.losses.values(), outcome.total], dtype=torch.float64)
         if self.processes.n > 1:
-            found = found.to(self._device)
-            self.processes.average([found])
-        *losses, mean = found.tolist()
+            values = values.to(self._device)
+            self.processes.average([values])
+        *losses, mean = values.tolist()
         return dict(zip(outcome.losses, losses, strict=True)), mean * self.processes.n
 
     def _batch(self, config: TrainingConfig, step_context: StepContext) -> TrainingBatch:
         return batches.draw(self._material, config, step_context, self.processes)
 
     def _clipped(self) -> float:
-        """Bound the norm of the gradient, which may be a sum over subnets; return what it was."""
+        """Clip the gradient, which may be a sum over subnets; return its norm before."""
         return float(nn.utils.clip_grad_norm_(self._parameters, _MAX_GRADIENT_NORM))
 
-    def _collapse(self, step: int, how: str, last_good: float = math.inf) -> CollapseError:
+    def _collapse(self, step: int, reason: str, last_good: float = math.inf) -> CollapseError:
         return CollapseError(
-            f"Training collapsed at step {step}: {how}. Try a smaller learning rate: "
+            f"Training collapsed at step {step}: {reason}. Try a smaller learning rate: "
             f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
         )
 
-    def _shortage(self, step_context: StepContext, reason: str) -> TrainingError:
+    def _out_of_memory(self, step_context: StepContext, reason: str) -> TrainingError:
         size, n = self._config.batch_size, self.processes.n
-        words = f"train.batch_size={size} does not fit into memory"
-        if n > 1:  # the others wait for this one
-            return TrainingError(f"{words} of one of {n} processes. Try {size // 2 // n * n}.")
+        message = f"train.batch_size={size} does not fit into memory"
+        if n > 1:  # the other processes wait for this one
+            return TrainingError(f"{message} of one of {n} processes. Try {size // 2 // n * n}.")
         self.state.optimiser.zero_grad()
         self._reserve.close()
 
@@ -358,10 +360,10 @@ class _Training:
         fits = largest_fitting(size, attempt)
         if fits is None:
             return TrainingError(
-                f"{words} ({reason[:200]}), and what is left is too little to try smaller ones: "
-                f"start again with train.batch_size={max(2, size // 2)}"
+                f"{message} ({reason[:200]}). Too little memory is left to test smaller sizes. "
+                f"Start again with train.batch_size={max(2, size // 2)}."
             )
-        return TrainingError(f"{words}; this does: train.batch_size={fits}")
+        return TrainingError(f"{message}. The largest size that fits: train.batch_size={fits}.")
 
     def _report(self, step: int, row: LogRow) -> None:
         log, measure = self._saving.log, self._trainee.measure
@@ -376,19 +378,19 @@ class _Training:
 
 
 @final
-class _Log:
-    """Means over several steps, so that logs of long trainings stay short."""
+class _LogMeans:
+    """Averages log rows over several steps, to keep logs of long trainings short."""
 
     def __init__(self, every: int, per_epoch: int):
         self._every, self._per_epoch = every, per_epoch
         self._rows: list[LogRow] = []
 
     def add(self, done: int, row: LogRow) -> LogRow:
-        """Take in a step; return means where a row is due, the last learning rate, else nothing."""
+        """Add the row of a step; return the means if a row is due, else an empty row."""
         self._rows.append(row)
         if done % self._every and done % self._per_epoch:
             return {}
         n = len(self._rows)
-        means = {name: sum(each[name] for each in self._rows) / n for name in row}
+        means = {name: sum(row[name] for row in self._rows) / n for name in row}
         self._rows.clear()
         return {**means, "lr": row["lr"]}

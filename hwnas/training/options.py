@@ -1,4 +1,4 @@
-"""How supernets and single networks are trained: the options ``train.*``."""
+"""Training options ``train.*`` and data set options ``dataset.*``."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,66 +9,66 @@ from hwnas.models.families.base import TrainingRecipe
 
 DTYPES = ("auto", "float32", "bfloat16")
 
-_FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
-#: What changes no weight of a supernet, but perhaps by rounding; and a path, whose content does.
-_INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
+_FINE_TUNING_LR = 0.1  # of the learning rate for training from scratch
+#: Options that change no weights (except by rounding), and a path whose content counts instead.
+_IRRELEVANT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
 
-#: By optimiser, where it is not the family's.
-_USUAL = {
+#: Recipes of optimisers that are not the family's default.
+_RECIPES = {
     "sgd": TrainingRecipe("sgd", lr=0.3, weight_decay=5e-5),
     "adamw": TrainingRecipe("adamw", lr=2e-3, weight_decay=0.05),
     "muon": TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),
 }
-_WHY = "at a second an epoch, so many take more than a day"
+_REASON = "at a second an epoch, so many take more than a day"
 
 
 @dataclass
 class TrainingConfig:
-    """How a supernet, or one network alone, is trained."""
+    """Options for training a supernet or a single network."""
 
-    epochs: int = bounded("[0, 100_000]", 20, _WHY)
-    batch_size: int = bounded("[2, 1_000_000]", 128)  #: images a step, of all processes together
-    #: sgd, adamw or muon; this, lr and weight_decay default to the family's
+    epochs: int = bounded("[0, 100_000]", 20, _REASON)
+    batch_size: int = bounded("[2, 1_000_000]", 128)  #: images per step over all processes
+    #: sgd, adamw or muon; the defaults of optimiser, lr and weight_decay depend on the family
     optimiser: str | None = None
     lr: float | None = bounded("(0, 1000]", None)  #: peak of the cosine schedule
     weight_decay: float | None = bounded("[0, 100]", None)
     momentum: float = bounded("[0, 1)", 0.9)  #: of sgd and muon
     warmup: float = bounded("[0, 1)", 0.05)  #: fraction of the steps
-    label_smoothing: float = bounded("[0, 1)", 0.1)  #: of classification
-    #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    label_smoothing: float = bounded("[0, 1)", 0.1)  #: classification only
+    #: alpha of the Beta distribution for mixup; 0: no mixup
     mixup: float = bounded("[0, 100]", 0.0)
-    #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
+    #: last fraction of the steps, without augmentation and mixup
     plain_fraction: float = bounded("[0, 1)", 0.0, digest_key="unaugmented")
-    #: decay of the moving average of the weights, which are used then; 0: none
+    #: decay of the exponential moving average of the weights, which is the result; 0: none
     ema: float = bounded("[0, 1)", 0.0)
-    #: random subnets a step, beside the largest and the smallest
+    #: random subnets per step, in addition to the largest and the smallest
     n_random: int = bounded("[0, 100]", 2)
-    distillation: bool = True  #: subnets learn from the largest; or else from the targets
-    #: fraction of the steps after which all options are admitted
+    distillation: bool = True  #: True: subnets learn from the largest; False: from the targets
+    #: fraction of the steps after which all options of the space are sampled
     progressive: float = bounded("[0, 1]", 0.0)
-    #: of the forward pass: float32, bfloat16, or auto, which is the faster one for each network
+    #: forward pass: float32, bfloat16, or auto (the faster one for each network)
     dtype: str = "auto"
     device: str | None = None  #: default: cuda where torch finds one, else cpu
-    #: weights that a supernet starts from: a checkpoint, or a file of Once-for-all's MobileNetV3;
-    #: with epochs=0 they are used as they are
+    #: initial weights of a supernet: a checkpoint, or a file of Once-for-all's MobileNetV3;
+    #: with epochs=0 they are used without training
     init_from: str | None = None
-    tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
-    from_supernet: bool = False  #: whether one network starts from the supernet's weights
-    #: of a network that starts from the supernet's weights
-    fine_tuning_epochs: int = bounded("[1, 100_000]", 4, _WHY)
+    tensorboard: bool = False  #: True: `train` writes logs for TensorBoard
+    from_supernet: bool = False  #: True: a single network starts from the supernet's weights
+    #: epochs of a network that starts from the supernet's weights
+    fine_tuning_epochs: int = bounded("[1, 100_000]", 4, _REASON)
 
     def __post_init__(self) -> None:
         check_bounds(self, "train.")
         if self.epochs == 0 and self.init_from is None:
             raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
-        for key, allowed in (("optimiser", tuple(_USUAL)), ("dtype", DTYPES)):
+        for key, allowed in (("optimiser", tuple(_RECIPES)), ("dtype", DTYPES)):
             if (value := getattr(self, key)) is not None and value not in allowed:
                 raise ConfigError(unknown_name(f"train.{key}", value, allowed))
 
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
-        """Return a family's recipe, changed where options say so."""
+        """Return a family's recipe with the options that are set."""
         if self.optimiser not in (None, default.optimiser):
-            default = _USUAL[self.optimiser]
+            default = _RECIPES[self.optimiser]
         return TrainingRecipe(
             default.optimiser,
             default.lr if self.lr is None else self.lr,
@@ -76,34 +76,31 @@ class TrainingConfig:
         )
 
     def of_recipe(self, epochs: int) -> "TrainingConfig":
-        """Return options of so many epochs, whose recipe is said elsewhere."""
+        """Return the options with other epochs and without a recipe, which is given separately."""
         return replace(self, epochs=epochs, optimiser=None, lr=None, weight_decay=None)
 
     def decisive(self, default: TrainingRecipe) -> dict[str, Any]:
-        """Return what decides the weights of a supernet, by option.
+        """Return the options that determine the weights of a supernet, for its fingerprint.
 
         Args:
             default: The family's recipe.
         """
         options = fingerprint_options(self) | asdict(self.recipe(default))
-        return {name: value for name, value in options.items() if name not in _INDIFFERENT}
+        return {name: value for name, value in options.items() if name not in _IRRELEVANT}
 
 
-def by_descent(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Return a family's recipe without Muon, for what that does not suit.
+def without_muon(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return a family's recipe with SGD in place of Muon.
 
-    It turns a weight as a whole, of which subnets use parts (not measured there), and keeps norms,
-    which count where batch norm is folded.
+    Muon orthogonalises whole weights, of which subnets use parts, and preserves norms, which
+    matter once batch norm is folded.
     """
-    return _USUAL["sgd"] if recipe.optimiser == "muon" else recipe
+    return _RECIPES["sgd"] if recipe.optimiser == "muon" else recipe
 
 
 def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Return the recipe for weights that have learned before."""
+    """Return a recipe with the learning rate for fine-tuning."""
     return TrainingRecipe(recipe.optimiser, recipe.lr * _FINE_TUNING_LR, recipe.weight_decay)
-
-
-# Options of a data set.
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Training by several processes, each on its share of every batch, as torchrun starts them."""
+"""Parallel training: processes started by torchrun, threads, and locks between commands."""
 
 import contextlib
 import os
@@ -19,38 +19,38 @@ from hwnas.core.progress import Progress
 from hwnas.core.run_folder import RunFolder
 from hwnas.training.checkpoints import Checkpoint
 
-_PATIENCE = timedelta(days=7)  # torchrun ends all where one ends; the first may wait for a supernet
+_TIMEOUT = timedelta(days=7)  # the first process may wait for another command's supernet
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """All processes of a training, seen from one of them."""
+    """Rank of this process and number of training processes."""
 
     rank: int = 0
     n: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes and prints."""
+        """True for the one process that writes and prints."""
         return self.rank == 0
 
     def rows(self, batch_size: int) -> slice:
-        """Return which images of a batch are this process's.
+        """Return the rows of a batch that belong to this process.
 
         Raises:
-            ConfigError: a batch cannot be shared evenly.
+            ConfigError: the batch cannot be divided evenly.
         """
         if batch_size % self.n:
             below = batch_size // self.n * self.n
             raise ConfigError(
-                f"train.batch_size={batch_size} cannot be shared evenly by {self.n} processes. "
+                f"train.batch_size={batch_size} cannot be divided evenly among {self.n} processes. "
                 f"Allowed: multiples of {self.n}, such as {below or self.n} or {below + self.n}."
             )
         share = batch_size // self.n
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Set tensors to their mean over the processes, in place and by one message."""
+        """Replace tensors by their means over the processes, in one message."""
         if self.n == 1:
             return
         message = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -61,73 +61,71 @@ class ProcessGroup:
             tensor.copy_(part.view(tensor.shape))
 
     def meet(self) -> None:
-        """Wait until all are here."""
+        """Wait for all processes."""
         if self.n > 1:
             dist.barrier()
 
 
 def current() -> ProcessGroup:
-    """Return the processes that train together; this one alone where none were joined."""
+    """Return the current process group; a group of one if there is no other process."""
     if dist.is_available() and dist.is_initialized():
         return ProcessGroup(dist.get_rank(), dist.get_world_size())
     return ProcessGroup()
 
 
 def leads() -> bool:
-    """Return whether this is the process that writes and tells for all, before they are joined."""
+    """Return whether this process writes and prints; also valid before ``joined``."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[ProcessGroup]:
-    """Join the processes that torchrun started, if it did: by NCCL on GPUs, else by gloo."""
+    """Join the process group of torchrun, if any: NCCL on GPUs, else gloo."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ProcessGroup()
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl", timeout=_PATIENCE)
+        dist.init_process_group("nccl", timeout=_TIMEOUT)
     else:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        dist.init_process_group("gloo", timeout=_TIMEOUT)
     try:
         yield current()
     finally:
         dist.destroy_process_group()
 
 
-# Several networks at once, each by a thread of its own with a share of the processor's cores.
-#
-# A small network does not keep several cores busy: its layers are too short to be shared out.
-# Networks that do not depend on each other keep them busy. Figures: ``benchmarks/README.md``.
+# Layers of small networks are too short to keep several cores busy; independent networks in
+# parallel do. Measured in ``benchmarks/README.md``.
 
 T = TypeVar("T")
 
 
 @final
 class ThreadPool:
-    """Threads that wait for tasks; none where one core is all there is, or all that is wanted."""
+    """Threads for independent tasks; tasks run in the caller if there is only one thread."""
 
     def __init__(self, n_tasks: int):
-        """Start threads for so many tasks at once, at most one for each core that torch may use."""
+        """Start at most ``n_tasks`` threads, and at most one per core that torch may use."""
         n_cores = torch.get_num_threads()
         self.n_threads = n_threads = max(1, min(n_tasks, n_cores))
         self._pool: ThreadPoolExecutor | None = None
         if self.n_threads > 1:
             all_there = threading.Barrier(n_threads)
 
-            def start() -> None:  # knows nothing of ``self``: threads end with it
-                torch.get_num_threads()  # a thread's first use takes the number of all of them
+            def start() -> None:  # must not refer to ``self``, or the threads would never end
+                torch.get_num_threads()  # the first call in a thread initialises its setting
                 torch.set_num_threads(n_cores // n_threads)
                 all_there.wait()
 
-            self._pool = ThreadPoolExecutor(n_threads, "crew", start)
+            self._pool = ThreadPoolExecutor(n_threads, "networks", start)
             wait([self._pool.submit(int) for _ in range(n_threads)])
-            torch.set_num_threads(n_cores)  # of this thread, and of those to come
+            torch.set_num_threads(n_cores)  # for this thread and for later ones
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
-        """Yield the results of tasks in their order; what one raises is raised once all have ended.
+        """Yield the results of tasks in order; raise an error only after all tasks have ended.
 
-        Each must leave alone what others read, and draw no random numbers: threads are not in step.
+        Tasks must not modify shared state or use random numbers: their order is not fixed.
         """
         if self._pool is None or len(tasks) == 1:
             yield from (task() for task in tasks)
@@ -138,14 +136,14 @@ class ThreadPool:
             yield futures.pop(0).result()
 
 
-# One command trains, others that want the same wait for it.
+# Locks: one command trains, others with the same training wait for its checkpoint.
 
-_POLL_S = 1.0  # between looks at what another process trains
+_POLL_S = 1.0
 
 
 @contextlib.contextmanager
 def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
-    """Have no other command train the same meanwhile; wait for one that does."""
+    """Keep other commands from the same training; wait if one is at it already."""
     processes = current()
     with contextlib.ExitStack() as stack:
         if processes.leads and checkpoint.n_steps() < n_steps:
@@ -156,7 +154,7 @@ def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iter
 
 
 def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
-    """Return the folder of a checkpoint, locked; while another process trains it, wait."""
+    """Lock the folder of a checkpoint, waiting for another process that trains it."""
     folder = RunFolder(checkpoint.path.parent)
     try:
         folder.create()
@@ -175,8 +173,8 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
     return folder
 
 
-def waited(folder: RunFolder, progress: Progress) -> RunFolder:
-    """Return a folder, locked; while another process works in it, wait."""
+def lock_folder(folder: RunFolder, progress: Progress) -> RunFolder:
+    """Lock a folder, waiting for another process that uses it."""
     with contextlib.suppress(LockedError):
         folder.create()
         return folder

@@ -1,4 +1,4 @@
-"""Number formats of the forward pass."""
+"""Number format of the forward pass: float32 or bfloat16."""
 
 import functools
 import math
@@ -12,43 +12,42 @@ from hwnas.models.graph import Graph
 
 AUTO, FLOAT32, BFLOAT16 = "auto", "float32", "bfloat16"
 
-_ABLE = {"avx512_bf16", "amx_bf16"}  # features of CPUs that multiply bfloat16
-#: Multiply-accumulates of dense convolutions for each value that they write, from which on they are
-#: faster in bfloat16: ``benchmarks/training_dtype.py``.
+_CPU_FEATURES = {"avx512_bf16", "amx_bf16"}  # CPUs with fast bfloat16 products
+#: Multiply-accumulates per output value of dense convolutions above which bfloat16 is faster;
+#: measured by ``benchmarks/training_dtype.py``.
 DENSE = 50
 
 
-def choose_precision(asked: str, graph: Graph, device: str) -> str:
-    """Return the format that a network is trained in: as asked, or which is the faster one.
+def choose_precision(option: str, graph: Graph, device: str) -> str:
+    """Return the number format of a training.
 
     Args:
-        asked: An option ``train.dtype``.
-        graph: The network; of a supernet the largest.
-        device: The type of the device that trains it.
+        option: Value of ``train.dtype``; ``auto`` selects the faster format.
+        graph: Graph of the network; of a supernet the largest one.
+        device: Device type, such as ``cpu``.
     """
-    if asked != AUTO:
-        return asked
+    if option != AUTO:
+        return option
     faster = device == "cpu" and _multiplies_bfloat16() and density(graph) >= DENSE
     return BFLOAT16 if faster else FLOAT32
 
 
 @functools.cache
 def _multiplies_bfloat16() -> bool:
-    return not _ABLE.isdisjoint(machine.describe()["flags"])
+    return not _CPU_FEATURES.isdisjoint(machine.describe()["flags"])
 
 
 def density(graph: Graph) -> float:
-    """Return the multiply-accumulates of dense convolutions for each value that they write."""
+    """Return the multiply-accumulates per output value of dense convolutions."""
     dense = [node.op for node in graph if node.op.kind.startswith("conv") and node.op.groups == 1]
-    written = sum(math.prod(op.out_shape) for op in dense)
-    return sum(op.n_macs for op in dense) / max(written, 1)
+    n_outputs = sum(math.prod(op.out_shape) for op in dense)
+    return sum(op.n_macs for op in dense) / max(n_outputs, 1)
 
 
 def forward(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
-    """Return the outputs of a network in float32, computed in another format where it is asked for.
+    """Return float32 outputs of a network, computed in ``dtype``.
 
-    The backward pass computes in the formats of the forward pass; weights and their gradients stay
-    float32.
+    The backward pass uses the same format. Weights and their gradients stay float32.
     """
     if dtype == FLOAT32:
         return network()

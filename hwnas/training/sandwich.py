@@ -1,4 +1,4 @@
-"""One training step of a supernet: the sandwich rule with in-place distillation.
+"""Training step of a supernet: sandwich rule, in-place distillation, progressive widening.
 
 Source: Yu et al., "BigNAS", ECCV 2020, https://arxiv.org/abs/2003.11142; Yu & Huang, "Universally
 Slimmable Networks and Improved Training Techniques", ICCV 2019, https://arxiv.org/abs/1903.05134.
@@ -24,15 +24,10 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ThreadPool
 from hwnas.training.precision import FLOAT32, forward
 
-# Progressive widening: a training begins with the largest network and admits smaller ones.
-#
-# Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3:
-# first
-# the largest alone, then elastic kernels, then depths, then widths. Here the time of widening has
-# four equal parts: the largest alone; smaller kernels; smaller depths; and everything else (widths,
-# expansions, heads). Within a part the options of its choices are admitted from the largest down,
-# in
-# equal times. Resolutions are free from the start, as they are there.
+# Progressive widening: training begins with the largest network and admits smaller ones. After
+# Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3, with four
+# parts of equal length: the largest network alone; smaller kernels; smaller depths; all other
+# choices. Within a part, options are admitted from the largest down. Resolutions are always free.
 
 _PARTS = 4
 
@@ -41,9 +36,9 @@ def admitted(space: SearchSpace, progress: float, widening: float) -> SearchSpac
     """Return the space of the options that are admitted so far.
 
     Args:
-        space: The whole.
-        progress: Of the training, in [0, 1).
-        widening: Fraction of the training after which all options are admitted; 0: from the start.
+        space: The full space.
+        progress: Progress of the training, in [0, 1).
+        widening: Fraction of the training after which all options are admitted.
     """
     if progress >= widening:
         return space
@@ -55,34 +50,34 @@ def admitted(space: SearchSpace, progress: float, widening: float) -> SearchSpac
 
 
 def _part(name: str) -> int:
-    """Return the part of the widening in which smaller options of a choice are admitted."""
+    """Return the part of the widening in which a choice's smaller options are admitted."""
     kind = name.rpartition(".")[2]
     return {"resolution": -1, "kernel": 1, "depth": 2}.get(kind, 3)
 
 
 def _largest(options: tuple[Option, ...], fraction: float) -> tuple[Option, ...]:
-    """Return the options that are admitted after a fraction of their part, in [-3, 5]."""
+    """Return the admitted options after a fraction of their part, in [-3, 5]."""
     if fraction < 0:
         return options[-1:]
     smaller = min(len(options) - 1, math.floor(fraction * (len(options) - 1)) + 1)
     return options[len(options) - 1 - smaller :]
 
 
-Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
+Gradients = Sequence[Tensor | None]  #: one entry per parameter
 
 
 @final
 @dataclass
 class Sandwich:
-    """Adds up the gradients of the largest subnet, some random ones and the smallest.
+    """Accumulates the gradients of the largest, some random and the smallest subnet.
 
     Args:
-        supernet: Which is trained.
-        space: That subnets are drawn from.
-        resolution: Returns the height and width of the images that a subnet reads.
-        config: How it is trained.
-        rounding: Returns what a subnet's weights are rounded to.
-        dtype: Of the forward pass.
+        supernet: The supernet to be trained.
+        space: Space that subnets are sampled from.
+        resolution: Returns the input height and width of a subnet.
+        config: Training options.
+        rounding: Returns the rounding of a subnet's weights.
+        dtype: Number format of the forward pass.
     """
 
     supernet: Supernet
@@ -94,10 +89,10 @@ class Sandwich:
     _thread_pool: ThreadPool | None = field(default=None, init=False)
 
     def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
-        """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
+        """Accumulate gradients; return the losses of the largest, random and smallest subnets."""
         space = admitted(self.space, step_context.progress, self.config.progressive)
-        genotypes = draw(space, self.config.n_random, step_context.rng("subnets"))
-        losses, total = self.learn(genotypes, batch)
+        genotypes = sample_sandwich(space, self.config.n_random, step_context.rng("subnets"))
+        losses, total = self.accumulate(genotypes, batch)
         middle = losses[1:-1] or losses[-1:]
         named = {
             "loss_largest": losses[0],
@@ -106,17 +101,19 @@ class Sandwich:
         }
         return StepOutcome(named, total, len(genotypes))
 
-    def learn(self, genotypes: list[Genotype], batch: TrainingBatch) -> tuple[list[float], float]:
-        """Add up the gradients of all genotypes.
+    def accumulate(
+        self, genotypes: list[Genotype], batch: TrainingBatch
+    ) -> tuple[list[float], float]:
+        """Accumulate the gradients of all genotypes.
 
-        The first learns from the targets; by in-place distillation it teaches the others, else
-        they learn from the targets, too.
+        The first learns from the targets. With in-place distillation the others learn from its
+        outputs, else from the targets.
 
         Returns:
-            The loss of each, and the sum of what the task finds of each image by the first.
+            The loss of each genotype, and the sum of the per-image results of the first.
         """
         if self._thread_pool is None:
-            self._thread_pool = self._manned(batch)
+            self._thread_pool = self._make_thread_pool(batch)
         roundings = {genotype: self.rounding(genotype) for genotype in genotypes}
         outputs, task = self._outputs(genotypes[0], batch, roundings), batch.data.task
         smoothing = self.config.label_smoothing
@@ -126,15 +123,15 @@ class Sandwich:
             loss_targets, smoothing = task.distillation_targets(outputs.detach()), 0.0
 
         def student(genotype: Genotype) -> tuple[Tensor, Gradients]:
-            found = self._outputs(genotype, batch, roundings)
-            return self._learned(task.loss(found, loss_targets, smoothing))
+            student_outputs = self._outputs(genotype, batch, roundings)
+            return self._gradients(task.loss(student_outputs, loss_targets, smoothing))
 
         for genotype in genotypes[1:]:
-            batch.at(self.resolution(genotype))  # made here, not by several threads
-        tasks = [partial(self._learned, loss), *(partial(student, g) for g in genotypes[1:])]
+            batch.at(self.resolution(genotype))  # cached before threads start
+        tasks = [partial(self._gradients, loss), *(partial(student, g) for g in genotypes[1:])]
         losses = []
-        for found, gradients in self._thread_pool.run(tasks):
-            losses.append(float(found))
+        for student_loss, gradients in self._thread_pool.run(tasks):
+            losses.append(float(student_loss))
             self._add(gradients)
         return losses, batch.total(outputs)
 
@@ -142,48 +139,45 @@ class Sandwich:
     def _parameters(self) -> list[nn.Parameter]:
         return [p for p in self.supernet.module.parameters() if p.requires_grad]
 
-    def _learned(self, loss: Tensor) -> tuple[Tensor, Gradients]:
-        """Return a loss and its gradients, which are nowhere kept yet."""
+    def _gradients(self, loss: Tensor) -> tuple[Tensor, Gradients]:
+        """Return a loss and its gradients without accumulating them."""
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         return loss.detach(), gradients
 
     def _add(self, gradients: Gradients) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             if gradient is not None:
-                so_far = parameter.grad
-                parameter.grad = gradient if so_far is None else so_far + gradient
+                total = parameter.grad
+                parameter.grad = gradient if total is None else total + gradient
 
-    def _manned(self, batch: TrainingBatch) -> ThreadPool:
-        """Return who computes the subnets: one after another where they would interfere."""
-        alone = batch.images.device.type != "cpu" or parallel.current().n > 1
+    def _make_thread_pool(self, batch: TrainingBatch) -> ThreadPool:
+        """Return threads for the subnets; one thread if subnets would interfere."""
+        is_sequential = batch.images.device.type != "cpu" or parallel.current().n > 1
         n_tasks = self.config.n_random + 2
-        return ThreadPool(1 if alone or not self._apart(batch) else n_tasks)
+        return ThreadPool(1 if is_sequential or not self._are_independent(batch) else n_tasks)
 
-    def _apart(self, batch: TrainingBatch) -> bool:
-        """Return whether a subnet leaves alone what others read, and draws no random numbers."""
+    def _are_independent(self, batch: TrainingBatch) -> bool:
+        """Return whether forward passes change no buffers and use no random numbers."""
         module, largest = self.supernet.module, self.space.largest()
-        kept = [buffer.clone() for buffer in module.buffers()]
+        buffers = [buffer.clone() for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             random_state = torch.get_rng_state()
             self._outputs(largest, batch, {largest: {}})
-            apart = torch.equal(random_state, torch.get_rng_state())
-            for buffer, before in zip(module.buffers(), kept, strict=True):
-                apart &= torch.equal(buffer, before)
+            result = torch.equal(random_state, torch.get_rng_state())
+            for buffer, before in zip(module.buffers(), buffers, strict=True):
+                result &= torch.equal(buffer, before)
                 buffer.copy_(before)
-        return apart
+        return result
 
     def _outputs(
         self, genotype: Genotype, batch: TrainingBatch, roundings: Mapping[Genotype, Rounding]
     ) -> Tensor:
         images = batch.at(self.resolution(genotype))
         with rounded_by(roundings[genotype]):
-            return self._forward(genotype, images)
-
-    def _forward(self, genotype: Genotype, images: Tensor) -> Tensor:
-        return forward(lambda: self.supernet.forward(images, genotype), images, self.dtype)
+            return forward(lambda: self.supernet.forward(images, genotype), images, self.dtype)
 
 
-def draw(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype]:
-    """Return the largest genotype, ``n_random`` random ones and the smallest, each once."""
+def sample_sandwich(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype]:
+    """Return the largest genotype, ``n_random`` random ones and the smallest, without repeats."""
     middle = [space.sample(rng) for _ in range(n_random)]
     return list(dict.fromkeys([space.largest(), *middle, space.smallest()]))

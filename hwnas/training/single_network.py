@@ -1,4 +1,4 @@
-"""Training of one plain network, from scratch or on from the weights it has."""
+"""Training of one plain network, from scratch or from given weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,53 +27,50 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.soft_targets import SoftTargets
 
-_N_RECALIBRATION = 2048  # images, as many as there are
-_FORWARD = 1 / 3  # of what an image takes in a step, to read it: no gradients
-_SELF = 0.5  # of an exit's loss: what is on the answers of the network's end
+_N_RECALIBRATION = 2048  # images for batch norm statistics
+_FORWARD = 1 / 3  # cost of an inference relative to a training step, per image
+_SELF_DISTILLATION = 0.5  # fraction of an exit's loss on the outputs of the final classifier
 
 
 @dataclass(frozen=True)
 class TeacherNetwork:
-    """A trained network whose answers are learned, on the same images as the targets.
+    """A trained network whose outputs are learned, in addition to the targets.
 
     Source: Hinton et al., "Distilling the Knowledge in a Neural Network", 2015,
     https://arxiv.org/abs/1503.02531, at a temperature of 1.
     """
 
     network: nn.Module
-    resolution: int  #: of the images it reads
-    alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the targets
-    recorded: SoftTargets | None = None  #: what it answers to the very batches of the training
-    dtype: str = FLOAT32  #: of its forward pass
+    resolution: int  #: height and width of its input
+    alpha: float = 0.5  #: weight of the distillation loss; 1 - alpha: loss on the targets
+    recorded: SoftTargets | None = None  #: its outputs, recorded for all batches of the training
+    dtype: str = FLOAT32  #: number format of its forward pass
 
     def loss_targets(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        """Return what is learned from its answers to the images of a batch."""
+        """Return the distillation targets of a batch."""
         if self.recorded is not None:
             return self.recorded.of(batch, step_context)
-        seen = batch.at(self.resolution)
+        images = batch.at(self.resolution)
         with torch.no_grad():
-            return batch.data.task.distillation_targets(
-                forward(lambda: self.network(seen), seen, self.dtype)
-            )
+            outputs = forward(lambda: self.network(images), images, self.dtype)
+        return batch.data.task.distillation_targets(outputs)
 
 
 @dataclass(frozen=True)
 class StudentNetwork:
-    """One plain network that is to be trained, in place."""
+    """A plain network to be trained in place."""
 
     network: nn.Module
-    resolution: int  #: of the images it reads
-    recipe: TrainingRecipe  #: the family's; or ``config.fine_tuning`` of it
+    resolution: int  #: height and width of its input
+    recipe: TrainingRecipe  #: the family's recipe, or a fine-tuning version of it
     teacher: TeacherNetwork | None = None
-    #: for the log: gives figures by name, with the weights that the network holds just then
+    #: returns metrics of the current weights by name, for the log
     measure: Callable[[], LogRow] | None = None
-    grids: WeightGrids = field(
-        default_factory=dict
-    )  #: that its weights are trained for, and end on
-    phase: str = "Train network"  #: what progress calls it
-    has_exits: bool = False  #: which are trained, too: by the targets, and by the last outputs
-    dtype: str = FLOAT32  #: of its forward pass
-    first_epoch: int = 0  #: its number: it goes on from trainings that saw those before
+    grids: WeightGrids = field(default_factory=dict)  #: low-bit grids of its weights
+    phase: str = "Train network"  #: name in progress displays
+    has_exits: bool = False  #: True: early exits are trained, too
+    dtype: str = FLOAT32  #: number format of its forward pass
+    first_epoch: int = 0  #: batches are sampled as of this epoch
 
 
 def train_network(
@@ -84,19 +81,19 @@ def train_network(
     saving: CheckpointPolicy,
     progress: Progress,
 ) -> TrainingSummary:
-    """Train a network to the end, as supernets are trained, going on from its checkpoint.
+    """Train a network to the end, resuming from its checkpoint.
 
-    Afterwards it holds the weights to be used (averages, where ``config.ema`` says so), its batch
-    norm is recalibrated, and it is in evaluation mode.
+    Afterwards it holds the final weights (averages if ``config.ema`` is set), its batch norm is
+    recalibrated, and it is in evaluation mode.
 
     Raises:
-        ConfigError: a batch does not fit the data, or there are several processes.
+        ConfigError: the batch size does not suit the data, or there are several processes.
         TrainingError: the training collapsed, or a batch does not fit into memory.
     """
     if parallel.current().n > 1:
         raise ConfigError(
-            "One network is trained by one process: leave out torchrun, or leave out genotype=... "
-            "to train the supernet."
+            "A single network is trained by one process: start without torchrun, or without "
+            "genotype=... to train the supernet."
         )
     summary = loop.train(_trainee(student, config), material, config, seed, saving, progress)
     quantise_weights_(student.network, student.grids)
@@ -107,7 +104,7 @@ def train_network(
     return summary
 
 
-def seconds(
+def estimate_seconds(
     student: StudentNetwork,
     material: TrainingData,
     config: TrainingConfig,
@@ -115,18 +112,18 @@ def seconds(
     n_steps: int,
     n_read: int = 0,
 ) -> float:
-    """Return the seconds that so many steps of a training will take here just now.
+    """Return the estimated seconds of a training on this machine.
 
-    What comes with it counts, too: batch norm is recalibrated, and the validation split is read
-    before and after. The network is spent: it learns from a few steps.
+    Batch norm recalibration and two readings of the validation split are included. The network is
+    changed, because a few steps are timed.
 
     Args:
-        student: The network, and how it is trained.
-        material: What it is trained on.
-        config: How it is trained.
-        seed: Of the training.
-        n_steps: How many.
-        n_read: Images that the network answers beside.
+        student: The network and its recipe.
+        material: Training data.
+        config: Training options.
+        seed: Seed of the training.
+        n_steps: Number of steps.
+        n_read: Number of further inferences.
     """
     data = material.data
     n_read += 2 * len(data.validation) + min(len(data.train), _N_RECALIBRATION)
@@ -139,47 +136,48 @@ def _trainee(student: StudentNetwork, config: TrainingConfig) -> TrainingJobSpec
         student.teacher.network.to(loop.device(config)).eval()
     student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = _SingleNetworkStep(student, config)
-    how = (student.recipe, student.phase, student.measure, student.first_epoch)
-    return TrainingJobSpec(student.network, step, *how)
+    options = (student.recipe, student.phase, student.measure, student.first_epoch)
+    return TrainingJobSpec(student.network, step, *options)
 
 
 @final
 @dataclass(frozen=True)
 class _SingleNetworkStep:
-    """One step of one network."""
+    """Gradient step of one network."""
 
     student: StudentNetwork
     config: TrainingConfig
 
     def __call__(self, batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         images = batch.at(self.student.resolution)
-        found = forward(lambda: self._outputs(images), images, self.student.dtype)
-        *early, outputs = found if self.student.has_exits else found[None]
+        stacked = forward(lambda: self._outputs(images), images, self.student.dtype)
+        *early, outputs = stacked if self.student.has_exits else stacked[None]
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.student.teacher) is not None:
             loss_targets = teacher.loss_targets(batch, step_context)
             loss = torch.lerp(loss, batch.data.task.loss(outputs, loss_targets), teacher.alpha)
-        loss = sum((self._early(batch, answers, outputs.detach()) for answers in early), loss)
+        loss = sum((self._exit_loss(batch, exit_, outputs.detach()) for exit_ in early), loss)
         torch.autograd.backward(loss)
         return StepOutcome({"loss": float(loss.detach())}, batch.total(outputs), 1)
 
-    def _early(self, batch: TrainingBatch, answers: Tensor, last: Tensor) -> Tensor:
-        """Return the loss of an exit, half of it on what the network answers in the end.
+    def _exit_loss(self, batch: TrainingBatch, outputs: Tensor, final: Tensor) -> Tensor:
+        """Return the loss of an exit: half on the targets, half on the final outputs.
 
         Source: Zhang et al., "Be Your Own Teacher", ICCV 2019, https://arxiv.org/abs/1905.08094.
         """
         task = batch.data.task
-        taught = task.loss(answers, task.distillation_targets(last))
-        return torch.lerp(batch.loss(answers, self.config.label_smoothing), taught, _SELF)
+        target_loss = batch.loss(outputs, self.config.label_smoothing)
+        distillation = task.loss(outputs, task.distillation_targets(final))
+        return torch.lerp(target_loss, distillation, _SELF_DISTILLATION)
 
     @cached_property
     def _on_grids(self) -> list[tuple[str, Tensor, WeightGrid]]:
-        found, grids = self.student.network.get_parameter, self.student.grids
-        return [(name, found(name), grid) for name, grid in grids.items()]
+        parameter = self.student.network.get_parameter
+        return [(name, parameter(name), grid) for name, grid in self.student.grids.items()]
 
     def _outputs(self, images: Tensor) -> Tensor:
         network = self.student.network
         weights = {name: grid.rounded(weight) for name, weight, grid in self._on_grids}
-        how = {"every": True} if self.student.has_exits else {}
-        found: Tensor = functional_call(network, weights, (images,), how, tie_weights=False)
-        return found
+        options = {"every": True} if self.student.has_exits else {}
+        outputs: Tensor = functional_call(network, weights, (images,), options, tie_weights=False)
+        return outputs

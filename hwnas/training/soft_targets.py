@@ -1,13 +1,13 @@
-"""What a teacher answers to the batches of a training: computed once, learned from by many.
+"""Recorded outputs of a teacher for all batches of a training, shared by its students.
 
-A batch follows from the seed and the step's number alone, so all networks that are trained by the
-same options see the same images. What the teacher says of them is kept in files: of changed images
-step by step, of images as they are one by one.
+Batches follow from the seed and the step number, so trainings with equal options use the same
+images. Outputs are stored per step for augmented images, and per image for images without
+augmentation.
 
-Source: Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022,
-https://arxiv.org/abs/2106.05237: the teacher must see the very views that are learned from; Shen &
-Xing, "A Fast Knowledge Distillation Framework for Visual Recognition", ECCV 2022,
-https://arxiv.org/abs/2112.01528: its answers may be kept.
+Sources: Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR
+2022, https://arxiv.org/abs/2106.05237 (teacher and student must use the same views); Shen & Xing,
+"A Fast Knowledge Distillation Framework for Visual Recognition", ECCV 2022,
+https://arxiv.org/abs/2112.01528 (outputs may be stored).
 """
 
 import math
@@ -30,21 +30,21 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ProcessGroup, ThreadPool
 from hwnas.training.precision import FLOAT32, forward
 
-_LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
-_AS_THEY_ARE = "as_they_are"
-_WHOLE = "whole"  # the file that says that all answers are there
-_BATCH = 256  # images as they are
-_KEY = "logits"  # of outputs, whatever the task: files of earlier versions are read
+_MAX_BYTES = 1 << 30  # total size; larger outputs are computed in each training instead
+_PLAIN_FILE = "as_they_are"  # file of the images without augmentation
+_COMPLETE_FILE = "whole"  # exists once all files are complete
+_BATCH = 256  # images without augmentation
+_KEY = "logits"  # of outputs of any task; the name in files of earlier versions
 
 
 @final
 @dataclass
 class SoftTargets:
-    """Reads the answers that ``record`` wrote.
+    """Reads the outputs that ``record`` wrote.
 
     Args:
-        folder: Where they are.
-        n_steps: Of an epoch.
+        folder: Folder of the files.
+        n_steps: Steps per epoch.
     """
 
     folder: Path
@@ -52,9 +52,9 @@ class SoftTargets:
     _loaded: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        """Return what is learned from the answers to the images of a step's batch."""
+        """Return the distillation targets of a batch."""
         if batch.places is not None:
-            outputs = self._file(_AS_THEY_ARE)[batch.places]
+            outputs = self._file(_PLAIN_FILE)[batch.places]
         else:
             epoch, position = divmod(step_context.step, self.n_steps)
             outputs = self._file(str(epoch))[position]
@@ -62,7 +62,7 @@ class SoftTargets:
 
     def _file(self, name: str) -> Tensor:
         if name not in self._loaded:
-            self._loaded.clear()  # epochs follow each other
+            self._loaded.clear()  # only one epoch is needed at a time
             self._loaded[name] = load_file(self.folder / f"{name}.safetensors")[_KEY]
         return self._loaded[name]
 
@@ -70,27 +70,27 @@ class SoftTargets:
 @final
 @dataclass(frozen=True)
 class AugmentedViews:
-    """The images that a training shows, as a teacher reads them: ``(N, C, R, R)``."""
+    """The images of a training as a teacher reads them: ``(N, C, R, R)``."""
 
     material: TrainingData
     config: TrainingConfig
     seed: int
     resolution: int
-    first_epoch: int = 0  #: its number
+    first_epoch: int = 0
 
     @property
     def n_steps(self) -> int:
-        """Steps of an epoch."""
+        """Steps per epoch."""
         return batches.steps_per_epoch(self.config.batch_size, len(self.material.data.train))
 
     @property
     def epochs(self) -> range:
-        """Their numbers."""
+        """Epochs of the training."""
         return range(self.first_epoch, self.first_epoch + self.config.epochs)
 
     @property
     def n_images(self) -> int:
-        """How many there are: those as they are once, changed ones as often as they are shown."""
+        """Number of images: augmented ones per view, others once."""
         steps = self.config.epochs * self.n_steps
         n_changed = math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.batch_size
         changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
@@ -98,21 +98,21 @@ class AugmentedViews:
 
     @property
     def n_recorded(self) -> int:
-        """How many of them are answered once for all: none where answers take more than 1 GiB."""
+        """Number of images whose outputs are recorded; 0 if they take more than 1 GiB."""
         n = self.n_images
-        return n if 2 * self.material.data.task.n_outputs * n <= _LARGEST else 0
+        return n if 2 * self.material.data.task.n_outputs * n <= _MAX_BYTES else 0
 
-    def changed(self, epoch: int) -> Iterator[Tensor]:
-        """Yield the images of an epoch, step by step, until they are shown as they are."""
+    def augmented(self, epoch: int) -> Iterator[Tensor]:
+        """Yield the augmented images of an epoch, step by step."""
         first = (epoch - self.first_epoch) * self.n_steps
         for step in range(first, first + self.n_steps):
             batch = self._batch(step)
-            if batch.places is not None:  # and so are all that come later
+            if batch.places is not None:  # this step and all later ones have no augmentation
                 return
             yield batch.at(self.resolution)
 
-    def as_they_are(self) -> Iterator[Tensor]:
-        """Yield all training images, unless the training never shows them so."""
+    def plain(self) -> Iterator[Tensor]:
+        """Yield all training images without augmentation, if the training uses them."""
         data = self.material.data
         if self._batch(self.config.epochs * self.n_steps - 1).places is None:
             return
@@ -134,17 +134,17 @@ def record(
     progress: Progress,
     dtype: str = FLOAT32,
 ) -> SoftTargets | None:
-    """Return the answers of a teacher to all batches of a training; compute those not kept yet.
+    """Return the outputs of a teacher for all batches; compute those not recorded yet.
 
     Args:
         network: The teacher; it is put into evaluation mode.
-        folder: Whose name stands for all that decides the answers.
-        views: What the training shows.
-        progress: Is told of images.
-        dtype: Of its forward pass.
+        folder: Folder of the files; its name identifies everything that determines the outputs.
+        views: Images of the training.
+        progress: Progress in images.
+        dtype: Number format of the forward pass.
 
     Returns:
-        ``None`` where they would take more than 1 GiB.
+        ``None`` if the outputs take more than 1 GiB.
     """
     n_images = views.n_recorded
     if not n_images:
@@ -156,25 +156,25 @@ def record(
         with torch.inference_mode():
             return forward(lambda: network(images), images, dtype).half()
 
-    def answered(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
-        found: list[Tensor] = []
-        while together := list(islice(shown, thread_pool.n_threads)):
-            found += thread_pool.run([partial(outputs, images) for images in together])
-            advance(sum(map(len, together)))
-        return found
+    def compute(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
+        results: list[Tensor] = []
+        while group := list(islice(shown, thread_pool.n_threads)):
+            results += thread_pool.run([partial(outputs, images) for images in group])
+            advance(sum(map(len, group)))
+        return results
 
-    parts = {_AS_THEY_ARE: (views.as_they_are, torch.cat)}
-    parts |= {str(e): (partial(views.changed, e), torch.stack) for e in views.epochs}
-    whole = folder / _WHOLE
-    if not whole.is_file():
+    parts = {_PLAIN_FILE: (views.plain, torch.cat)}
+    parts |= {str(e): (partial(views.augmented, e), torch.stack) for e in views.epochs}
+    complete = folder / _COMPLETE_FILE
+    if not complete.is_file():
         with progress.phase("Teacher answers", n_images) as advance:
-            for name, (shown, together) in parts.items():
+            for name, (images, join) in parts.items():
                 path = folder / f"{name}.safetensors"
-                if not path.is_file() and (found := answered(shown(), advance)):
-                    _keep(path, together(found))
-        files.write_file(whole, b"")
+                if not path.is_file() and (results := compute(images(), advance)):
+                    _write(path, join(results))
+        files.write_file(complete, b"")
     return SoftTargets(folder, views.n_steps)
 
 
-def _keep(path: Path, outputs: Tensor) -> None:
+def _write(path: Path, outputs: Tensor) -> None:
     files.write_file_with(path, lambda temporary: save_file({_KEY: outputs}, temporary))

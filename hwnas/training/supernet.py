@@ -1,4 +1,4 @@
-"""Composition root of training: from a configuration to a trained supernet."""
+"""Training setups: search space, data and options, and the trainings that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,6 @@ from hwnas.core.package import __version__
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations, early_exits, layers, weight_compression
-from hwnas.models.families import annotations as running
 from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.elastic_layers import Rounding
 from hwnas.models.graph import Graph
@@ -41,13 +40,13 @@ from hwnas.training.loop import (
     TrainingLog,
     TrainingSummary,
 )
-from hwnas.training.options import TrainingConfig, by_descent
+from hwnas.training.options import TrainingConfig, without_muon
 from hwnas.training.parallel import train_once
 from hwnas.training.sandwich import Sandwich
 from hwnas.training.single_network import StudentNetwork, train_network
 
-_GLANCE = 2000  # validation images that a log's figures are read from
-_GLANCE_CALIBRATION = 512
+_N_QUICK_VALIDATION = 2000  # validation images for the metrics of a log
+_N_QUICK_CALIBRATION = 512
 
 
 def read_space_and_data(
@@ -56,26 +55,26 @@ def read_space_and_data(
     progress: Progress,
     numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Space, dict[str, Family], ImageData]:
-    """Return what is searched, the family of each space by its name, and the data.
+    """Return the search space, the family of each member space by name, and the data.
 
     Args:
-        names: Names or paths of the search spaces.
-        dataset: Which data; they are read at the largest resolution of any of the spaces.
-        progress: Is told of what takes time.
-        numbers: What networks choose from how they run, by key: see ``families.running``.
+        names: Names or paths of search spaces.
+        dataset: Data set options; images are read at the largest resolution of the spaces.
+        progress: Progress of loading.
+        numbers: Run options that candidates choose from, by key (``families.annotations``).
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
-    found = joined([running.chosen_of(each, numbers) for each in loaded])
+    space = joined([annotations.chosen_of(each, numbers) for each in loaded])
     by_name, resolutions = dict[str, Family](), []
-    for member in found.members:
+    for member in space.members:
         by_name[member.name] = families.family_of(member)
         resolutions.append(by_name[member.name].resolution(member, member.largest()))
-    return found, by_name, load_data(dataset, max(resolutions), progress)
+    return space, by_name, load_data(dataset, max(resolutions), progress)
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """The training of a supernet: all that decides its weights, and where they are kept."""
+    """Everything that determines the weights of a supernet, and the folder of checkpoints."""
 
     space: SearchSpace
     family: Family
@@ -87,58 +86,57 @@ class TrainingSetup:
 
     @property
     def material(self) -> TrainingData:
-        """What is trained on."""
+        """Data and their options."""
         return TrainingData(self.data, self.dataset)
 
     def resolution(self, genotype: Genotype) -> int:
-        """Return the height and width of the images that a genotype reads."""
+        """Return the input height and width of a genotype."""
         return self.family.resolution(self.space, genotype)
 
     def graph(self, genotype: Genotype) -> Graph:
-        """Return the operators of a genotype."""
+        """Return the graph of a genotype."""
         return annotations.lower(self.family, self.space, genotype, self.data.signature)
 
     def dtype(self, genotype: Genotype) -> str:
-        """Return the number format that the network of a genotype is trained in."""
+        """Return the number format in which a genotype is trained."""
         device = loop.device(self.train).type
         return precision.choose_precision(self.train.dtype, self.graph(genotype), device)
 
     def build(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, freshly initialised from the seed."""
+        """Return the plain network of a genotype, initialised from the seed."""
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             return layers.build(self.family, self.space, genotype, self.data.signature)
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
-        """Return what the weights of the plain network of a genotype lie on."""
-        return grids(network, self.graph(genotype)) if weight_compression.names(self.space) else {}
+        """Return the weight grids of the plain network of a genotype."""
+        is_packed = weight_compression.names(self.space)
+        return grids(network, self.graph(genotype)) if is_packed else {}
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> Rounding:
-        """Return what shared weights are rounded to where they compute a genotype."""
+        """Return the rounding of shared weights for a genotype."""
         if not weight_compression.names(self.space):
             return {}
         return weight_grids.rounding(supernet, genotype, self.graph(genotype))
 
     def checkpoint(self) -> Checkpoint:
-        """Return where the supernet of this space, data, training and seed is kept."""
-        # Shared weights of earlier versions never saw their grids.
-        what = self.of | (
-            {"packed weights": "trained"} if weight_compression.names(self.space) else {}
-        )
+        """Return the checkpoint of the supernet."""
+        is_packed = weight_compression.names(self.space)
+        what = self.of | ({"packed weights": "trained"} if is_packed else {})
         path = Path(self.supernets, digest(what), "supernet.safetensors")
         return Checkpoint(path, what)
 
     @property
     def of(self) -> dict[str, Any]:
-        """Return what decides the weights, by the names that messages use."""
+        """Return everything that determines the weights, by the names used in messages."""
         signature, task = self.data.signature, self.data.task
-        options = self.train.decisive(by_descent(self.family.recipe))
-        bare, outputs = annotations.weight_relevant_space(self.space), task.words.outputs
-        brought = "".join(f", {word}" for word in tasks.brought(task.name))
+        options = self.train.decisive(without_muon(self.family.recipe))
+        space, outputs = annotations.weight_relevant_space(self.space), task.words.outputs
+        plugins = "".join(f", {name}" for name in tasks.brought(task.name))
         return {
             "family": self.space.family,
-            "search space": f"{bare.name} ({bare.digest})",
-            "task": f"{signature.in_channels} channels, {outputs}{brought}",
+            "search space": f"{space.name} ({space.digest})",
+            "task": f"{signature.in_channels} channels, {outputs}{plugins}",
             "data": f"{self.data.name} ({self.data.search_digest})",
             "augmentation": self.dataset.augmentation,
             "seed": self.seed,
@@ -148,58 +146,58 @@ class TrainingSetup:
         }
 
     def untrained(self) -> Supernet:
-        """Return the supernet as its training begins.
+        """Return the supernet with its initial weights.
 
         Raises:
             SpaceError: the space has exits.
             RunError: ``train.init_from`` cannot be read, or is of another network.
         """
-        return self._begun()[0]
+        return self._initialised()[0]
 
-    def _begun(self) -> tuple[Supernet, Sequence[str]]:
-        """Return the supernet as its training begins, and what ``train.init_from`` left random."""
+    def _initialised(self) -> tuple[Supernet, Sequence[str]]:
+        """Return the initial supernet, and the weights that ``train.init_from`` did not set."""
         early_exits.check_none(self.space)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             supernet = self.family.supernet(self.space, self.data.signature)
-        given = self.train.init_from
-        return supernet, initialise(supernet.module, self.space, Path(given)) if given else ()
+        if self.train.init_from is None:
+            return supernet, ()
+        return supernet, initialise(supernet.module, self.space, Path(self.train.init_from))
 
     def check(self) -> None:
-        """Refuse what could not be trained, before anything is written.
+        """Check options before anything is written.
 
         Raises:
-            RunError: ``train.init_from`` cannot be read, is of another network, or has no
-                classifier for these data where none is trained.
-            ConfigError: the images do not fill a batch, or there is no such device.
+            RunError: ``train.init_from`` cannot be read, is of another network, or has a
+                classifier for other data while ``train.epochs=0``.
+            ConfigError: the batch size does not suit the data, or the device is not available.
         """
         loop.check_training(self.train, len(self.data.train))
-        if self.train.init_from and self._begun()[1] and not self.train.epochs:
+        if self.train.init_from and self._initialised()[1] and not self.train.epochs:
             raise RunError(
-                f"train.init_from={self.train.init_from} has a classifier of another number of "
-                "outputs, and with train.epochs=0 none is trained: say train.epochs=1 or more."
+                f"train.init_from={self.train.init_from} has a classifier with another number of "
+                "outputs, which train.epochs=0 does not train. Set train.epochs=1 or more."
             )
 
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet; trains what is not trained yet.
+        """Return the trained supernet; train it if its checkpoint is not complete.
 
-        Where another process trains it, wait for that.
+        Waits if another process trains the same supernet.
         """
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         rounding = partial(self.rounding, supernet)
         dtype = self.dtype(self.space.largest())
-        bare = annotations.weight_relevant_space(
-            self.space
-        )  # what else is drawn would draw other subnets
-        sandwich = Sandwich(supernet, bare, self.resolution, self.train, rounding, dtype)
+        # Only choices that change weights: others would change which subnets are sampled.
+        space = annotations.weight_relevant_space(self.space)
+        sandwich = Sandwich(supernet, space, self.resolution, self.train, rounding, dtype)
         trainee = TrainingJobSpec(
             supernet.module,
             sandwich,
-            by_descent(self.family.recipe),
-            measure=lambda: _glance(self, supernet),
+            without_muon(self.family.recipe),
+            measure=lambda: self._validate_ends(supernet),
         )
         total = loop.n_steps(self.train, len(self.data.train))
         with train_once(checkpoint, total, progress):
@@ -211,12 +209,12 @@ class TrainingSetup:
     def network_checkpoint(
         self, genotype: Genotype, start: str, first_epoch: int = 0
     ) -> Checkpoint:
-        """Return where one network is kept.
+        """Return the checkpoint of a single network.
 
         Args:
-            genotype: Of the network.
-            start: What else decides its weights, beside what decides the supernet's.
-            first_epoch: The number of the first one of its last training.
+            genotype: Genotype of the network.
+            start: Everything else that determines its weights, in addition to ``of``.
+            first_epoch: First epoch of its last training.
         """
         what = self.of | {
             "genotype": annotations.weight_relevant_genotype(genotype).id,
@@ -225,7 +223,7 @@ class TrainingSetup:
         if first_epoch:
             what["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
-        if recipe != self.train.recipe(by_descent(self.family.recipe)):
+        if recipe != self.train.recipe(without_muon(self.family.recipe)):
             what["recipe"] = asdict(recipe)
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
@@ -237,9 +235,10 @@ class TrainingSetup:
         progress: Progress,
         log: TrainingLog | None = None,
     ) -> TrainingSummary:
-        """Train one network alone, in place, going on from its checkpoint.
+        """Train a single network in place, resuming from its checkpoint.
 
-        Where another process trains it, wait for that. What is trained already shows no bar.
+        Waits if another process trains the same network. There is no progress bar if the
+        checkpoint is complete.
         """
         total = loop.n_steps(options, len(self.data.train))
         progress = progress if checkpoint.n_steps() < total else NullProgress()
@@ -248,34 +247,32 @@ class TrainingSetup:
             return train_network(student, self.material, options, self.seed, saving, progress)
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
-        """Return what scores subnets."""
+        """Return the evaluator of subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the metric of a network, which is spent by it, on a part of validation."""
+        """Return the metric on a part of the validation split; the network is changed."""
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
-        images = some(self.data.train, _GLANCE_CALIBRATION).images
+        images = some(self.data.train, _N_QUICK_CALIBRATION).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
-        part = some(self.data.validation, _GLANCE)
+        part = some(self.data.validation, _N_QUICK_VALIDATION)
         prepared = self.data.prepare(part.images, resolution)
         return float(per_sample(self.data.task, network, prepared, part.targets).mean())
 
-
-def _glance(setup: TrainingSetup, supernet: Supernet) -> LogRow:
-    """Return the metric of both ends on a part of the validation split."""
-    ends = {"smallest": setup.space.smallest(), "largest": setup.space.largest()}
-    return {
-        f"{setup.data.task.metric}_{name}": setup.quick_validation(
-            supernet.extract(genotype), genotype
-        )
-        for name, genotype in ends.items()
-    }
+    def _validate_ends(self, supernet: Supernet) -> LogRow:
+        """Return the quick metric of the smallest and the largest subnet."""
+        ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
+        metric = self.data.task.metric
+        return {
+            f"{metric}_{name}": self.quick_validation(supernet.extract(genotype), genotype)
+            for name, genotype in ends.items()
+        }
 
 
 @dataclass(frozen=True)
 class SupernetTraining:
-    """How supernets are trained, whatever their space."""
+    """Training options that apply to all spaces of a search."""
 
     dataset: DatasetConfig
     train: TrainingConfig
@@ -285,7 +282,7 @@ class SupernetTraining:
     def setups(
         self, space: Space, families: Mapping[str, Family], data: ImageData
     ) -> dict[str, TrainingSetup]:
-        """Return the training of the supernet of each space, by the name of the space."""
+        """Return the training setup of each member space, by name."""
         return {
             member.name: TrainingSetup(
                 member, families[member.name], data,
@@ -296,5 +293,5 @@ class SupernetTraining:
 
 
 def _content(path: str | None) -> str | None:
-    """Return a digest of a file; ``None`` where none is named or there is none."""
+    """Return a digest of a file; ``None`` if there is no file."""
     return files.file_digest(Path(path))[:16] if path is not None and Path(path).is_file() else None

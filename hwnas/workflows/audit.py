@@ -31,9 +31,9 @@ from hwnas.training.evaluation.rank_audit import (
     AuditedNetwork,
     AuditFinding,
     AuditVerdict,
-    choose,
-    judge,
-    repeated,
+    assess_ranking,
+    repeated_indices,
+    select_networks,
 )
 from hwnas.training.inference import per_sample
 from hwnas.training.jobs import TrainingJob, train_together
@@ -71,7 +71,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
             trained = _trained(searched, manifest, reporter)
         reporter.say(trained.data.notes)
         front = [(trained.genotype(row), row) for row in members.rows]
-        subjects = choose(
+        subjects = select_networks(
             [genotype for genotype, _ in front],
             trained.space,
             config.n_networks,
@@ -79,7 +79,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
             config.seed,
         )
         findings = _findings(subjects, trained, searched, config, reporter)
-        verdict = judge(findings)
+        verdict = assess_ranking(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
         epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
         words = _words(findings, verdict, epochs, trained.data)
@@ -211,7 +211,7 @@ def _findings(
             inherited.append(evaluator.score(subject.genotype).figure)
             advance(1)
     plan = [(i, 0) for i in range(len(subjects))]
-    plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
+    plan += [(i, 1) for i in repeated_indices(len(subjects), config.n_repeated)]
     pairs = [(subjects[i].genotype, seed) for i, seed in plan]
     jobs = [TrainingJob(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
     data = trained.data

@@ -149,7 +149,7 @@ class _CompressionJob:
             raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
         best = None
         for spare in _SPARES:
-            if (found := self._fitter.fitted(self._aim(spare))) is None:
+            if (found := self._fitter.fit(self._aim(spare))) is None:
                 break
             best = found
             if not self._packs:  # what it costs is not up to the weights

@@ -70,7 +70,7 @@ class TensorBoard:
                 tag = name.replace("_", "/", 1) if name != "gradient_norm" else name
                 self._writer.add_scalar(tag, value, int(row["step"]))
 
-    def keep(self) -> None:
+    def flush(self) -> None:
         """Write what has not been written yet."""
         self._writer.flush()
 
@@ -318,7 +318,7 @@ def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[TrainingLog]:
     """Give what writes ``log.csv`` and, if asked for, TensorBoard's logs."""
     logs: list[TrainingLog] = [CsvLog(folder)]
     with contextlib.ExitStack() as stack:
-        stack.callback(logs[0].keep)
+        stack.callback(logs[0].flush)
         if config.train.tensorboard:
             board = TensorBoard(folder.path / "tensorboard")
             stack.callback(board.close)
@@ -338,10 +338,10 @@ class _Logs:
         for log in self.logs:
             log(row)
 
-    def keep(self) -> None:
+    def flush(self) -> None:
         """Write what all have."""
         for log in self.logs:
-            log.keep()
+            log.flush()
 
 
 @final
@@ -361,9 +361,9 @@ class CsvLog:
         self._rows.append(dict(row))
         measured = any(name.partition("_")[0] in qualities() for name in row)
         if len(self._rows) % _EVERY == 1 or measured:
-            self.keep()
+            self.flush()
 
-    def keep(self) -> None:
+    def flush(self) -> None:
         """Write all rows."""
         first = int(self._rows[0]["step"]) if self._rows else None
         kept = [row for row in self._earlier if first is None or int(row["step"]) < first]

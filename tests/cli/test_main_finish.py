@@ -26,7 +26,7 @@ from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.member import Member
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.training import single_network
-from hwnas.training.finetuning.finetuning_options import FinishConfig, FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig
 from hwnas.training.finetuning.stages import TrainingStage
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.workflows.search import finish_runs, finishing
@@ -353,7 +353,7 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
     genotypes = [tiny.sample(random.Random(i)) for i in range(4)]
     steps = {g.id: n for g, n in zip(genotypes, (0, 5, 9, 9), strict=True)}
     finisher: Any = SimpleNamespace(
-        config=FinishingConfig(), n_steps=9, left={},
+        config=FinetuningConfig(), n_steps=9, left={},
         teacher=None, is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
         checkpoint=lambda g: SimpleNamespace(n_steps=lambda: steps[g.id]),
     )  # fmt: skip

@@ -215,7 +215,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert joint.failed == {second.id: "a: no"}
     left_out, guessing = said
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
-    assert f"100 validation images tell: {first.id} (accuracy 0.5)." in guessing
+    assert f"chance level on 100 validation images: {first.id} (accuracy 0.5)." in guessing
     none = joint_front.JointFront([], joint.failed)
     assert joint_front.nothing(joint, contexts, [first]) == []
     (line,) = joint_front.nothing(none, contexts, [first])

@@ -11,7 +11,7 @@ from hwnas.__main__ import run
 from hwnas.core import options
 from hwnas.core.errors import ConfigError
 from hwnas.core.options import AllowedRange, Option, iter_options
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.workflows.config import SCHEMAS
 
 _NEEDED = {
@@ -27,7 +27,7 @@ def _numeric() -> Iterator[tuple[str, Option]]:
     for verb, schema in SCHEMAS.items():
         yield from ((verb, o) for o in iter_options(schema) if options.is_numeric(o.field.type))
     yield from (
-        ("finishing", o) for o in iter_options(FinishingConfig) if options.is_numeric(o.hint)
+        ("finishing", o) for o in iter_options(FinetuningConfig) if options.is_numeric(o.hint)
     )
 
 

@@ -15,7 +15,7 @@ from hwnas.tasks.early_stopping import Errors
 from hwnas.tasks.intervals import half_width
 from hwnas.tasks.regression import Regression, RegressionTask
 from hwnas.training.data import DatasetConfig, load_data
-from hwnas.training.evaluation.fidelity import outlook
+from hwnas.training.evaluation.fidelity import forecast
 
 RNG = np.random.default_rng(0)
 TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_what_is_predicted_of_a_stopped_candidate_holds_its_error() -> None:
 @pytest.mark.parametrize("unit", [1.0, 1e-16])
 def test_errors_after_longer_trainings_are_expected_in_their_own_unit(unit: float) -> None:
     pairs = [(unit * (40.0 + i), unit * (20.0 + i / 2)) for i in range(20)]
-    expected = outlook("mae", unit * 45.0, pairs)
+    expected = forecast("mae", unit * 45.0, pairs)
     figure = expected.figure
     assert figure.low is not None
     assert figure.high is not None

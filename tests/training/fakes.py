@@ -56,7 +56,7 @@ class Rows(list[LogRow]):
     def __call__(self, row: LogRow) -> None:
         self.append(row)
 
-    def keep(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 def material(data: ImageData) -> TrainingData:

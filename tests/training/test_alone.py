@@ -19,7 +19,12 @@ from hwnas.training.inference import per_sample
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ProcessGroup
-from hwnas.training.single_network import StudentNetwork, TeacherNetwork, seconds, train_network
+from hwnas.training.single_network import (
+    StudentNetwork,
+    TeacherNetwork,
+    estimate_seconds,
+    train_network,
+)
 from tests.conftest import images_of
 from tests.training.fakes import KillAfter, Killed, Rows, material, same
 
@@ -78,7 +83,7 @@ def test_several_processes_are_refused(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "current", lambda: ProcessGroup(0, 2))
-    with pytest.raises(ConfigError, match="trained by one process: leave out torchrun"):
+    with pytest.raises(ConfigError, match="trained by one process: start without torchrun"):
         Learner(tiny, digits).train(tmp_path / "c.safetensors")
 
 
@@ -140,5 +145,5 @@ def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
     monkeypatch.setattr("time.perf_counter", lambda: now)
     what = material(digits)
     n_read = 2 * len(what.data.validation) + len(what.data.train) + 128
-    found = seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
+    found = estimate_seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
     assert found == pytest.approx(2.0 * (50 + n_read / 3 / 128))

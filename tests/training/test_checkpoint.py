@@ -63,7 +63,7 @@ def test_damaged_file_says_how_to_go_on(
         with pytest.raises(RunError, match=r"cannot be read.*train again: rm .*c.safetensors"):
             use()
     checkpoint.previous.touch()
-    with pytest.raises(RunError, match=r"Go on from the one before it: mv .*previous"):
+    with pytest.raises(RunError, match=r"Resume from the previous one: mv .*previous"):
         checkpoint.n_steps()
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_number_is_never_written(
     }
     with torch.no_grad():
         tensors[place].view(-1)[0] = float("nan")
-    with pytest.raises(TrainingError, match=r"no longer finite.*after 5 steps, are kept in"):
+    with pytest.raises(TrainingError, match=r"not finite.*after 5 steps, are in"):
         checkpoint.save(state, 6)
     assert checkpoint.path.read_bytes() == before
 
@@ -117,6 +117,6 @@ def test_one_earlier_checkpoint_is_kept_until_the_end(
         checkpoint.save(state, n_steps)
         kept.append(Checkpoint(checkpoint.previous).n_steps())
     assert kept == [0, 0, WINDOW - 10, WINDOW - 10, WINDOW + 50]
-    assert checkpoint.kept(WINDOW + 60).endswith(f"kept in {checkpoint.previous}.")
+    assert checkpoint.kept(WINDOW + 60).endswith(f"are in {checkpoint.previous}.")
     checkpoint.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]

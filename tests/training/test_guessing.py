@@ -21,7 +21,7 @@ def test_what_is_no_better_than_guessing_is_told(task: Task, guess: float, learn
     data: Any = SimpleNamespace(task=task, validation=range(360))
     assert at_chance_level(task, {"a": guess, "b": learned}, 360) == {"a": guess}
     (line,) = chance_level_messages(data, {"a": guess, "b": learned}, "train.epochs")
-    assert f"as far as 360 validation images tell: a ({'' if task is TEN else 'mean '}" in line
+    assert f"chance level on 360 validation images: a ({'' if task is TEN else 'mean '}" in line
     assert line.endswith("Train longer: train.epochs.")
     assert chance_level_messages(data, {"b": learned}, "train.epochs") == []
 

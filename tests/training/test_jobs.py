@@ -22,7 +22,7 @@ def test_rounds_of_tasks_share_what_a_process_has_made_once(
     def pool(n: int, _: Any, begin: Any, given: Any) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(n, initializer=begin, initargs=given)
 
-    monkeypatch.setattr(jobs, "_begin", begin)
+    monkeypatch.setattr(jobs, "_start_worker", begin)
     monkeypatch.setattr(jobs, "ProcessPoolExecutor", pool)
     with jobs.TaskProcesses(again, 1) as crew:
         for n in (2, 3):

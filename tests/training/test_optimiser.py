@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hwnas.models.families.base import TrainingRecipe
-from hwnas.training.optimisers import is_turned, optimiser, orthogonal
+from hwnas.training.optimisers import is_matrix, optimiser, orthogonal
 
 _TRAINS = """
 import sys, torch
@@ -103,7 +103,7 @@ def test_muon_descends_where_there_is_no_matrix() -> None:
         torch.nn.Linear(2, 2),
     )  # fmt: skip
     torch.nn.init.zeros_(own.get_parameter("1.weight"))
-    assert not any(is_turned(parameter) for parameter in own.parameters())
+    assert not any(is_matrix(parameter) for parameter in own.parameters())
     its = copy.deepcopy(own)
     known = torch.optim.SGD(
         its.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from hwnas.models.spaces import SearchSpace
-from hwnas.training.sandwich import admitted, draw
+from hwnas.training.sandwich import admitted, sample_sandwich
 
 KINDS = {"resolution": -1, "kernel": 1, "depth": 2, "width": 3, "expansion": 3}
 
@@ -33,13 +33,13 @@ def test_options_are_admitted_from_the_largest_down(small: SearchSpace) -> None:
 @pytest.mark.parametrize("progress", [0.0, 0.3, 0.6, 0.9])
 def test_sandwich_draws_from_what_is_admitted(tiny: SearchSpace, progress: float) -> None:
     space = admitted(tiny, progress, 1.0)
-    for genotype in draw(space, 20, random.Random(0)):
+    for genotype in sample_sandwich(space, 20, random.Random(0)):
         for name, option in genotype.options:
             assert option in space.choices[name]
 
 
 def test_sandwich_trains_the_largest_once_where_it_is_alone(tiny: SearchSpace) -> None:
-    drawn = draw(admitted(tiny, 0.0, 1.0), 2, random.Random(0))
+    drawn = sample_sandwich(admitted(tiny, 0.0, 1.0), 2, random.Random(0))
     assert drawn[0] == tiny.largest()
     assert {g.to_dict()["resolution"] for g in drawn} == {8, 12}
     assert len(drawn) == 2  # resolutions are free from the start

@@ -72,7 +72,7 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
     sandwich = Sandwich(supernet, searched, resolution, TrainingConfig(), rounding)
     # The largest has eight bits, and the smallest three.
     genotypes = [searched.largest(), searched.smallest()]
-    losses, _ = sandwich.learn(genotypes, batch)
+    losses, _ = sandwich.accumulate(genotypes, batch)
     found = [p.grad.clone() for p in supernet.module.parameters() if p.grad is not None]
     supernet.module.zero_grad()
     outputs = []

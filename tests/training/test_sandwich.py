@@ -10,7 +10,7 @@ from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.batches import TrainingBatch
 from hwnas.training.data import ImageData
 from hwnas.training.options import TrainingConfig
-from hwnas.training.sandwich import draw
+from hwnas.training.sandwich import sample_sandwich
 from tests.training.fakes import Learner
 
 
@@ -20,7 +20,7 @@ def _batch(digits: ImageData) -> TrainingBatch:
 
 
 def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:
-    drawn = draw(tiny, 2, random.Random(0))
+    drawn = sample_sandwich(tiny, 2, random.Random(0))
     assert len(drawn) == 4
     assert (drawn[0], drawn[-1]) == (tiny.largest(), tiny.smallest())
 
@@ -33,7 +33,7 @@ def test_students_learn_from_the_largest_or_from_labels(
     supernet = learner.supernet
     supernet.module.eval()
     genotypes, batch = [tiny.largest(), tiny.smallest()], _batch(digits)
-    losses, total = learner.sandwich.learn(genotypes, batch)
+    losses, total = learner.sandwich.accumulate(genotypes, batch)
     found = {n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None}
     supernet.module.zero_grad()
     logits = supernet.forward(digits.prepare(batch.images, 12), genotypes[0])
@@ -56,7 +56,7 @@ def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
         torch.set_num_threads(n_threads)
         learner = Learner(tiny, digits, TrainingConfig(n_random=3))
         learner.supernet.module.train()
-        learner.sandwich.learn(draw(tiny, 3, random.Random(0)), _batch(digits))
+        learner.sandwich.accumulate(sample_sandwich(tiny, 3, random.Random(0)), _batch(digits))
         gradients.append([p.grad for p in learner.supernet.module.parameters()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
@@ -82,7 +82,7 @@ def test_subnets_are_computed_at_once_unless_they_interfere(
         return plain(images, genotype)
 
     monkeypatch.setattr(supernet, "forward", forward)
-    learner.sandwich.learn(draw(tiny, 2, random.Random(0)), _batch(digits))
+    learner.sandwich.accumulate(sample_sandwich(tiny, 2, random.Random(0)), _batch(digits))
     assert (threads == {threading.get_ident()}) == (how != "pure")
     assert module.get_buffer("count") == (4 if how == "buffer" else 0)  # not of the trial before
 
@@ -94,7 +94,7 @@ def test_bfloat16_gives_nearly_the_same_gradients_in_float32(
     for dtype in ("float32", "bfloat16"):
         learner = Learner(tiny, digits, TrainingConfig(dtype=dtype))
         learner.supernet.module.train()
-        learner.sandwich.learn([tiny.largest()], _batch(digits))
+        learner.sandwich.accumulate([tiny.largest()], _batch(digits))
         gradient = next(learner.supernet.module.parameters()).grad
         assert gradient is not None
         assert gradient.dtype == torch.float32

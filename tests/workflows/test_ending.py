@@ -89,7 +89,10 @@ def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
     ]
     guessing: Any = ending._guessing(context.parts.data, members)
     (note,) = replace(_front(folder, {}), context=context, guessing=guessing).notes
-    assert "360 validation images tell: f00 (accuracy 0.11). Train longer: train.epochs" in note
+    assert (
+        "chance level on 360 validation images: f00 (accuracy 0.11). Train longer: train.epochs"
+        in note
+    )
 
 
 def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> None:

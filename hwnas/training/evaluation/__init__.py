@@ -1,1 +1,1 @@
-"""Evaluation of candidates: trained alone, or as subnets of a supernet."""
+"""Evaluation of candidates: accuracy from a supernet or from separate training."""

@@ -1,4 +1,4 @@
-"""How well a candidate answers."""
+"""Interfaces of candidate evaluation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class Evaluator(Protocol):
-    """Says how well a genotype's network answers."""
+    """Estimates the quality of a genotype's network."""
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the task's metric on the validation split.
 
         Args:
-            genotype: Which network.
-            incumbent: Reading may stop once the network is found to be worse than this one.
+            genotype: Genotype of the network.
+            incumbent: Reading stops early once the network is significantly worse than this one.
         """
         ...
 
 
 class NetworkProvider(Protocol):
-    """Has the networks of genotypes, with the weights that search scored them by."""
+    """Provides networks with the weights that the search evaluated."""
 
     @property
     def next_epoch(self) -> int:
-        """The number of the first epoch that no network was shown: trainings go on from it."""
+        """The first epoch whose batches no network was trained on; fine-tuning starts there."""
         ...
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network, its batch norm recalibrated; it can be trained on."""
+        """Return the plain network with recalibrated batch norm, ready for further training."""
         ...
 
     def network(self, genotype: Genotype) -> nn.Module:
@@ -45,5 +45,5 @@ class NetworkProvider(Protocol):
         ...
 
     def origin(self, genotype: Genotype) -> str:
-        """Return where the weights come from, in words that tell all that decides them."""
+        """Return a text with everything that determines the weights; enters digests."""
         ...

@@ -1,7 +1,7 @@
-"""Can a supernet's ranking be trusted? Its figures against those of networks trained alone.
+"""Audit of a supernet's ranking against networks trained separately.
 
-Source of the question: Yu et al., "Evaluating the Search Phase of Neural Architecture Search", ICLR
-2020, https://arxiv.org/abs/1902.08142.
+Source: Yu et al., "Evaluating the Search Phase of Neural Architecture Search", ICLR 2020,
+https://arxiv.org/abs/1902.08142.
 """
 
 import math
@@ -21,35 +21,35 @@ from hwnas.models.spaces import Genotype, Space
 
 Group = Literal["front", "space"]
 
-_DRAWN = 50  # networks for each one that is chosen
+_N_SAMPLED = 50  # random networks per selected one
 _Z = 1.959963984540054
 
 
 @dataclass(frozen=True)
 class AuditedNetwork:
-    """One network that is trained alone."""
+    """A network to be trained separately."""
 
-    group: Group  #: where it was chosen from
+    group: Group  #: where it was selected from
     genotype: Genotype
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """What a network showed, all on the validation split."""
+    """Metrics of a network on the validation split."""
 
     subject: AuditedNetwork
-    supernet: Quantity  #: with the weights it inherits
-    alone: tuple[Quantity, ...]  #: trained from scratch, one for each seed
+    supernet: Quantity  #: with inherited weights
+    alone: tuple[Quantity, ...]  #: trained from scratch, one per seed
 
     @property
     def mean_alone(self) -> float:
-        """The metric of the network alone, averaged over seeds."""
+        """Mean metric of the separate trainings."""
         return statistics.mean(figure.value for figure in self.alone)
 
 
 @dataclass(frozen=True)
 class StatisticInterval:
-    """A statistic with its 95 % interval; NaN where it cannot be told."""
+    """A statistic with its 95 % interval; NaN if it is undefined."""
 
     value: float
     low: float
@@ -65,18 +65,16 @@ class StatisticInterval:
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """What an audit says of a supernet."""
+    """Result of an audit."""
 
     kendall: StatisticInterval
     spearman: StatisticInterval
-    seed_sd: StatisticInterval | None  #: of the metric of one network over seeds
-    ceiling: (
-        StatisticInterval | None
-    )  #: tau that two trainings from scratch would reach with each other
-    gap: float  #: mean of the metric alone less that in the supernet
+    seed_sd: StatisticInterval | None  #: standard deviation of the metric over seeds
+    ceiling: StatisticInterval | None  #: expected tau between two trainings from scratch
+    gap: float  #: mean metric of separate training minus that of the supernet
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures by name."""
+        """Return the statistics by name."""
         return {
             "kendall_tau": self.kendall.to_json(),
             "spearman_rho": self.spearman.to_json(),
@@ -86,53 +84,53 @@ class AuditVerdict:
         }
 
 
-def choose(
+def select_networks(
     front: Sequence[Genotype],
     space: Space,
     n: int,
     size: Callable[[Genotype], float],
     seed: int,
 ) -> list[AuditedNetwork]:
-    """Return ``n`` different networks: half of them of the front, the others of the whole space.
+    """Return ``n`` different networks: half from the front, half from the whole space.
 
-    Both are spread: evenly over the order of the front, and over the sizes of random networks. What
-    differs in batch, threads or precision alone has the same weights: it is one network.
+    They are evenly spaced along the front, and along the sizes of random networks. Genotypes that
+    differ in batch, threads or precision only have the same weights and count as one network.
 
     Args:
-        front: In the order of a cost.
-        space: Where the others come from.
-        n: How many.
-        size: Such as multiply-accumulates.
-        seed: Of the random networks.
+        front: Front members in the order of a cost.
+        space: The search space.
+        n: Number of networks.
+        size: Returns the size of a network, such as its multiply-accumulates.
+        seed: Seed of the random networks.
     """
-    own = _distinct(front)
-    members = _spread([*own.values()], min(len(own), -(-n // 2)))
+    distinct = _distinct(front)
+    members = _evenly_spaced([*distinct.values()], min(len(distinct), -(-n // 2)))
     rng = random.Random(f"audit {seed}")
-    drawn = _distinct(space.sample(rng) for _ in range(_DRAWN * n))
+    sampled = _distinct(space.sample(rng) for _ in range(_N_SAMPLED * n))
     for genotype in members:
-        drawn.pop(weight_relevant_genotype(genotype).id, None)
-    others = _spread(sorted(drawn.values(), key=size), n - len(members))
+        sampled.pop(weight_relevant_genotype(genotype).id, None)
+    others = _evenly_spaced(sorted(sampled.values(), key=size), n - len(members))
     return [AuditedNetwork("front", g) for g in members] + [
         AuditedNetwork("space", g) for g in others
     ]
 
 
 def _distinct(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
-    """Return the first genotype of each network, by what its weights are known by."""
-    found: dict[str, Genotype] = {}
+    """Return the first genotype of each set of weights."""
+    result: dict[str, Genotype] = {}
     for genotype in genotypes:
-        found.setdefault(weight_relevant_genotype(genotype).id, genotype)
-    return found
+        result.setdefault(weight_relevant_genotype(genotype).id, genotype)
+    return result
 
 
-def repeated(n: int, n_repeated: int) -> list[int]:
-    """Return which of ``n`` networks are trained with a second seed, at even distances."""
+def repeated_indices(n: int, n_repeated: int) -> list[int]:
+    """Return evenly spaced indices of the networks that are trained with a second seed."""
     n_repeated = min(n, n_repeated)
     return [(2 * i + 1) * n // (2 * n_repeated) for i in range(n_repeated)]
 
 
-def _spread(items: Sequence[Genotype], n: int) -> list[Genotype]:
-    """Return ``n`` items at even distances, the ends among them."""
+def _evenly_spaced(items: Sequence[Genotype], n: int) -> list[Genotype]:
+    """Return ``n`` evenly spaced items, including both ends."""
     if n >= len(items):
         return list(items)
     if n == 1:
@@ -140,8 +138,8 @@ def _spread(items: Sequence[Genotype], n: int) -> list[Genotype]:
     return [items[round(i * (len(items) - 1) / (n - 1))] for i in range(n)]
 
 
-def judge(findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """Return how well the supernet's figures agree with those of networks trained alone."""
+def assess_ranking(findings: Sequence[AuditFinding]) -> AuditVerdict:
+    """Return the agreement of the supernet's metrics with those of separate training."""
     supernet = [finding.supernet.value for finding in findings]
     alone = [finding.mean_alone for finding in findings]
     return AuditVerdict(
@@ -165,20 +163,20 @@ def rank_correlation(
     n, nan = len(a), math.nan
     if n < 3 or len(set(a)) == 1 or len(set(b)) == 1:
         return StatisticInterval(nan, nan, nan)
-    of = stats.kendalltau if kind == "kendall" else stats.spearmanr
-    value = float(of(a, b).statistic)
-    variance, lost = (0.437, 4) if kind == "kendall" else (1.06, 3)
-    if n <= lost:
+    correlation = stats.kendalltau if kind == "kendall" else stats.spearmanr
+    value = float(correlation(a, b).statistic)
+    variance, n_lost = (0.437, 4) if kind == "kendall" else (1.06, 3)
+    if n <= n_lost:
         return StatisticInterval(value, -1.0, 1.0)
-    # Perfect order of a few networks is no certainty: as if half of one pair were turned.
+    # A perfect correlation of few networks gets a finite z: as if half of one pair were swapped.
     edge = 1 - 1 / (n * (n - 1) / 2)
     z = math.atanh(max(-edge, min(edge, value)))
-    half = _Z * math.sqrt(variance / (n - lost))
+    half = _Z * math.sqrt(variance / (n - n_lost))
     return StatisticInterval(value, math.tanh(z - half), max(value, math.tanh(z + half)))
 
 
 def seed_deviation(findings: Sequence[AuditFinding]) -> StatisticInterval | None:
-    """Return the standard deviation over seeds, pooled over networks trained more than once."""
+    """Return the standard deviation over seeds, pooled over repeated networks."""
     repeated = [[f.value for f in finding.alone] for finding in findings if len(finding.alone) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
     if not freedom:
@@ -190,36 +188,32 @@ def seed_deviation(findings: Sequence[AuditFinding]) -> StatisticInterval | None
 
 
 def two_seeds(findings: Sequence[AuditFinding]) -> StatisticInterval | None:
-    """Return the mean tau between two trainings of the same networks, with its 95 % interval.
+    """Return the expected tau between two trainings of the same networks, with 95 % interval.
 
-    As found, networks differ more than they truly do: by the noise of seeds, too. What they truly
-    differ by, in standard deviations of that noise, follows from the variance among them over that
-    between seeds, which goes as F where both are normal; they are as far apart as found, shrunken
-    to that. The value is unbiased in the median.
+    Observed differences between networks include the noise of seeds. The true variance, in units
+    of that noise, follows from the ratio of the variances between networks and between seeds,
+    which has an F distribution if both are normal. Observed differences are shrunk accordingly.
+    The value is median-unbiased.
 
     Source: Thomas & Hultquist, "Interval estimation for the unbalanced case of the one-way random
     effects model", Annals of Statistics 6, 1978.
 
     Returns:
-        ``None`` where the noise of seeds is not known, or is below what figures can tell.
+        ``None`` if the seed noise is unknown or zero.
     """
     sd, n = seed_deviation(findings), len(findings)
     if sd is None or sd.value == 0 or n < 3:
         return None
-    found = np.array([finding.mean_alone for finding in findings])
+    means = np.array([finding.mean_alone for finding in findings])
     freedom = sum(len(finding.alone) - 1 for finding in findings)
     noise = statistics.mean(1 / len(finding.alone) for finding in findings)
-    ratio = found.var(ddof=1) / sd.value**2
-    apart = np.subtract.outer(found, found)[np.triu_indices(n, 1)]
-    apart /= found.std(ddof=1) or 1.0
+    ratio = means.var(ddof=1) / sd.value**2
+    differences = np.subtract.outer(means, means)[np.triu_indices(n, 1)]
+    differences /= means.std(ddof=1) or 1.0
     true = ratio / stats.f.ppf((0.5, 0.975, 0.025), n - 1, freedom) - noise
-    return StatisticInterval(*(_mean_tau(apart * math.sqrt(max(0.0, each))) for each in true))
+    return StatisticInterval(*(_mean_tau(differences * math.sqrt(max(0.0, v))) for v in true))
 
 
-def _mean_tau(apart: NDArray[np.float64]) -> float:
-    """Return the tau to be expected of two readings of values so far apart, pair by pair.
-
-    Args:
-        apart: In standard deviations of a reading.
-    """
-    return float(np.mean(special.erf(apart / 2) ** 2))  # both readings order a pair by themselves
+def _mean_tau(differences: NDArray[np.float64]) -> float:
+    """Return the expected tau of two noisy readings, from differences in units of their noise."""
+    return float(np.mean(special.erf(differences / 2) ** 2))  # both readings are independent

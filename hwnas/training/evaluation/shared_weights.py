@@ -1,4 +1,4 @@
-"""How well a genotype answers with the weights it inherits from the supernet."""
+"""Evaluation of genotypes with weights inherited from a supernet."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,12 +21,12 @@ from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.training.evaluation.scoring_options import ScoringConfig
 from hwnas.training.inference import per_sample, recalibrate
 
-_KEPT = 1 << 30  # bytes of prepared images that are kept of all resolutions together
+_MAX_CACHED_BYTES = 1 << 30  # prepared images of all resolutions
 
 
 @final
 class SupernetEvaluator:
-    """Extracts a subnet, recalibrates its batch norm and reads the validation split."""
+    """Extracts subnets, recalibrates batch norm and reads the validation split."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class SupernetEvaluator:
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric on the validation split, with its interval.
 
-        Given an incumbent, reading stops once the network is found to be worse: the figure is
-        predicted then.
+        With an incumbent, reading stops early once the network is significantly worse. The metric
+        is predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
         network, task = self._as_run(genotype), self._data.task
         if self._confidence is None:
-            found = self._read(network, resolution)
-            return Score(task.score(found), len(found))
+            results = self._read(network, resolution)
+            return Score(task.score(results), len(results))
         if incumbent is None or not all((incumbent.per_image, *incumbent.earlier)):
             return task.whole(self._read(network, resolution))
 
@@ -67,10 +67,10 @@ class SupernetEvaluator:
     def _read(
         self, network: nn.Module, resolution: int, index: Tensor | None = None
     ) -> PerImageResults:
-        """Return what is found of all validation images, or of those at ``index``."""
+        """Return the results of all validation images, or of those at ``index``."""
         split, task = self._data.validation, self._data.task
         if isinstance(split, InMemorySplit) and self._has_room(split, resolution):
-            images, targets = self._at("validation", split, resolution), split.targets
+            images, targets = self._prepare("validation", split, resolution), split.targets
             if index is not None:
                 images, targets = images[index], targets[index]
             return per_sample(task, network, images, targets)
@@ -78,21 +78,21 @@ class SupernetEvaluator:
         return np.concatenate([per_sample(task, network, *batch) for batch in batches])
 
     def _has_room(self, split: InMemorySplit, resolution: int) -> bool:
-        """Return whether the prepared images of validation are kept, or may be."""
+        """Return whether the prepared validation images fit into the cache."""
         sides = {r for name, r in self._prepared if name == "validation"} | {resolution}
-        return sum(self._data.n_bytes(len(split), side) for side in sides) <= _KEPT
+        return sum(self._data.n_bytes(len(split), side) for side in sides) <= _MAX_CACHED_BYTES
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        """Return the plain network of a genotype, recalibrated, with batch norm folded."""
         return fold_batch_norm(self.extracted(genotype))
 
     @property
     def next_epoch(self) -> int:
-        """0: a supernet's networks are trained on as if they had been shown nothing alone."""
+        """0: subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated; it can be trained on."""
+        """Return the plain network of a genotype, recalibrated, ready for further training."""
         network = self._supernet.extract(genotype)
         if weight_compression.names(self._space):
             quantise_weights_(network, grids(network, self._lowered(genotype)))
@@ -107,32 +107,29 @@ class SupernetEvaluator:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)
 
     def origin(self, genotype: Genotype) -> str:
-        """Return where the weights of a subnet come from."""
+        """Return the source of the weights."""
         return "supernet"
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
         resolution = self._family.resolution(self._space, genotype)
-        return self._at("calibration", self._calibration, resolution)
+        return self._prepare("calibration", self._calibration, resolution)
 
-    def _at(self, name: str, split: InMemorySplit, resolution: int) -> Tensor:
-        """Return the normalised images of a split; kept, there are few resolutions."""
+    def _prepare(self, name: str, split: InMemorySplit, resolution: int) -> Tensor:
+        """Return the normalised images of a split from the cache."""
         if (name, resolution) not in self._prepared:
             self._prepared[name, resolution] = self._data.prepare(split.images, resolution)
         return self._prepared[name, resolution]
 
 
-# Supernets that are trained when their first accuracy is asked for.
-
-
 @final
 class TrainedOnDemand:
-    """An evaluator that trains a supernet, or loads it, when the first network is to be scored.
+    """An evaluator that trains or loads a supernet when the first network is scored.
 
-    A budget that nothing meets is then found out without any training.
+    A budget that no network meets is found out without any training.
 
     Args:
-        train: Trains and returns the evaluator of each space, by the name of the space.
+        train: Returns the evaluator of a space after training its supernet, by name of the space.
     """
 
     def __init__(self, train: Mapping[str, Callable[[], SupernetEvaluator]]):
@@ -147,12 +144,12 @@ class TrainedOnDemand:
         if space not in self._trained:
             try:
                 self._trained[space] = self._train[space]()
-            except CollapseError as error:  # of all candidates, not of one
+            except CollapseError as error:  # concerns all candidates
                 raise TrainingError(str(error)) from None
         return self._trained[space]
 
     def train(self) -> None:
-        """Train all supernets, or load them, now."""
+        """Train or load all supernets."""
         for space in self._train:
             self._of(space)
 
@@ -166,7 +163,7 @@ class TrainedOnDemand:
 
     @property
     def next_epoch(self) -> int:
-        """0: a supernet's networks are trained on as if they had been shown nothing alone."""
+        """0: subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
@@ -178,5 +175,5 @@ class TrainedOnDemand:
         return self.of(genotype).calibration_images(genotype)
 
     def origin(self, genotype: Genotype) -> str:
-        """Return where the weights of a network come from."""
+        """Return the source of the weights."""
         return self.of(genotype).origin(genotype)

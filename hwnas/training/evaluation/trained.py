@@ -1,10 +1,8 @@
-"""How well a genotype answers whose network is trained alone, in successive fidelities.
+"""Evaluation of genotypes by separate training in successive fidelities.
 
-The network is trained for a few epochs, to the end of their schedule, and read on the validation
-split. Where it may still become as good as one that costs no more, it goes on from its weights
-with a longer schedule, and sees what it has not seen yet: order and changes of images are those of
-later epochs. What it learned is kept: the same network costs nothing a second time, in another
-search, for another target, or after a kill.
+A network is trained for a few epochs with a complete schedule and validated. If it may still reach
+a cheaper network, training continues from its weights with a longer schedule, on the batches of
+later epochs. Weights are stored, so that the same network costs nothing in another search.
 """
 
 from collections.abc import Mapping
@@ -33,19 +31,19 @@ from hwnas.training.options import TrainingConfig
 from hwnas.training.single_network import StudentNetwork
 from hwnas.training.supernet import TrainingSetup
 
-_CALIBRATION = 512  # training images, for quantisation
+_N_CALIBRATION = 512  # training images for quantisation
 
 
 @final
 class TrainedEvaluator:
-    """Trains a network, or goes on with it, and reads the validation split.
+    """Trains networks, or resumes their trainings, and reads the validation split.
 
     Args:
-        setups: Data, options and seed, for each space by name.
-        config: For how long.
-        progress: Of single trainings.
-        left: After how many fidelities a search left networks, by id. Others are taken as far as
-            they are trained, which another search may have been the one to do.
+        setups: Training setup of each space by name.
+        config: Fidelities.
+        progress: Progress of single trainings.
+        recorded: Number of completed fidelities that a search recorded, by id. Other networks are
+            used as far as they are trained, possibly by another search.
     """
 
     def __init__(
@@ -53,34 +51,32 @@ class TrainedEvaluator:
         setups: Mapping[str, TrainingSetup],
         config: TrainedConfig,
         progress: Progress | None = None,
-        left: Mapping[str, int] | None = None,
+        recorded: Mapping[str, int] | None = None,
     ):
         self._setups, self._config = setups, config
         self._progress = progress or NullProgress()
-        self.left = dict(left or {})  #: after how many fidelities, by id
+        self.recorded_fidelities = dict(recorded or {})  #: by id
         self._images: dict[int, Tensor] = {}
         self._metric = next(iter(setups.values())).data.task.metric
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric after the last fidelity, or what is expected of it."""
+        """Return the metric after the last fidelity, or its forecast."""
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
         for i in range(last + 1):
             figure = self._read(self._trained(genotype, i), genotype)
             details[config.column(self._metric, i)] = figure.value
             if i < last and incumbent is not None and config.confidence is not None:
-                expected = self._expected(figure, i, incumbent)
-                if (
-                    expected is not None
-                    and expected.reaches(incumbent.value) < 1 - config.confidence
-                ):
+                expected = self._forecast(figure, i, incumbent)
+                threshold = 1 - config.confidence
+                if expected is not None and expected.reaches(incumbent.value) < threshold:
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
-    def heard(self, genotype: Genotype) -> tuple[ExitPredictionRecord, ...]:
-        """Return what each exit of a network answers to validation images, and its end.
+    def exit_predictions(self, genotype: Genotype) -> tuple[ExitPredictionRecord, ...]:
+        """Return the predictions of each exit and of the end on the validation split.
 
-        One without exits: nothing.
+        Empty for a network without exits.
         """
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
         graph = setup.graph(genotype)
@@ -90,25 +86,25 @@ class TrainedEvaluator:
 
     @property
     def next_epoch(self) -> int:
-        """The number of the epoch after the last fidelity, wherever a search left a network."""
+        """The first epoch after the last fidelity."""
         return sum(self._config.fidelities)
 
     def train(self) -> None:
-        """Do nothing: each candidate is trained when it is scored."""
+        """Do nothing: candidates are trained when they are scored."""
 
-    def at_recorded_fidelity(self, left: Mapping[str, int]) -> "TrainedEvaluator":
-        """Return the same with networks as a search left them, whatever others did with them."""
-        return TrainedEvaluator(self._setups, self._config, self._progress, left)
+    def at_recorded_fidelity(self, recorded: Mapping[str, int]) -> "TrainedEvaluator":
+        """Return an evaluator with networks as a search recorded them."""
+        return TrainedEvaluator(self._setups, self._config, self._progress, recorded)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether a network is still there as search left it; one it never had is."""
-        n = self.left.get(genotype.id, 0)
+        """Return whether the recorded weights still exist; True if there never were any."""
+        n = self.recorded_fidelities.get(genotype.id, 0)
         return n == 0 or self._is_trained(genotype, n - 1)
 
-    def _expected(
+    def _forecast(
         self, figure: Quantity, i: int, incumbent: Incumbent
     ) -> fidelity.FidelityForecast | None:
-        """Return what is expected of a network after the last fidelity, where that is known."""
+        """Return the forecast after the last fidelity; ``None`` if too few networks are known."""
         config = self._config
         names = [config.column(self._metric, at) for at in (i, len(config.fidelities) - 1)]
         pairs = [
@@ -116,10 +112,10 @@ class TrainedEvaluator:
             for of in incumbent.details
             if names[0] in of and names[1] in of
         ]
-        return None if len(pairs) < ENOUGH else fidelity.outlook(self._metric, figure.value, pairs)
+        return None if len(pairs) < ENOUGH else fidelity.forecast(self._metric, figure.value, pairs)
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the network with the weights that search left it; it can be trained on."""
+        """Return the network with the weights of the search, ready for further training."""
         return self._trained(genotype, self._n_done(genotype) - 1)
 
     def network(self, genotype: Genotype) -> nn.Module:
@@ -127,12 +123,12 @@ class TrainedEvaluator:
         return fold_batch_norm(self.extracted(genotype))
 
     def origin(self, genotype: Genotype) -> str:
-        """Return where the weights of ``extracted`` come from, in words that decide them."""
+        """Return a text with everything that determines the weights of ``extracted``."""
         return self._words(self._n_done(genotype) - 1)
 
     def n_missing(self, genotype: Genotype) -> int:
-        """Return the steps that ``extracted`` would train."""
-        return self._n_left(genotype, self._n_done(genotype) - 1)
+        """Return the number of steps that ``extracted`` would train."""
+        return self._n_missing(genotype, self._n_done(genotype) - 1)
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
@@ -140,30 +136,30 @@ class TrainedEvaluator:
         resolution, train = setup.resolution(genotype), setup.data.train
         if resolution not in self._images:
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-            images = train.take(order[:_CALIBRATION]).images
+            images = train.take(order[:_N_CALIBRATION]).images
             self._images[resolution] = setup.data.prepare(images, resolution)
         return self._images[resolution]
 
     def _n_done(self, genotype: Genotype) -> int:
-        """Return how many fidelities the network has behind it, or is given now: at least one."""
-        if genotype.id in self.left:
-            return self.left[genotype.id]
+        """Return the number of fidelities of the network to be used, at least 1."""
+        if genotype.id in self.recorded_fidelities:
+            return self.recorded_fidelities[genotype.id]
         n = 0
         while n < len(self._config.fidelities) and self._is_trained(genotype, n):
             n += 1
         return max(1, n)
 
     def _is_trained(self, genotype: Genotype, i: int) -> bool:
-        return not self._n_left(genotype, i)
+        return not self._n_missing(genotype, i)
 
-    def _n_left(self, genotype: Genotype, i: int) -> int:
-        """Return the steps that are left of a fidelity."""
+    def _n_missing(self, genotype: Genotype, i: int) -> int:
+        """Return the remaining steps of a fidelity."""
         setup = self._setups[genotype.space]
         total = loop.n_steps(self._options(setup, i), len(setup.data.train))
         return max(0, total - self._checkpoint(setup, genotype, i).n_steps())
 
     def _trained(self, genotype: Genotype, i: int) -> nn.Module:
-        """Return the network after a fidelity, ready for use; train what is not trained yet."""
+        """Return the network after a fidelity; train it if its checkpoint is not complete."""
         setup = self._setups[genotype.space]
         options, checkpoint = self._options(setup, i), self._checkpoint(setup, genotype, i)
         network = setup.build(genotype)
@@ -183,15 +179,15 @@ class TrainedEvaluator:
         return network
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
-        """Return how a fidelity trains; what the family's recipe leaves open is in the student."""
+        """Return the options of a fidelity; the recipe is given separately."""
         return setup.train.of_recipe(self._config.fidelities[i])
 
     def _checkpoint(self, setup: TrainingSetup, genotype: Genotype, i: int) -> Checkpoint:
-        alone = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in the words
-        return alone.network_checkpoint(genotype, self._words(i), self._first_epoch(i))
+        one_epoch = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in ``start``
+        return one_epoch.network_checkpoint(genotype, self._words(i), self._first_epoch(i))
 
     def _first_epoch(self, i: int) -> int:
-        """Return the number of the first epoch of a fidelity."""
+        """Return the first epoch of a fidelity."""
         return sum(self._config.fidelities[:i])
 
     def _words(self, i: int) -> str:
@@ -205,19 +201,19 @@ class TrainedEvaluator:
 def predict_exits(
     network: nn.Module, setup: TrainingSetup, genotype: Genotype
 ) -> tuple[ExitPredictionRecord, ...]:
-    """Return what each exit of a network answers on the validation split, and its end."""
+    """Return the predictions of each exit and of the end on the validation split."""
     data, outputs, targets = setup.data, list[NDArray[np.float32]](), list[NDArray[np.int64]]()
     with torch.inference_mode():
         for batch in data.batches(data.validation, setup.resolution(genotype)):
             outputs.append(network(batch[0], every=True).numpy())
             targets.append(batch[1].numpy())
-    found, right = np.concatenate(outputs, axis=1), np.concatenate(targets)
-    return tuple(heard(data.task, answers, right) for answers in found)
+    answers, truth = np.concatenate(outputs, axis=1), np.concatenate(targets)
+    return tuple(heard(data.task, of_exit, truth) for of_exit in answers)
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Quantity:
     """Return the metric of a plain network on the validation split."""
     data = setup.data
     batches = data.batches(data.validation, setup.resolution(genotype))
-    found = [per_sample(data.task, network, *batch) for batch in batches]
-    return data.task.score(np.concatenate(found))
+    results = [per_sample(data.task, network, *batch) for batch in batches]
+    return data.task.score(np.concatenate(results))

@@ -1,1 +1,1 @@
-"""Fine-tuning of the candidates that may be on the front: distillation, int8, compression."""
+"""Fine-tuning, pruning, weight compression and int8 training of single networks."""

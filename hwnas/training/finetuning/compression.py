@@ -1,11 +1,11 @@
-"""One trained network is fitted into a budget: weights of fewer bits, then fewer channels.
+"""Compression of a trained network to fit a budget: fewer weight bits, then fewer channels.
 
-What bits gain is asked of the target's compiler layer by layer, and what they lose of the network
-itself: the loss with that layer alone on its grid. Gains of single layers add up (within a per cent
-on Ethos-U), so an integer program chooses bits for all; the compiler checks the whole.
+The compiler gives the gain of fewer bits per layer, and the network the increase of its loss with
+only that layer quantised. Gains of layers add up (within one percent on Ethos-U), so an integer
+program selects the bits of all layers; the compiler checks the result.
 
-Source of the choice: Yao et al., "HAWQ-V3", ICML 2021, https://arxiv.org/abs/2011.10680, with the
-measured loss in place of the Hessian's trace.
+Source: Yao et al., "HAWQ-V3", ICML 2021, https://arxiv.org/abs/2011.10680, with the measured loss
+in place of the Hessian's trace.
 """
 
 import copy
@@ -32,57 +32,57 @@ from hwnas.tasks.metrics import column
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.inference import recalibrate
 
-# Structured pruning: whole channels are taken out of a trained network.
+# Structured pruning of channels.
 #
 # Source: Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023,
 # https://arxiv.org/abs/2301.12900, by the authors' library Torch-Pruning.
 
-_INSIDE = ("layernorm", "attention")  # how channels hang together inside is not told
+_UNSUPPORTED = ("layernorm", "attention")  # channel groups inside them are not known
 
 
 def check_pruning(fraction: float, graph: Graph) -> None:
-    """Refuse what cannot be pruned, before anything is trained for it.
+    """Check that a network supports pruning.
 
     Raises:
         ConfigError: the package is missing, the network is a transformer or has exits, or it is
             too narrow.
     """
     if graph.exits:
-        raise ConfigError(f"prune={fraction}: networks with exits are not pruned; leave prune out.")
+        raise ConfigError(f"prune={fraction}: networks with exits are not pruned. Omit prune.")
     if importlib.util.find_spec("torch_pruning") is None:
         raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
     for node in graph:
-        if node.op.base in _INSIDE:
+        if node.op.base in _UNSUPPORTED:
             raise ConfigError(
                 f"prune={fraction}: networks with {node.op.base} ('{node.name}') are not "
-                "pruned; leave prune out."
+                "pruned. Omit prune."
             )
-    answer = graph.output.name  # keeps what it has
-    narrowest = min(node.op.out_shape[0] for node in graph if node.name != answer)
+    output = graph.output.name  # not pruned
+    narrowest = min(node.op.out_shape[0] for node in graph if node.name != output)
     if int(narrowest * (1 - fraction)) < 1:
         raise ConfigError(
-            f"prune={fraction} takes out all {narrowest} channels of the narrowest "
-            f"operator. Allowed: less than {1 - 1 / narrowest:.2f}."
+            f"prune={fraction} removes all {narrowest} channels of the narrowest operator. "
+            f"Allowed: less than {1 - 1 / narrowest:.2f}."
         )
 
 
 def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module, Graph]:
-    """Return a narrower copy of a plain network, and its operators.
+    """Return a narrower copy of a plain network, and its graph.
 
-    The same fraction is taken out of every group of channels that hang together (those of a
-    residual's sum, of a depthwise convolution and what it reads, of a gate and what it gates),
-    those whose weights are smallest; images and outputs stay.
+    The same fraction is removed from every group of dependent channels (residual sums, depthwise
+    convolutions and their inputs, gates), by smallest weight magnitude. Network input and output
+    keep their channels.
 
     Args:
-        network: With its batch norm, which is not yet folded.
-        graph: Its operators, named after its modules.
-        fraction: Of the channels, in [0, 1).
+        network: The network before batch norm folding.
+        graph: Its graph, with the names of its modules.
+        fraction: Fraction of the channels, in [0, 1).
     """
     import torch_pruning as tp
 
     pruned = copy.deepcopy(network).eval()
-    # Widths are not rounded: on an Ethos-U55-128, multiples of 4 or 8 won no more latency for the
-    # multiply-accumulates that they cost (16 small networks of two families, 15 to 50 % pruned).
+    # Widths are not rounded: on an Ethos-U55-128, multiples of 4 or 8 gained no latency for their
+    # additional multiply-accumulates (16 small networks of two families, 15 to 50 % pruned).
     pruner = tp.pruner.BasePruner(
         pruned,
         torch.zeros(1, *graph[0].op.in_shape),
@@ -91,13 +91,13 @@ def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module,
         ignored_layers=[layer_of(pruned, graph.output.name)],
     )
     pruner.step()
-    return pruned, resized(graph, pruned)
+    return pruned, resize_graph(graph, pruned)
 
 
-def resized(graph: Graph, network: nn.Module) -> Graph:
-    """Return operators with the channels that a network's layers have."""
+def resize_graph(graph: Graph, network: nn.Module) -> Graph:
+    """Return a graph with the channels of a network's layers."""
     channels = {INPUT: graph[0].op.in_shape[0]}
-    found = []
+    nodes = []
     for node in graph:
         op, c_in = node.op, channels[node.inputs[0]]
         c_out = len(layer_of(network, node.name).weight) if op.weight_shape else c_in
@@ -108,23 +108,23 @@ def resized(graph: Graph, network: nn.Module) -> Graph:
             groups=c_in if op.depthwise else op.groups,
         )
         channels[node.name] = c_out
-        found.append(replace(node, op=op))
-    return replace(graph, nodes=tuple(found))
+        nodes.append(replace(node, op=op))
+    return replace(graph, nodes=tuple(nodes))
 
 
-_BATCH = 250  # images that are in memory at once, with all that layers make of them
-_ROUNDS = 8  # of tightening limits, where gains did not quite add up
-_SPARE = 1e-3  # of a limit: what is kept off it in the program
+_BATCH = 250  # images in memory with all activations
+_ROUNDS = 8  # attempts with tighter limits, if gains did not quite add up
+_MARGIN = 1e-3  # relative distance to the limits in the program
 Array = NDArray[np.float64]
-Estimate = Callable[[Graph], Cost]  #: what the target's compiler says of operators
+Estimate = Callable[[Graph], Cost]  #: the compiler's estimate of a graph
 
 
 @dataclass(frozen=True)
 class CalibrationImages:
-    """Images that say what bits lose."""
+    """Images that measure the loss caused by fewer bits."""
 
     images: Tensor  #: ``(N, C, R, R)``, normalised; training images
-    loss_targets: Tensor  #: of the task, ``(N, ...)``
+    loss_targets: Tensor  #: ``(N, ...)``
     task: Task
 
     def loss(self, network: nn.Module) -> float:
@@ -146,126 +146,128 @@ class CalibrationImages:
 
 @dataclass(frozen=True)
 class Compression:
-    """What makes a network fit."""
+    """A compression that meets a budget."""
 
-    prune: float  #: fraction of the channels that is taken out
-    bits: Mapping[str, int]  #: of weights, by operator; others stay
-    figures: Quantities  #: as the compiler estimates them with stand-in weights
+    prune: float  #: fraction of the channels to remove
+    bits: Mapping[str, int]  #: weight bits by operator, where fewer than before
+    figures: Quantities  #: estimated costs, with random weights
 
 
 @dataclass(frozen=True)
 class CompressionMethods:
-    """What may be done to a network."""
+    """Allowed compressions."""
 
-    bits: Sequence[int]  #: that weights may have, fewer than eight
-    prune: Sequence[float]  #: fractions of the channels, from 0 on
+    bits: Sequence[int]  #: weight bits, fewer than eight
+    prune: Sequence[float]  #: fractions of the channels, in ascending order, from 0
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What bits of single layers gain and lose."""
+class _LayerEffects:
+    """Effect of fewer bits in single layers."""
 
-    tried: list[tuple[str, int]]  #: operators with bits
+    tried: list[tuple[str, int]]  #: operators and bits
     gains: Array  #: ``(tried, limits)``
     losses: Array  #: ``(tried,)``
 
 
 @dataclass(frozen=True)
 class NetworkCompressor:
-    """Fits one trained network into budgets of the same limits."""
+    """Compresses one trained network for budgets on the same costs."""
 
-    network: nn.Module  #: trained, with its batch norm
-    graph: Graph  #: its operators
-    sample: CalibrationImages  #: says what bits lose
-    estimate: Estimate  #: asked for each layer with each number of bits
-    means: CompressionMethods  #: what may be done
-    progress: Progress  #: is told of the layers
-    _asked: dict[float, _Asked] = field(default_factory=dict)  #: by the fraction taken out
+    network: nn.Module  #: before batch norm folding
+    graph: Graph
+    sample: CalibrationImages
+    estimate: Estimate  #: called for each layer and number of bits
+    means: CompressionMethods
+    progress: Progress
+    _effects: dict[float, _LayerEffects] = field(default_factory=dict)  #: by pruned fraction
 
-    def fitted(self, budget: Budget) -> Compression | None:
-        """Return the mildest compression that fits; ``None`` where none does.
+    def fit(self, budget: Budget) -> Compression | None:
+        """Return the mildest compression that meets a budget; ``None`` if there is none.
 
-        As few channels as possible are taken out, and then bits where they lose least.
+        As few channels as possible are removed, then bits where the loss increases least.
 
         Args:
-            budget: Limits of costs, the less the better.
+            budget: Limits of costs to be minimised.
 
         Raises:
-            ConfigError: bits do not suffice, and channels cannot be taken out.
+            ConfigError: fewer bits do not suffice, and the network does not support pruning.
         """
         for fraction in self.means.prune:
-            narrower, operators = self.network, self.graph
+            network, graph = self.network, self.graph
             if fraction:
-                check_pruning(fraction, operators)
-                narrower, operators = prune(narrower, operators, fraction)
-                recalibrate(narrower, self.sample.images)
-            whole = self.estimate(operators).figures
-            if not budget.exceeded(whole):
-                return Compression(fraction, {}, whole)
-            lowest = self._lowest(operators)
+                check_pruning(fraction, graph)
+                network, graph = prune(network, graph, fraction)
+                recalibrate(network, self.sample.images)
+            figures = self.estimate(graph).figures
+            if not budget.exceeded(figures):
+                return Compression(fraction, {}, figures)
+            lowest = self._lowest_bits(graph)
             if not lowest:
                 continue
-            if budget.exceeded(self.estimate(operators.with_bits(lowest)).figures):
+            if budget.exceeded(self.estimate(graph.with_bits(lowest)).figures):
                 continue
-            if fraction not in self._asked:
-                plain = fold_batch_norm(copy.deepcopy(narrower).eval())
-                self._asked[fraction] = self._ask(plain, operators, [*budget.limits])
-            bits = self._chosen(self._asked[fraction], operators, budget)
-            return Compression(fraction, bits, self.estimate(operators.with_bits(bits)).figures)
+            if fraction not in self._effects:
+                folded = fold_batch_norm(copy.deepcopy(network).eval())
+                self._effects[fraction] = self._measure(folded, graph, [*budget.limits])
+            bits = self._select_bits(self._effects[fraction], graph, budget)
+            return Compression(fraction, bits, self.estimate(graph.with_bits(bits)).figures)
         return None
 
-    def _lowest(self, graph: Graph) -> dict[str, int]:
-        return {name: min(self.means.bits) for name in _layers(graph, self.means.bits)}
+    def _lowest_bits(self, graph: Graph) -> dict[str, int]:
+        return {name: min(self.means.bits) for name in _compressible(graph, self.means.bits)}
 
-    def _chosen(self, asked: _Asked, graph: Graph, budget: Budget) -> dict[str, int]:
-        """Return bits by operator that fit a budget and are expected to lose least."""
+    def _select_bits(self, effects: _LayerEffects, graph: Graph, budget: Budget) -> dict[str, int]:
+        """Return bits by operator that meet a budget with the least expected loss."""
         names, limits = list(budget.limits), np.array([*budget.limits.values()])
-        current = _values(self.estimate(graph).figures, names)
-        aim = limits * (1 - _SPARE)
+        current = _upper_ends(self.estimate(graph).figures, names)
+        aim = limits * (1 - _MARGIN)
         for _ in range(_ROUNDS):
-            bits = _program(asked, current - aim)
+            bits = _solve(effects, current - aim)
             if bits is None:
                 break
-            found = self.estimate(graph.with_bits(bits)).figures
-            if not budget.exceeded(found):
+            figures = self.estimate(graph.with_bits(bits)).figures
+            if not budget.exceeded(figures):
                 return bits
-            aim -= np.maximum(0.0, _values(found, names) - limits) + limits * _SPARE
-        return self._lowest(graph)  # which fits, as was seen before
+            aim -= np.maximum(0.0, _upper_ends(figures, names) - limits) + limits * _MARGIN
+        return self._lowest_bits(graph)  # known to meet the budget
 
-    def _ask(self, network: nn.Module, graph: Graph, names: Sequence[str]) -> _Asked:
-        """Return what each layer alone gains of named costs, and loses."""
-        before, whole = self.sample.loss(network), self.estimate(graph).figures
-        tried = list(_single(graph, self.means.bits))
+    def _measure(self, network: nn.Module, graph: Graph, names: Sequence[str]) -> _LayerEffects:
+        """Return the gains in named costs and the increase of the loss of each layer alone."""
+        loss_before = self.sample.loss(network)
+        before = _upper_ends(self.estimate(graph).figures, names)
+        tried = list(_single_changes(graph, self.means.bits))
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
         with self.progress.phase("Ask what bits gain", len(tried)) as advance:
             for i, (name, bits) in enumerate(tried):
                 one = graph.with_bits({name: bits})
-                gains[i] = _values(whole, names) - _values(self.estimate(one).figures, names)
-                losses[i] = max(0.0, self.sample.loss(rounded(network, name, one)) - before)
+                gains[i] = before - _upper_ends(self.estimate(one).figures, names)
+                loss = self.sample.loss(quantise_layer(network, name, one))
+                losses[i] = max(0.0, loss - loss_before)
                 advance(1)
-        return _Asked(tried, gains, losses)
+        return _LayerEffects(tried, gains, losses)
 
 
-def _values(figures: Quantities, names: Sequence[str]) -> Array:
-    """Return the ends of figures that limits are held against."""
+def _upper_ends(figures: Quantities, names: Sequence[str]) -> Array:
+    """Return the upper interval ends of costs, which limits are compared with."""
     return np.array([figures[name].upper for name in names])
 
 
-def _layers(graph: Graph, bits: Sequence[int]) -> list[str]:
-    """Return the operators whose weights may have fewer bits: depthwise ones have few weights."""
+def _compressible(graph: Graph, bits: Sequence[int]) -> list[str]:
+    """Return the operators whose weights may have fewer bits; depthwise ones are too small."""
     fewest = min(bits, default=NATIVE_BITS)
     readers = (n for n in graph if n.op.weight_shape and not n.op.depthwise)
     return [node.name for node in readers if node.weight_bits > fewest]
 
 
-def _single(graph: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
-    known = {node.name: node.weight_bits for node in graph}
-    for name in _layers(graph, options):
-        yield from ((name, bits) for bits in options if bits < known[name])
+def _single_changes(graph: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
+    current = {node.name: node.weight_bits for node in graph}
+    for name in _compressible(graph, options):
+        yield from ((name, bits) for bits in options if bits < current[name])
 
 
-def rounded(network: nn.Module, name: str, graph: Graph) -> nn.Module:
-    """Return a copy with the weights of one layer on their grid."""
+def quantise_layer(network: nn.Module, name: str, graph: Graph) -> nn.Module:
+    """Return a copy with only one layer's weights quantised."""
     copied = copy.deepcopy(network)
     module = layer_of(copied, name)
     of_one = {n: grid for n, grid in grids(copied, graph).items() if _is_of(copied, n, module)}
@@ -277,16 +279,16 @@ def _is_of(network: nn.Module, parameter: str, module: nn.Module) -> bool:
     return network.get_submodule(parameter.rpartition(".")[0]) is module
 
 
-def _program(asked: _Asked, needed: Array) -> dict[str, int] | None:
-    """Return at most one number of bits for each layer: the least loss for the gains needed."""
-    tried, gains, losses = asked.tried, asked.gains, asked.losses
+def _solve(effects: _LayerEffects, needed: Array) -> dict[str, int] | None:
+    """Return bits by layer with the least loss for the needed gains; ``None`` if infeasible."""
+    tried, gains, losses = effects.tried, effects.gains, effects.losses
     layers = list(dict.fromkeys(name for name, _ in tried))
     once = np.array([[float(name == layer) for name, _ in tried] for layer in layers])
-    # Of layers that lose nothing as far as the sample shows, as few as possible are changed.
+    # Among layers without any loss on the sample, as few as possible are changed.
     spread = float(losses.max()) or 1.0
     costs = losses / spread + 1e-4 * np.array([NATIVE_BITS - bits for _, bits in tried])
     scale = np.maximum(np.abs(needed), 1e-12)
-    found = milp(
+    solution = milp(
         costs,
         integrality=np.ones(len(tried)),
         bounds=Bounds(0, 1),
@@ -295,11 +297,11 @@ def _program(asked: _Asked, needed: Array) -> dict[str, int] | None:
             LinearConstraint((gains / scale).T, needed / scale, np.inf),
         ],
     )
-    if not found.success:
+    if not solution.success:
         return None
-    return {name: bits for (name, bits), x in zip(tried, found.x, strict=True) if x > 0.5}
+    return {name: bits for (name, bits), x in zip(tried, solution.x, strict=True) if x > 0.5}
 
 
 def unsupported_limits(budget: Budget) -> list[str]:
-    """Return the limits that this cannot work towards: what is to be maximised."""
+    """Return the limits that compression cannot reach: those of metrics to be maximised."""
     return [name for name in budget.limits if column(name).maximise]

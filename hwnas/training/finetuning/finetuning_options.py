@@ -1,4 +1,4 @@
-"""How the weights of one network are finished."""
+"""Options for fine-tuning single networks and the candidates of a search."""
 
 from dataclasses import dataclass, field
 
@@ -7,26 +7,26 @@ from hwnas.core.options import ADDED_AFTER_RELEASE, bounded, check_bounds, limit
 
 
 @dataclass
-class FinishingConfig:
-    """How the weights of one network are finished."""
+class FinetuningConfig:
+    """Options for fine-tuning one network."""
 
-    #: of each training: fine-tuning, after pruning, for int8; 0: none
+    #: epochs of each training: fine-tuning, after pruning, for int8; 0: none
     epochs: int = bounded("[0, 100_000]", 4)
-    alpha: float = bounded("[0, 1]", 0.5)  #: share of the loss on what a teacher answers
-    prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
-    #: points (of accuracy, or hundredths of the error of guessing) that
-    #: int8 may lose before it is trained for
+    alpha: float = bounded("[0, 1]", 0.5)  #: weight of the distillation loss
+    prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels to remove; 0: none
+    #: maximum int8 loss without int8 training: in points of accuracy, or in percent of the error
+    #: of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
-    rate: float = bounded("(0, 1000]", 0.1)  #: of the learning rate that trains from scratch
-    #: of weights, by operator, where they are fewer
+    rate: float = bounded("(0, 1000]", 0.1)  #: factor of the learning rate from scratch
+    #: bits of weights by operator, fewer than 8
     bits: dict[str, int] = field(default_factory=dict, metadata=limits("[2, 8]"))
-    #: of the trainings after fine-tuning; default: as many
+    #: epochs of each training after fine-tuning; default: ``epochs``
     later_epochs: int | None = bounded("[0, 100_000]", None)
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.prune and not self.later:
-            raise ConfigError("prune needs training afterwards: set epochs, which is 0.")
+            raise ConfigError("prune needs training afterwards: set epochs=1 or more.")
 
     @property
     def later(self) -> int:
@@ -36,18 +36,18 @@ class FinishingConfig:
 
 @dataclass
 class FinishConfig:
-    """How a search finishes what it verifies."""
+    """Options for fine-tuning the candidates of a search."""
 
-    #: of each member's training; 0: none; default: train.epochs, or 4 from a supernet's weights
+    #: epochs per network; 0: none; default: train.epochs, or 4 from a supernet's weights
     epochs: int | None = bounded("[0, 100_000]", None)
-    #: share of the loss on what the network that answers best says; 0: none
+    #: weight of the distillation loss, with the best network as teacher; 0: none
     alpha: float = bounded("[0, 1]", 0.5)
-    #: of the learning rate; default: 1, or 0.1 from a supernet's weights
+    #: factor of the learning rate; default: 1, or 0.1 from a supernet's weights
     rate: float | None = bounded("(0, 1000]", None)
-    #: points (of accuracy, or hundredths of the error of guessing) that
-    #: int8 may lose before it is trained for
+    #: maximum int8 loss without int8 training: in points of accuracy, or in percent of the error
+    #: of a constant prediction
     max_int8_drop: float = bounded("[0, 1000]", 0.5)
-    #: of being on the front, from which a candidate is finished
+    #: minimum probability of being on the front for a candidate to be fine-tuned
     probability: float = bounded("(0, 1]", 0.2)
     #: candidates that are fine-tuned whatever their probability
     min_candidates: int = bounded("[1, 1_000_000]", 12, digest_key="n_least")
@@ -69,14 +69,14 @@ class FinishConfig:
             return self.max_candidates
         return n_scored if self.minutes is not None else max(self.min_candidates, n_scored // 5)
 
-    def of_one(self, epochs: int, rate: float) -> FinishingConfig:
+    def of_one(self, epochs: int, rate: float) -> FinetuningConfig:
         """Return how one network is finished.
 
         Args:
             epochs: Where none are said.
             rate: Where none is said.
         """
-        return FinishingConfig(
+        return FinetuningConfig(
             epochs=epochs if self.epochs is None else self.epochs,
             alpha=self.alpha,
             max_int8_drop=self.max_int8_drop,

@@ -1,4 +1,4 @@
-"""The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
+"""Fine-tuning pipeline of one network: fine-tune, prune, reduce bits, quantise."""
 
 import copy
 import math
@@ -25,32 +25,32 @@ from hwnas.models.partition import without_exits
 from hwnas.tasks.base import PerImageResults
 from hwnas.tasks.metrics import better
 from hwnas.training.finetuning import compression
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import (
     FINE_TUNED,
     FOR_INT8,
     OF_FEW_BITS,
     PRUNED,
-    FinetuneTraining,  # fmt: skip
+    FinetuneTraining,
     NetworkSource,
     TrainingStage,
 )
 from hwnas.training.inference import per_sample, recalibrate
 
-Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
+Load = Callable[[QuantisedNetwork], Session]  #: loads an int8 network into its runtime
 
 
 @dataclass(frozen=True)
 class FinetuneStep:
-    """What one step of finishing came to."""
+    """Result of one step."""
 
     #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, rounded (to few bits, not
     #: yet trained), bits-trained, int8 or int8-trained
     name: str
     metric: str
-    figure: Quantity  #: of the metric after it, on the validation split
-    epochs: int = 0  #: that it trained
-    seconds: float = 0.0  #: that training took in this call; 0 where it was finished before
+    figure: Quantity  #: metric after the step, on the validation split
+    epochs: int = 0
+    seconds: float = 0.0  #: training time in this call; 0 if it was complete before
 
     def row(self) -> dict[str, Any]:
         """Return the step as JSON."""
@@ -62,113 +62,115 @@ class FinetuneStep:
         }
 
 
-def finish(
+def finetune(
     origin: NetworkSource,
-    config: FinishingConfig,
+    config: FinetuningConfig,
     load: Load | None,
     progress: Progress,
-    left_s: Callable[[], float] = lambda: math.inf,
+    remaining_s: Callable[[], float] = lambda: math.inf,
 ) -> DeployableNetwork:
-    """Finish the weights that search scored a network by.
+    """Fine-tune, compress and quantise a network.
 
-    Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
+    Trainings have checkpoints; an interrupted one resumes to the same weights.
 
     Args:
-        origin: Whose weights, and what they learned from.
-        config: What is done to them.
-        load: Loads an int8 network, whose answers are its own then; ``None`` where none is wanted.
-        progress: Of the trainings.
-        left_s: Seconds that are left to train it for int8.
+        origin: Source of the network.
+        config: Fine-tuning options.
+        load: Loads an int8 network for validation; ``None``: no int8 network is made.
+        progress: Progress of the trainings.
+        remaining_s: Returns the time that remains for int8 training.
 
     Raises:
-        ConfigError: the network cannot be pruned so.
+        ConfigError: the network does not support pruning.
     """
     if config.prune:
         compression.check_pruning(config.prune, origin.graph())
-    finishing = _Finishing(origin, config, progress)
-    network = finishing.tuned()
+    pipeline = _Pipeline(origin, config, progress)
+    network = pipeline.finetune()
     if config.prune:
-        network = finishing.prune(network)
+        network = pipeline.prune(network)
     if config.bits:
-        finishing.lower_bits(network)
-    network, graph = fold_batch_norm(network), finishing.graph
+        pipeline.reduce_bits(network)
+    network, graph = fold_batch_norm(network), pipeline.graph
     if load is None:
-        return DeployableNetwork(network, graph, None, None, finishing.record(None))
+        return DeployableNetwork(network, graph, None, None, pipeline.record(None))
     try:
         check_int8(graph)
     except CompileError as error:
         return DeployableNetwork(
-            network, graph, None, None, finishing.record(None, no_int8=str(error))
+            network, graph, None, None, pipeline.record(None, no_int8=str(error))
         )
-    int8, simulated, how = finishing.in_int8(network, graph, load, left_s)
-    record, without_int8_training = finishing.record(how), finishing.without_int8_training
-    return DeployableNetwork(network, graph, int8, simulated, record, without_int8_training)
+    int8, simulated, method = pipeline.quantise(network, graph, load, remaining_s)
+    record, is_incomplete = pipeline.record(method), pipeline.without_int8_training
+    return DeployableNetwork(network, graph, int8, simulated, record, is_incomplete)
 
 
 @dataclass(frozen=True)
 class FinetunedNetwork:
-    """A network after its fine-tuning, not yet in int8."""
+    """A network after fine-tuning, before quantisation."""
 
     network: nn.Module
-    figure: Quantity  #: of the metric, on the validation split; simulated where a space says int8
-    past: str  #: all that decides its weights, beside the setup
+    figure: Quantity  #: metric on the validation split; simulated int8 if the space says so
+    past: str  #: everything that determines its weights
 
 
-def tuned(origin: NetworkSource, config: FinishingConfig, progress: Progress) -> FinetunedNetwork:
-    """Fine-tune a network; a training that was cut off goes on."""
-    finishing = _Finishing(origin, config, progress)
-    network = finishing.tuned()
-    return FinetunedNetwork(network, finishing.as_run(network), finishing.past)
+def finetune_float(
+    origin: NetworkSource, config: FinetuningConfig, progress: Progress
+) -> FinetunedNetwork:
+    """Fine-tune a network without compression and quantisation."""
+    pipeline = _Pipeline(origin, config, progress)
+    network = pipeline.finetune()
+    return FinetunedNetwork(network, pipeline.deployed_metric(network), pipeline.past)
 
 
 @final
-class _Finishing:
-    """The steps on the way, and what each came to."""
+class _Pipeline:
+    """Runs the steps and records their results."""
 
-    def __init__(self, origin: NetworkSource, config: FinishingConfig, progress: Progress):
+    def __init__(self, origin: NetworkSource, config: FinetuningConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[FinetuneStep] = []
-        self.without_int8_training = False  #: whether there was no time to train for int8
-        self.graph = origin.graph()  #: what the network computes by now
-        # All that decides the weights, beside the setup.
+        self.without_int8_training = False  #: True if time ran out before int8 training
+        self.graph = origin.graph()  #: the current graph
+        # Everything that determines the weights.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
 
     @property
     def past(self) -> str:
-        """What decides the weights so far."""
+        """Everything that determines the current weights."""
         return "; ".join(self._past)
 
-    def tuned(self) -> nn.Module:
-        """Return the network, fine-tuned if so it is wanted; append the steps."""
+    def finetune(self) -> nn.Module:
+        """Return the network, fine-tuned if requested."""
         network = self._origin.weights.extracted(self._origin.genotype)
         self.note("inherited", network)
         if self._config.epochs:
             self.train(network, FINE_TUNED)
         return network
 
-    def as_run(self, network: nn.Module) -> Quantity:
-        """Return the metric of the network of the last step, in the dtype its space says."""
+    def deployed_metric(self, network: nn.Module) -> Quantity:
+        """Return the metric of the network in the number format of its space."""
         if self.graph.dtype != annotations.INT8:
-            return self.steps[-1].figure  # read already
-        spent = copy.deepcopy(network)
-        return self._read(as_run(spent, self.graph, lambda: self._origin.images))
+            return self.steps[-1].figure
+        copied = copy.deepcopy(network)
+        return self._validate(as_run(copied, self.graph, lambda: self._origin.images))
 
-    def _read(self, network: nn.Module) -> Quantity:
+    def _validate(self, network: nn.Module) -> Quantity:
         task = self._origin.task
         return self._origin.score(lambda x, targets: per_sample(task, network, x, targets))
 
     def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
-        """Append a step that led to a network."""
+        """Append the step that led to a network."""
         metric = self._origin.task.metric
-        self.steps.append(FinetuneStep(name, metric, self._read(network), epochs, seconds))
+        self.steps.append(FinetuneStep(name, metric, self._validate(network), epochs, seconds))
 
     def train(self, network: nn.Module, training: FinetuneTraining) -> None:
-        """Train a network in place, and append the step."""
-        seconds = self._lesson(network, training).learn(self._progress)
+        """Train a network in place."""
+        seconds = self._stage(network, training).run(self._progress)
         self.note(training.name, network, training.epochs(self._config), seconds)
 
     def prune(self, network: nn.Module) -> nn.Module:
-        """Return a narrower network, trained again; append the steps."""
+        """Return a narrower network after further training."""
         network, self.graph = compression.prune(network, self.graph, self._config.prune)
         recalibrate(network, self._origin.images)
         self._past.append(f"pruned by {self._config.prune}")
@@ -176,8 +178,8 @@ class _Finishing:
         self.train(network, PRUNED)
         return network
 
-    def lower_bits(self, network: nn.Module) -> None:
-        """Put weights on their grids, and train them for it; append the steps."""
+    def reduce_bits(self, network: nn.Module) -> None:
+        """Quantise weights to fewer bits and train them, in place."""
         self.graph = self.graph.with_bits(self._config.bits)
         self._past.append(f"bits {dict(sorted(self._config.bits.items()))}")
         rounded = copy.deepcopy(network)
@@ -188,41 +190,41 @@ class _Finishing:
         else:
             quantise_weights_(network, grids(network, self.graph))
 
-    def in_int8(
-        self, network: nn.Module, graph: Graph, load: Load, left_s: Callable[[], float]
+    def quantise(
+        self, network: nn.Module, graph: Graph, load: Load, remaining_s: Callable[[], float]
     ) -> tuple[QuantisedNetwork, SimulatedInt8 | None, str]:
-        """Return a network in int8, what it was trained as if it lost too much, and how."""
+        """Return the int8 network, the simulation it was trained by (if any), and the method."""
         images = self._origin.images
-        scales, how = calibrate(network, graph, images), f"{len(images)} calibration images"
+        scales, calibration = calibrate(network, graph, images), f"{len(images)} calibration images"
         if n := sum(node.in_float for node in graph):
-            how += f", {n} operators in float32"
+            calibration += f", {n} operators in float32"
         real, int8 = self.steps[-1].figure.value, in_int8(network, graph, scales)
-        task, plain = self._origin.task, self._in_int8(int8, load)
+        task, plain = self._origin.task, self._validate_int8(int8, load)
         self.steps.append(FinetuneStep("int8", task.metric, plain))
         drop = task.points(real, plain.value)
         if drop <= self._config.max_int8_drop or not self._config.later:
-            return int8, None, f"post-training, {how}"
-        self._past.append(how)
+            return int8, None, f"post-training, {calibration}"
+        self._past.append(calibration)
         simulated = SimulatedInt8(network, graph, scales)
-        lesson = self._lesson(simulated, FOR_INT8)
-        if not lesson.fits(left_s()):
+        stage = self._stage(simulated, FOR_INT8)
+        if not stage.fits(remaining_s()):
             self.without_int8_training = True
-            return int8, None, f"post-training, {how}; there was no time to train for int8"
-        seconds = lesson.learn(self._progress)
+            return int8, None, f"post-training, {calibration}; no time was left for int8 training"
+        seconds = stage.run(self._progress)
         trained = simulated.quantised()
-        figure = self._in_int8(trained, load)
+        figure = self._validate_int8(trained, load)
         epochs = self._config.later
         self.steps.append(FinetuneStep("int8-trained", task.metric, figure, epochs, seconds))
         if not better(task.metric, figure.value, plain.value):
-            return int8, None, f"post-training, {how}; training for int8 did not pay"
-        return trained, simulated.eval(), f"trained for int8, {epochs} epochs, {how}"
+            return int8, None, f"post-training, {calibration}; int8 training did not improve it"
+        return trained, simulated.eval(), f"trained for int8, {epochs} epochs, {calibration}"
 
     def record(self, int8: str | None, no_int8: str | None = None) -> Row:
-        """Return what was done, as JSON.
+        """Return the steps as JSON.
 
         Args:
-            int8: How the int8 network was made.
-            no_int8: Why there is none.
+            int8: Method of quantisation.
+            no_int8: Reason why there is no int8 network.
         """
         config, done = self._config, {step.name for step in self.steps}
         tuned = f"fine-tuned for {config.epochs} epochs"
@@ -231,27 +233,26 @@ class _Finishing:
         words += [tuned] * ("fine-tuned" in done)
         words += [f"{config.prune:.0%} of the channels pruned, {again}"] * ("pruned" in done)
         if "rounded" in done:
-            words.append(_told(config.bits, config.later))
+            words.append(_describe_bits(config.bits, config.later))
         steps = [step.row() for step in self.steps]
-        found: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
-        return found if no_int8 is None else {**found, "no_int8": no_int8}
+        row: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
+        return row if no_int8 is None else {**row, "no_int8": no_int8}
 
-    def _in_int8(self, network: QuantisedNetwork, load: Load) -> Quantity:
+    def _validate_int8(self, network: QuantisedNetwork, load: Load) -> Quantity:
         session, task = load(network.part(without_exits(self.graph))), self._origin.task
 
-        def found(images: Tensor, targets: Tensor) -> PerImageResults:
+        def evaluate(images: Tensor, targets: Tensor) -> PerImageResults:
             return task.per_sample(session.run(images.numpy()), targets.numpy())
 
-        return self._origin.score(found)
+        return self._origin.score(evaluate)
 
-    def _lesson(self, network: nn.Module, training: FinetuneTraining) -> TrainingStage:
-        """Return a training of a network in place, which decides its weights from now on."""
+    def _stage(self, network: nn.Module, training: FinetuneTraining) -> TrainingStage:
+        """Return a training of a network in place; it becomes part of ``past``."""
         self._past.append(training.words(self._origin, self._config))
-        return training.lesson(self._origin, self._config, network, self.graph, self.past)
+        return training.stage(self._origin, self._config, network, self.graph, self.past)
 
 
-def _told(bits: Mapping[str, int], epochs: int) -> str:
-    """Return in words which weights were put on grids of few bits."""
+def _describe_bits(bits: Mapping[str, int], epochs: int) -> str:
     fewest, most = min(bits.values()), max(bits.values())
     span = f"{fewest} bits" if fewest == most else f"{fewest} to {most} bits"
     n = len(bits)

@@ -1,4 +1,4 @@
-"""The trainings of one network on its way to the device: how long they take, what decides them."""
+"""Trainings of one network after the search: sources, teachers, duration and fingerprints."""
 
 import contextlib
 import copy
@@ -23,35 +23,33 @@ from hwnas.tasks.base import PerImageResults, Task
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.evaluation.base import NetworkProvider
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
-from hwnas.training.options import TrainingConfig, by_descent
-from hwnas.training.parallel import waited
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.options import TrainingConfig, without_muon
+from hwnas.training.parallel import lock_folder
 from hwnas.training.precision import FLOAT32
-from hwnas.training.single_network import StudentNetwork, TeacherNetwork, seconds
+from hwnas.training.single_network import StudentNetwork, TeacherNetwork, estimate_seconds
 from hwnas.training.soft_targets import AugmentedViews, SoftTargets, record
 from hwnas.training.supernet import TrainingSetup
 
-# Who teaches the networks that are finished.
-
 
 class TeacherProvider(Protocol):
-    """Has a trained network whose answers others learn."""
+    """Provides the teacher of fine-tuned networks."""
 
     @property
     def words(self) -> str:
-        """Which network it is, to be told from others; empty for a supernet's largest subnet."""
+        """Text that identifies the teacher in digests; empty for a supernet's largest subnet."""
         ...
 
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
     ) -> TeacherNetwork:
-        """Return the network for one training.
+        """Return the teacher for one training.
 
         Args:
-            setup: Of the network that is taught.
-            options: Of its training.
-            first_epoch: Of its training: its number.
-            alpha: Share of the loss that is on the answers.
+            setup: Training setup of the student.
+            options: Training options of the student.
+            first_epoch: First epoch of the training.
+            alpha: Weight of the distillation loss.
         """
         ...
 
@@ -59,7 +57,7 @@ class TeacherProvider(Protocol):
 @final
 @dataclass(frozen=True)
 class LargestSubnetTeacher:
-    """The largest subnet of the supernet that a network comes from."""
+    """The largest subnet of the student's supernet."""
 
     weights: NetworkProvider
     words: str = ""
@@ -67,7 +65,7 @@ class LargestSubnetTeacher:
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
     ) -> TeacherNetwork:
-        """Return it with the supernet's weights."""
+        """Return the largest subnet with the supernet's weights."""
         largest = setup.space.largest()
         network, resolution = self.weights.extracted(largest), setup.resolution(largest)
         return TeacherNetwork(network, resolution, alpha, dtype=setup.dtype(largest))
@@ -76,17 +74,17 @@ class LargestSubnetTeacher:
 @final
 @dataclass(frozen=True)
 class FinetunedTeacher:
-    """A finished network of the same search; its answers are computed once for all it teaches."""
+    """A fine-tuned network of the same search, whose outputs are recorded for all students."""
 
     network: nn.Module
     genotype: Genotype
-    setup: TrainingSetup  #: of that network
-    origin: str  #: how its weights came to be
+    setup: TrainingSetup  #: of the teacher
+    origin: str  #: everything that determines its weights
     progress: Progress
 
     @property
     def words(self) -> str:
-        """Which network it is."""
+        """Text that identifies the teacher in digests."""
         return (
             f", taught by {annotations.weight_relevant_genotype(self.genotype).id} ({self.origin})"
         )
@@ -94,148 +92,148 @@ class FinetunedTeacher:
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
     ) -> TeacherNetwork:
-        """Return it with its answers to the batches of the training."""
-        own, resolution = self.setup, self.setup.resolution(self.genotype)
-        views = AugmentedViews(own.material, options, own.seed, resolution, first_epoch)
-        dtype = own.dtype(self.genotype)
-        return TeacherNetwork(self.network, resolution, alpha, self._answers(views, dtype), dtype)
+        """Return the teacher with its recorded outputs."""
+        resolution, dtype = self.setup.resolution(self.genotype), self.setup.dtype(self.genotype)
+        data, seed = self.setup.material, self.setup.seed
+        views = AugmentedViews(data, options, seed, resolution, first_epoch)
+        recorded = self._recorded_outputs(views, dtype)
+        return TeacherNetwork(self.network, resolution, alpha, recorded, dtype)
 
-    def _answers(self, views: AugmentedViews, dtype: str) -> SoftTargets | None:
-        """Return what it answers to all batches of a training.
-
-        They are computed where they are not kept yet; where another process does so, wait for that.
-        """
-        drawn = ("epochs", "batch_size", "mixup", "plain_fraction", "dtype")
-        # Its own training began with the same epoch as that which it teaches.
-        own = self.setup.network_checkpoint(self.genotype, self.origin, views.first_epoch)
-        known = [own.path.parent.name, *(getattr(views.config, name) for name in drawn)]
-        folder = RunFolder(Path(self.setup.supernets, digest(known)))
-        with contextlib.closing(waited(folder, self.progress)):
+    def _recorded_outputs(self, views: AugmentedViews, dtype: str) -> SoftTargets | None:
+        """Return the outputs for all batches of a training, computed by one process only."""
+        names = ("epochs", "batch_size", "mixup", "plain_fraction", "dtype")
+        # The teacher's own training began with the same epoch as that of its students.
+        checkpoint = self.setup.network_checkpoint(self.genotype, self.origin, views.first_epoch)
+        key = [checkpoint.path.parent.name, *(getattr(views.config, name) for name in names)]
+        folder = RunFolder(Path(self.setup.supernets, digest(key)))
+        with contextlib.closing(lock_folder(folder, self.progress)):
             return record(self.network, folder.path, views, self.progress, dtype)
 
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Where the weights of a network come from."""
+    """Initial weights of a network to be fine-tuned, and its teacher."""
 
-    setup: TrainingSetup  #: data, options and seed of the training
-    weights: NetworkProvider  #: that search scored the network by
+    setup: TrainingSetup  #: data, options and seed
+    weights: NetworkProvider  #: weights of the search
     genotype: Genotype
-    tutor: TeacherProvider | None = None  #: whose answers are learned, beside the targets
+    tutor: TeacherProvider | None = None
 
     @property
     def resolution(self) -> int:
-        """Height and width of the images that the network reads."""
+        """Height and width of the network's input."""
         return self.setup.resolution(self.genotype)
 
     @property
     def images(self) -> Tensor:
-        """The normalised training images that search calibrates on."""
+        """Normalised training images for calibration."""
         return self.weights.calibration_images(self.genotype)
 
     @property
     def first_epoch(self) -> int:
-        """The number of the first epoch of its trainings: those before, search may have shown it.
+        """First epoch of its trainings, after all epochs of the search.
 
-        It is the same of all networks of a search, and of all trainings of one: they show the same
-        images, to which a teacher answers once.
+        It is equal for all networks of a search, so that they use the same images and recorded
+        outputs of the teacher.
         """
         return self.weights.next_epoch
 
     def graph(self) -> Graph:
-        """Return the operators of the network."""
+        """Return the graph of the network."""
         return self.setup.graph(self.genotype)
 
     def checkpoint(self, past: str) -> Checkpoint:
-        """Return where the network is kept after a training; ``past`` tells all before, and it."""
+        """Return the checkpoint after a training that ``past`` determines."""
         return self.setup.network_checkpoint(self.genotype, past, self.first_epoch)
 
     @property
     def task(self) -> Task:
-        """What the network is for."""
+        """Task of the network."""
         return self.setup.data.task
 
-    def score(self, found: Callable[[Tensor, Tensor], PerImageResults]) -> Quantity:
+    def score(self, evaluate: Callable[[Tensor, Tensor], PerImageResults]) -> Quantity:
         """Return the metric on the validation split.
 
         Args:
-            found: Tells of images ``(N, C, R, R)`` and targets what the task finds of each.
+            evaluate: Returns the task's results for images ``(N, C, R, R)`` and targets.
         """
         data = self.setup.data
         batches = data.batches(data.validation, self.resolution)
-        return self.task.score(np.concatenate([found(*batch) for batch in batches]))
+        return self.task.score(np.concatenate([evaluate(*batch) for batch in batches]))
 
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """One training of one network, with all that it needs."""
+    """One training of one network."""
 
     setup: TrainingSetup
     student: StudentNetwork
     options: TrainingConfig
     checkpoint: Checkpoint
-    n_before: int = 0  #: steps of another training that is to come first
+    n_before: int = 0  #: steps of another training that comes first
 
-    def learn(self, progress: Progress) -> float:
-        """Train the network in place; return the seconds that it took, 0 where it was before."""
+    def run(self, progress: Progress) -> float:
+        """Train the network in place; return the seconds, 0 if it was complete before."""
         summary = self.setup.train_single(self.student, self.options, self.checkpoint, progress)
         return summary.seconds if summary.n_steps else 0.0
 
-    def fits(self, left_s: float) -> bool:
-        """Return whether what is left of it will end within some seconds, by a few steps of it."""
-        if not self.n_left or left_s == float("inf"):
+    def fits(self, remaining_s: float) -> bool:
+        """Return whether the remaining training fits into a time, by timing a few steps."""
+        if not self.n_left or remaining_s == float("inf"):
             return True
-        return left_s > 0 and self.takes_s() <= left_s
+        return remaining_s > 0 and self.takes_s() <= remaining_s
 
     @property
     def n_left(self) -> int:
-        """The steps that are left."""
+        """Number of remaining steps."""
         total = loop.n_steps(self.options, len(self.setup.data.train))
         return self.n_before + max(0, total - self.checkpoint.n_steps())
 
     def takes_s(self, n_read: int = 0) -> float:
-        """Return the seconds that the rest will take here just now; nothing is learned by that.
+        """Return the estimated seconds of the remaining training; the network is not changed.
 
         Args:
-            n_read: Images that are read afterwards.
+            n_read: Number of further inferences.
         """
-        spent = replace(self.student, network=copy.deepcopy(self.student.network))
+        copied = replace(self.student, network=copy.deepcopy(self.student.network))
         setup = self.setup
-        return seconds(spent, setup.material, self.options, setup.seed, self.n_left, n_read)
+        return estimate_seconds(
+            copied, setup.material, self.options, setup.seed, self.n_left, n_read
+        )
 
     @property
     def n_shown(self) -> int:
-        """The images of the whole training that a teacher answers once for all."""
+        """Number of images whose teacher outputs are recorded."""
         setup, student = self.setup, self.student
-        where = (student.resolution, student.first_epoch)
-        return AugmentedViews(setup.material, self.options, setup.seed, *where).n_recorded
+        position = (student.resolution, student.first_epoch)
+        return AugmentedViews(setup.material, self.options, setup.seed, *position).n_recorded
 
 
 @dataclass(frozen=True)
 class FinetuneTraining:
-    """A kind of training of a network that has learned before."""
+    """A kind of training after the search."""
 
-    name: str  #: of the step
-    phase: str  #: what progress calls it
+    name: str  #: name of the step in reports
+    phase: str  #: name in progress displays
     is_first: bool = False
-    gentleness: float = 1.0  #: fraction of the finishing's rate
+    gentleness: float = 1.0  #: factor of the fine-tuning rate
 
-    def epochs(self, config: FinishingConfig) -> int:
-        """Return for how long."""
+    def epochs(self, config: FinetuningConfig) -> int:
+        """Return the number of epochs."""
         return config.epochs if self.is_first else config.later
 
-    def words(self, origin: NetworkSource, config: FinishingConfig) -> str:
-        """Return what decides the outcome, beside the setup and what was before."""
+    def words(self, origin: NetworkSource, config: FinetuningConfig) -> str:
+        """Return a text with everything that determines the result, for digests."""
         rate = config.rate * self.gentleness
         words = f"{self.name}: {self.epochs(config)} epochs, rate x {rate:g}"
         if origin.tutor is not None and config.alpha:
             words += f", alpha {config.alpha}{origin.tutor.words}"
         return words
 
-    def lesson(
+    def stage(
         self,
         origin: NetworkSource,
-        config: FinishingConfig,
+        config: FinetuningConfig,
         network: nn.Module,
         graph: Graph,
         past: str,
@@ -243,19 +241,19 @@ class FinetuneTraining:
         """Return the training of a network, in place.
 
         Args:
-            origin: Whose it is.
-            config: How it is finished.
-            network: As it is by now.
-            graph: Its operators.
-            past: All that decides the weights then, this training included, beside the setup.
+            origin: Source of the network.
+            config: Fine-tuning options.
+            network: The network to be trained.
+            graph: Its graph.
+            past: Text with everything that determines the result, this training included.
         """
         setup = origin.setup
         options = setup.train.of_recipe(self.epochs(config))
-        # What is simulated in int8 knows of its grids, which bfloat16 would round, and its batch
-        # norm is folded.
+        # Simulated int8 networks contain their grids, which bfloat16 would round, and have batch
+        # norm folded, which Muon does not suit.
         is_simulated = isinstance(network, SimulatedInt8)
-        usual = setup.family.recipe
-        recipe = setup.train.recipe(by_descent(usual) if is_simulated else usual)
+        default = setup.family.recipe
+        recipe = setup.train.recipe(without_muon(default) if is_simulated else default)
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         teacher = None
         if origin.tutor is not None and config.alpha:
@@ -280,23 +278,23 @@ OF_FEW_BITS = FinetuneTraining("bits-trained", "Train for few bits")
 FOR_INT8 = FinetuneTraining("int8-trained", "Train for int8", gentleness=0.3)
 
 
-def first(origin: NetworkSource, config: FinishingConfig) -> TrainingStage:
-    """Return the fine-tuning of a network, which has learned nothing yet: to see what it takes."""
+def first_stage(origin: NetworkSource, config: FinetuningConfig) -> TrainingStage:
+    """Return the fine-tuning of an untrained copy of a network, to estimate its duration."""
     network = origin.setup.build(origin.genotype)
-    return FINE_TUNED.lesson(origin, config, network, origin.graph(), _tuned(origin, config))
+    return FINE_TUNED.stage(origin, config, network, origin.graph(), _past(origin, config))
 
 
-def checkpoint(origin: NetworkSource, config: FinishingConfig) -> Checkpoint:
-    """Return where a network is kept once it is fine-tuned."""
-    return origin.checkpoint(_tuned(origin, config))
+def checkpoint(origin: NetworkSource, config: FinetuningConfig) -> Checkpoint:
+    """Return the checkpoint of a network after fine-tuning."""
+    return origin.checkpoint(_past(origin, config))
 
 
-def _tuned(origin: NetworkSource, config: FinishingConfig) -> str:
+def _past(origin: NetworkSource, config: FinetuningConfig) -> str:
     return f"{origin.weights.origin(origin.genotype)}; {FINE_TUNED.words(origin, config)}"
 
 
-def prepare(origin: NetworkSource, config: FinishingConfig) -> None:
-    """Have what teaches a network at hand before its training, or that of others, begins."""
+def prepare(origin: NetworkSource, config: FinetuningConfig) -> None:
+    """Record the teacher's outputs before a training, or the trainings of others, start."""
     if origin.tutor is not None and config.epochs and config.alpha:
         options = origin.setup.train.of_recipe(config.epochs)
         origin.tutor.teacher(origin.setup, options, origin.first_epoch, config.alpha)

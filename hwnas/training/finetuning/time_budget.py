@@ -1,4 +1,4 @@
-"""The time that a run may spend on finishing, however often it is interrupted."""
+"""Time limit of a run's fine-tuning, across interruptions."""
 
 import math
 import time
@@ -9,14 +9,14 @@ from typing import final
 
 from hwnas.core.progress import Progress
 
-_EVERY_S = 15.0  # of work, what is spent is kept: as often as trainings are
+_SAVE_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """When trainings may begin, and when they have to end: by this machine's monotonic clock.
+    """Start and end times of trainings on this machine's monotonic clock.
 
-    That clock is the same for all processes, so that a slot can be handed to others.
+    All processes share that clock, so a window can be passed to other processes.
     """
 
     begin_by: float = math.inf
@@ -24,77 +24,77 @@ class TimeWindow:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is an end."""
+        """True if there is an end."""
         return self.end_by < math.inf
 
     def open_s(self) -> float:
-        """Return the seconds in which trainings may begin."""
+        """Return the seconds in which trainings may start."""
         return self.begin_by - time.monotonic()
 
     def left_s(self) -> float:
-        """Return the seconds until trainings have to end."""
+        """Return the seconds until trainings must end."""
         return self.end_by - time.monotonic()
 
 
-ALWAYS = TimeWindow()  #: where time is not limited
+ALWAYS = TimeWindow()  #: without a time limit
 
 
 @final
 class TimeBudget:
-    """The seconds of a run's finishing: those that were spent, before and now, and those left.
+    """Elapsed and remaining seconds of a run's fine-tuning.
 
     Args:
-        limit_s: That it may take in all.
-        spent_s: That it took before this run was resumed.
-        keep: Writes what is spent by now where it will be found again.
+        limit_s: Time limit.
+        spent_s: Time spent before this run was resumed.
+        save: Stores the time spent for a resumed run.
     """
 
-    def __init__(self, limit_s: float, spent_s: float, keep: Callable[[float], None]):
-        self.limit_s, self._keep = limit_s, keep
-        self.is_resumed = spent_s > 0  #: whether the run was finishing before
-        self._began = time.monotonic() - spent_s
-        self._kept_at = time.monotonic()
+    def __init__(self, limit_s: float, spent_s: float, save: Callable[[float], None]):
+        self.limit_s, self._save = limit_s, save
+        self.is_resumed = spent_s > 0  #: True if fine-tuning started in an earlier process
+        self._start = time.monotonic() - spent_s
+        self._saved_at = time.monotonic()
 
     @property
     def spent_s(self) -> float:
-        """The seconds spent by now."""
-        return time.monotonic() - self._began
+        """Elapsed seconds, including earlier processes."""
+        return time.monotonic() - self._start
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds that are left of a share of the limit."""
+        """Return the remaining seconds of a share of the limit."""
         return share * self.limit_s - self.spent_s
 
     def slot(self, share: float) -> TimeWindow:
-        """Return when trainings may begin, within a share of the limit, and must have ended."""
-        return TimeWindow(self._began + share * self.limit_s, self._began + self.limit_s)
+        """Return a window: trainings start within a share of the limit and end within all of it."""
+        return TimeWindow(self._start + share * self.limit_s, self._start + self.limit_s)
 
     def end(self, *, was_short: bool) -> None:
-        """Keep what was spent in the end.
+        """Store the time spent.
 
         Args:
-            was_short: Whether what is left does not suffice for what there would be to do: it
-                counts as spent, or the same run, resumed, would try again.
+            was_short: True if work remains that does not fit into the remaining time. The limit is
+                recorded as used up then, so that a resumed run does not try again.
         """
-        self._keep(max(self.spent_s, self.limit_s) if was_short else self.spent_s)
+        self._save(max(self.spent_s, self.limit_s) if was_short else self.spent_s)
 
-    def watched(self, progress: Progress) -> Progress:
-        """Return what shows phases, and keeps meanwhile what is spent."""
-        return _Watched(progress, self._look)
+    def tracked(self, progress: Progress) -> Progress:
+        """Return a progress display that also stores the time spent regularly."""
+        return _TrackedProgress(progress, self._update)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         now = time.monotonic()
-        if now - self._kept_at >= _EVERY_S:
-            self._kept_at = now
-            self._keep(self.spent_s)
+        if now - self._saved_at >= _SAVE_INTERVAL_S:
+            self._saved_at = now
+            self._save(self.spent_s)
 
 
 @final
 @dataclass(frozen=True)
-class _Watched:
-    """Shows phases; something looks whenever they advance."""
+class _TrackedProgress:
+    """Shows phases and calls a function whenever they advance."""
 
     progress: Progress
-    look: Callable[[], None]
+    on_advance: Callable[[], None]
 
     @contextmanager
     def phase(
@@ -105,6 +105,6 @@ class _Watched:
 
             def advanced(n: int) -> None:
                 advance(n)
-                self.look()
+                self.on_advance()
 
             yield advanced

@@ -8,7 +8,7 @@ from hwnas.core.options import SEED, bounded, check_bounds, limits
 from hwnas.fleet.service_file import OBJECTIVES
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.scoring_options import MIN_NETWORKS
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 
 
 @dataclass
@@ -85,9 +85,9 @@ class ExportConfig(DeliveryConfig):
             raise ConfigError("export needs run=DIR, the folder of a finished search.")
         if self.id and self.pick != "knee":
             raise ConfigError("pick and id both say what is exported: give one of them.")
-        _ = self.finishing(FinishingConfig())
+        _ = self.finishing(FinetuningConfig())
 
-    def finishing(self, searched: FinishingConfig) -> FinishingConfig:
+    def finishing(self, searched: FinetuningConfig) -> FinetuningConfig:
         """Return how weights are finished.
 
         Args:

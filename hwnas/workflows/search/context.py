@@ -129,7 +129,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     heard = None
     if _means(context.config):
         assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
-        heard = evaluator.heard
+        heard = evaluator.exit_predictions
     return loop.SearchProblem(parts.space, all_of_them, cost, evaluator, first, lower, heard)
 
 

@@ -21,7 +21,7 @@ from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DataSplit, ImageBatch
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline, stages
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.pipeline import Load
 from hwnas.training.finetuning.stages import (
     FinetunedTeacher,
@@ -42,36 +42,38 @@ class Finetuner:
     weights: Accuracies
     teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
     progress: Progress = field(default_factory=NullProgress)
-    other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
+    other: FinetuningConfig | None = None  #: how all but the teacher are finished, if otherwise
     tutor: TeacherProvider | None = None  #: who teaches where none of the search does
     #: ids of networks that there was no time to train for int8, which some would need
     hurried: Collection[str] = ()
 
     @property
-    def config(self) -> FinishingConfig:
+    def config(self) -> FinetuningConfig:
         """How networks are finished."""
         return self.other or self.searched
 
     @property
-    def searched(self) -> FinishingConfig:
+    def searched(self) -> FinetuningConfig:
         """How the search finishes networks, the teacher among them."""
         config = self.parts.config
         if config.accuracy == "trained":
             return config.finish.of_one(config.train.epochs, 1.0)
-        return config.finish.of_one(FinishingConfig().epochs, FinishingConfig().rate)
+        return config.finish.of_one(FinetuningConfig().epochs, FinetuningConfig().rate)
 
     @property
     def left(self) -> dict[str, int]:
         """After how many trainings in a row the search left the networks it trained, by id."""
-        return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
+        return (
+            self.weights.recorded_fidelities if isinstance(self.weights, TrainedEvaluator) else {}
+        )
 
     def tuned(self, genotype: Genotype) -> Quantity:
         """Train a network, or go on; return its metric on the validation split."""
-        return pipeline.tuned(self._origin(genotype), self.config, self.progress).figure
+        return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).figure
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the same with its batch norm."""
-        return pipeline.tuned(self._origin(genotype), self.config, self.progress).network
+        return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).network
 
     def finished(self, genotype: Genotype) -> DeployableNetwork:
         """Return a network that is ready for the target; train what is not trained yet."""
@@ -107,7 +109,7 @@ class Finetuner:
     def _finished(
         self, genotype: Genotype, load: Load | None, left_s: Callable[[], float] = lambda: math.inf
     ) -> DeployableNetwork:
-        return pipeline.finish(self._origin(genotype), self.config, load, self.progress, left_s)
+        return pipeline.finetune(self._origin(genotype), self.config, load, self.progress, left_s)
 
     def is_kept(self, genotype: Genotype) -> bool:
         """Return whether a network that the search finished so is still there."""
@@ -140,7 +142,7 @@ class Finetuner:
 
     def _first(self, genotype: Genotype) -> TrainingStage:
         """Return the training that ``tuned`` starts, with what has to come before it."""
-        weights, training = self.weights, stages.first(self._origin(genotype), self.config)
+        weights, training = self.weights, stages.first_stage(self._origin(genotype), self.config)
         n = weights.n_missing(genotype) if isinstance(weights, TrainedEvaluator) else 0
         return replace(training, n_before=n)
 
@@ -178,7 +180,7 @@ class Finetuner:
         assert self.teacher is not None
         setup = self.parts.setup_of(self.teacher)
         origin = NetworkSource(setup, self.weights, self.teacher)
-        network = pipeline.tuned(origin, self.searched, self.progress)
+        network = pipeline.finetune_float(origin, self.searched, self.progress)
         return FinetunedTeacher(network.network, self.teacher, setup, network.past, self.progress)
 
 

@@ -153,7 +153,7 @@ def finish(
         allowance: The time that it may take.
         progress: Of the command.
     """
-    parts, phases = contexts[0].parts, allowance.watched(progress)
+    parts, phases = contexts[0].parts, allowance.tracked(progress)
     lower = parts.networks.lower
     config = parts.config.finish
     weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))

@@ -12,11 +12,11 @@ from hwnas.models.spaces import SearchSpace
 from hwnas.training.evaluation.rank_audit import (
     AuditedNetwork,
     AuditFinding,
-    choose,
-    judge,
+    assess_ranking,
     rank_correlation,
-    repeated,
+    repeated_indices,
     seed_deviation,
+    select_networks,
     two_seeds,
 )
 
@@ -36,7 +36,7 @@ def test_choice_is_spread_over_the_front_and_over_the_sizes_of_the_space(
     def size(genotype: object) -> float:
         return float(int(str(getattr(genotype, "id")), 16))  # noqa: B009
 
-    chosen = choose(front, small, 12, size, seed=1)
+    chosen = select_networks(front, small, 12, size, seed=1)
     assert [s.group for s in chosen] == ["front"] * 6 + ["space"] * 6
     members = [s.genotype for s in chosen[:6]]
     assert members[0] == front[0]
@@ -46,13 +46,13 @@ def test_choice_is_spread_over_the_front_and_over_the_sizes_of_the_space(
     assert sizes == sorted(sizes)
     assert sizes[0] < 0.05
     assert sizes[-1] > 0.95
-    assert choose(front, small, 12, size, seed=1) == chosen
-    assert choose(front, small, 12, size, seed=2) != chosen
+    assert select_networks(front, small, 12, size, seed=1) == chosen
+    assert select_networks(front, small, 12, size, seed=2) != chosen
 
 
 def test_short_front_leaves_more_to_the_space(small: SearchSpace) -> None:
     front = [small.smallest(), small.largest()]
-    chosen = choose(front, small, 8, lambda genotype: len(genotype.options), seed=0)
+    chosen = select_networks(front, small, 8, lambda genotype: len(genotype.options), seed=0)
     assert [s.group for s in chosen] == ["front"] * 2 + ["space"] * 6
 
 
@@ -64,7 +64,7 @@ def test_network_that_runs_in_several_ways_is_chosen_once(small: SearchSpace) ->
     networks = [small.sample(rng).to_dict() for _ in range(6)]
     front = [space.genotype({**n, "batch": b, "threads": 1, "precision": p})
              for n in networks for b in (1, 8) for p in ways["precision"]]  # fmt: skip
-    chosen = choose(front, space, 12, lambda genotype: len(genotype.options), seed=0)
+    chosen = select_networks(front, space, 12, lambda genotype: len(genotype.options), seed=0)
     assert (
         len({weight_relevant_genotype(subject.genotype).id for subject in chosen})
         == len(chosen)
@@ -149,14 +149,14 @@ def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
 ) -> None:
     truth = [0.90 + 0.003 * i for i in range(12)]
     good = [_finding(small, i, t - 0.02, t, t + 0.0005) for i, t in enumerate(truth)]
-    verdict = judge(good)
+    verdict = assess_ranking(good)
     assert verdict.kendall.value == pytest.approx(1)
     assert verdict.ceiling is not None
     assert 0.8 < verdict.ceiling.value <= 1
     assert verdict.gap == pytest.approx(0.02, abs=0.001)
     shuffled = truth[::-1]
     bad = [_finding(small, i, s, t) for i, (s, t) in enumerate(zip(shuffled, truth, strict=True))]
-    verdict = judge(bad)
+    verdict = assess_ranking(bad)
     assert verdict.kendall.value == pytest.approx(-1)
     assert verdict.seed_sd is None
     assert verdict.ceiling is None
@@ -164,5 +164,5 @@ def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
 
 
 def test_no_network_is_trained_twice_with_the_same_second_seed() -> None:
-    assert repeated(4, 6) == [0, 1, 2, 3]
-    assert repeated(6, 2) == [1, 4]
+    assert repeated_indices(4, 6) == [0, 1, 2, 3]
+    assert repeated_indices(6, 2) == [1, 4]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.tasks.intervals import proportion
-from hwnas.training.evaluation.fidelity import log_error, log_std, outlook
+from hwnas.training.evaluation.fidelity import forecast, log_error, log_std
 
 
 def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[float, float]]:
@@ -16,7 +16,7 @@ def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[fl
 
 
 def test_what_longer_trainings_gained_is_expected_of_others() -> None:
-    expected = outlook("accuracy", 0.9, _pairs(20, 0.7, 0.02))
+    expected = forecast("accuracy", 0.9, _pairs(20, 0.7, 0.02))
     assert expected.figure.value == pytest.approx(0.93, abs=0.002)
     assert expected.figure.source == "modelled"
     assert expected.reaches(0.92) > 0.95
@@ -28,7 +28,7 @@ def test_intervals_hold_what_longer_trainings_come_to() -> None:
     held = []
     for seed in range(200):
         *known, (short, longer) = _pairs(13, 0.6, 0.05, seed)
-        figure = outlook("accuracy", short, known).figure
+        figure = forecast("accuracy", short, known).figure
         assert figure.low is not None
         assert figure.high is not None
         held.append(figure.low <= longer <= figure.high)
@@ -36,14 +36,14 @@ def test_intervals_hold_what_longer_trainings_come_to() -> None:
 
 
 def test_few_networks_say_less_than_many() -> None:
-    few, many = (outlook("accuracy", 0.85, _pairs(n, 0.7, 0.02)) for n in (5, 80))
+    few, many = (forecast("accuracy", 0.85, _pairs(n, 0.7, 0.02)) for n in (5, 80))
     assert many.std < few.std
     assert few.widened(0.3).std == pytest.approx(math.hypot(few.std, 0.3))
 
 
 def test_no_error_at_all_has_a_logarithm() -> None:
     assert math.isfinite(log_error("accuracy", 1.0))
-    assert outlook("accuracy", 1.0, _pairs(8, 0.7, 0.02)).figure.value <= 1.0
+    assert forecast("accuracy", 1.0, _pairs(8, 0.7, 0.02)).figure.value <= 1.0
 
 
 def test_interval_of_a_reading_as_a_deviation_of_logarithms() -> None:

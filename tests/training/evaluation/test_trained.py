@@ -18,7 +18,7 @@ from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.scoring_options import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
-from hwnas.training.finetuning.finetuning_options import FinishConfig, FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig
 from hwnas.training.finetuning.stages import NetworkSource
 from hwnas.training.loop import StepOutcome
 from hwnas.training.options import TrainingConfig
@@ -100,7 +100,7 @@ def test_trainings_in_a_row_see_what_one_training_sees(
             origin = NetworkSource(
                 setup, weights.at_recorded_fidelity({genotype.id: left}), genotype
             )
-            pipeline.tuned(origin, FinishingConfig(epochs=2), NullProgress())
+            pipeline.finetune_float(origin, FinetuningConfig(epochs=2), NullProgress())
         return [*shown]
 
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", step)

@@ -29,7 +29,7 @@ def test_what_was_spent_before_counts(clock: SimpleNamespace) -> None:
 def test_what_is_spent_is_kept_while_phases_advance(clock: SimpleNamespace) -> None:
     kept = list[float]()
     found = TimeBudget(1800.0, 10.0, kept.append)
-    with found.watched(NullProgress()).phase("Finish members", 60) as advance:
+    with found.tracked(NullProgress()).phase("Finish members", 60) as advance:
         for _ in range(60):
             clock.now += 1.0
             advance(1)

@@ -25,7 +25,7 @@ from hwnas.training.finetuning.compression import (
     CalibrationImages,
     CompressionMethods,
     NetworkCompressor,
-    rounded,
+    quantise_layer,
     unsupported_limits,
 )
 
@@ -66,7 +66,7 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     fitter = NetworkCompressor(
         network, lowered, sample, _bytes, CompressionMethods(options, [0.0]), NullProgress()
     )
-    found = fitter.fitted(budget)
+    found = fitter.fit(budget)
     assert found is not None
     assert found.prune == 0
     assert found.figures["flash_kib"].value <= share * whole
@@ -76,7 +76,8 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     def lost(bits: dict[str, int]) -> float:
         each = (lowered.with_bits({name: n}) for name, n in bits.items())
         found = (
-            sample.loss(rounded(plain, name, one)) for name, one in zip(bits, each, strict=True)
+            sample.loss(quantise_layer(plain, name, one))
+            for name, one in zip(bits, each, strict=True)
         )
         return sum(max(0.0, loss - before) for loss in found)
 
@@ -118,7 +119,7 @@ def test_nothing_is_done_to_what_fits() -> None:
     fitter = NetworkCompressor(
         network, lowered, _sample(lowered), _bytes, CompressionMethods((4,), [0.0]), NullProgress()
     )
-    found = fitter.fitted(Budget({"flash_kib": 1e6}))
+    found = fitter.fit(Budget({"flash_kib": 1e6}))
     assert found is not None
     assert (found.prune, dict(found.bits)) == (0.0, {})
 
@@ -129,11 +130,11 @@ def test_channels_are_taken_out_where_bits_do_not_suffice() -> None:
     limit = 0.7 * _bytes(lowered.with_bits(lowest)).figures["flash_kib"].value
     means = CompressionMethods((3, 5), [0.0, 0.1, 0.3, 0.5])
     fitter = NetworkCompressor(network, lowered, _sample(lowered), _bytes, means, NullProgress())
-    found = fitter.fitted(Budget({"flash_kib": limit}))
+    found = fitter.fit(Budget({"flash_kib": limit}))
     assert found is not None
     assert found.prune == 0.3  # 10 % are too few: 0.9**2 of the weights would be left
     assert found.figures["flash_kib"].value <= limit
-    assert fitter.fitted(Budget({"flash_kib": limit / 100})) is None
+    assert fitter.fit(Budget({"flash_kib": limit / 100})) is None
 
 
 def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
@@ -150,7 +151,7 @@ def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
     budget = Budget({"flash_kib": 0.85 * whole})
     means = CompressionMethods((3, 4, 6), [0.0])
     fitter = NetworkCompressor(network, lowered, _sample(lowered), estimate, means, NullProgress())
-    found = fitter.fitted(budget)
+    found = fitter.fit(budget)
     assert found is not None
     assert not budget.exceeded(found.figures)
     assert estimate(lowered.with_bits(found.bits)).figures == found.figures
@@ -177,7 +178,7 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
         CompressionMethods((4, 5), [0.0]),
         NullProgress(),
     )
-    found = fitter.fitted(budget)
+    found = fitter.fit(budget)
     assert found is not None
     assert not {*already} & found.bits.keys()
     assert found.figures["flash_kib"].value <= 0.8 * flash
@@ -194,7 +195,7 @@ def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
         NullProgress(),
     )
     with pytest.raises(ConfigError, match="are not pruned"):
-        fitter.fitted(Budget({"flash_kib": 0.001}))
+        fitter.fit(Budget({"flash_kib": 0.001}))
 
 
 def test_layers_are_asked_once_whatever_the_budget() -> None:
@@ -214,9 +215,9 @@ def test_layers_are_asked_once_whatever_the_budget() -> None:
         CompressionMethods((4, 6), [0.0]),
         NullProgress(),
     )
-    assert fitter.fitted(Budget({"flash_kib": 0.9 * _kib(lowered)}))
+    assert fitter.fit(Budget({"flash_kib": 0.9 * _kib(lowered)}))
     first, n_asked = n_asked, 0
-    tighter = fitter.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
+    tighter = fitter.fit(Budget({"flash_kib": 0.85 * _kib(lowered)}))
     assert n_asked <= first - 2 * 5  # two numbers of bits in five layers
     anew = NetworkCompressor(
         network,
@@ -226,7 +227,7 @@ def test_layers_are_asked_once_whatever_the_budget() -> None:
         CompressionMethods((4, 6), [0.0]),
         NullProgress(),
     )
-    assert tighter == anew.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
+    assert tighter == anew.fit(Budget({"flash_kib": 0.85 * _kib(lowered)}))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [(["latency_ms"], []), (["throughput_ips"], None)])

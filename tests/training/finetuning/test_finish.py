@@ -22,8 +22,8 @@ from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.scoring_options import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
-from hwnas.training.finetuning.pipeline import finish
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.finetuning.pipeline import finetune
 from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
@@ -66,8 +66,8 @@ def accuracies(finished: DeployableNetwork) -> dict[str, float]:
 def test_fine_tuning_pays_and_int8_is_what_its_file_says(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
-    config = FinishingConfig(epochs=3, max_int8_drop=100)
-    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
+    config = FinetuningConfig(epochs=3, max_int8_drop=100)
+    finished = finetune(elsewhere(origin, tmp_path), config, litert, NullProgress())
     found = accuracies(finished)
     assert list(found) == ["inherited", "fine-tuned", "int8"]
     assert found["fine-tuned"] > found["inherited"] + 0.02
@@ -87,7 +87,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(
 
 
 def test_without_epochs_the_weights_are_those_that_search_scored(origin: NetworkSource) -> None:
-    finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, NullProgress())
+    finished = finetune(origin, FinetuningConfig(epochs=0, max_int8_drop=0), litert, NullProgress())
     assert isinstance(origin.weights, SupernetEvaluator)
     score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
@@ -100,9 +100,9 @@ def test_without_epochs_the_weights_are_those_that_search_scored(origin: Network
 def test_pruned_network_is_trained_again_and_described_by_its_operators(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
-    config, where = FinishingConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
-    finish(where, replace(config, prune=0.0), litert, NullProgress())
-    finished = finish(where, config, litert, NullProgress())
+    config, where = FinetuningConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
+    finetune(where, replace(config, prune=0.0), litert, NullProgress())
+    finished = finetune(where, config, litert, NullProgress())
     assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
     found = accuracies(finished)
     assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
@@ -124,8 +124,8 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("coarse")
 def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_path: Path) -> None:
-    finished = finish(
-        elsewhere(origin, tmp_path), FinishingConfig(epochs=8), litert, NullProgress()
+    finished = finetune(
+        elsewhere(origin, tmp_path), FinetuningConfig(epochs=8), litert, NullProgress()
     )
     found = accuracies(finished)
     assert found["int8"] < found["fine-tuned"] - 0.03
@@ -148,14 +148,14 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_
 def test_int8_is_not_trained_for_where_no_time_is_left(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
-    where, config = elsewhere(origin, tmp_path), FinishingConfig(epochs=1)
-    finished = finish(where, config, litert, NullProgress(), lambda: 0.0)
+    where, config = elsewhere(origin, tmp_path), FinetuningConfig(epochs=1)
+    finished = finetune(where, config, litert, NullProgress(), lambda: 0.0)
     assert finished.without_int8_training
     assert "int8-trained" not in accuracies(finished)
     assert finished.record["int8"].endswith("there was no time to train for int8")
-    trained = finish(where, config, litert, NullProgress())
+    trained = finetune(where, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
-    again = finish(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
+    again = finetune(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
     assert not again.without_int8_training
     assert "int8-trained" in accuracies(again)
 
@@ -164,8 +164,8 @@ def test_int8_is_not_trained_for_where_no_time_is_left(
 def test_int8_is_not_trained_for_where_it_may_lose_as_much(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
-    config = FinishingConfig(epochs=1, max_int8_drop=100)
-    finished = finish(elsewhere(origin, tmp_path), config, litert, NullProgress())
+    config = FinetuningConfig(epochs=1, max_int8_drop=100)
+    finished = finetune(elsewhere(origin, tmp_path), config, litert, NullProgress())
     assert "int8-trained" not in accuracies(finished)
     assert finished.simulated is None
 
@@ -176,22 +176,22 @@ def test_finishing_that_was_killed_ends_with_the_same_weights(
     origin: NetworkSource, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in each of the three trainings, of 16 steps each."""
-    config = FinishingConfig(epochs=1, prune=0.3, max_int8_drop=0)
-    whole = finish(elsewhere(origin, tmp_path / "whole"), config, litert, NullProgress())
+    config = FinetuningConfig(epochs=1, prune=0.3, max_int8_drop=0)
+    whole = finetune(elsewhere(origin, tmp_path / "whole"), config, litert, NullProgress())
     monkeypatch.setattr(
         "hwnas.training.supernet.CheckpointPolicy", partial(CheckpointPolicy, every_s=0.0)
     )
     cut = elsewhere(origin, tmp_path / "cut")
     with pytest.raises(Killed):
-        finish(cut, config, litert, KillAfter(killed_after))
-    resumed = finish(cut, config, litert, NullProgress())
+        finetune(cut, config, litert, KillAfter(killed_after))
+    resumed = finetune(cut, config, litert, NullProgress())
     assert same(whole.network.state_dict(), resumed.network.state_dict())
     assert whole.int8 is not None
     assert resumed.int8 is not None
     assert write_tflite(whole.int8) == write_tflite(resumed.int8)
     assert accuracies(whole) == accuracies(resumed)
     assert "int8-trained" in accuracies(whole)
-    again = finish(cut, config, litert, NullProgress())
+    again = finetune(cut, config, litert, NullProgress())
     assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
 
 
@@ -204,8 +204,8 @@ def untrained(name: str, folder: Path) -> NetworkSource:
 @pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
     convolutional = name != "vit_small"
-    config = FinishingConfig(epochs=1, prune=0.3 if convolutional else 0.0)
-    finished = finish(untrained(name, tmp_path), config, litert, NullProgress())
+    config = FinetuningConfig(epochs=1, prune=0.3 if convolutional else 0.0)
+    finished = finetune(untrained(name, tmp_path), config, litert, NullProgress())
     images = torch.randn(2, *finished.lowered[0].op.in_shape)
     fused = fuse(finished.lowered, "float32")
     session = OrtSession(write_fp32(fused, weights_of(finished.network, fused)))
@@ -220,7 +220,9 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match="are not pruned; leave prune out"):
-        finish(untrained("vit_small", tmp_path), FinishingConfig(prune=0.3), litert, NullProgress())
+        finetune(
+            untrained("vit_small", tmp_path), FinetuningConfig(prune=0.3), litert, NullProgress()
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -236,4 +238,4 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
 )
 def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        FinishingConfig(**options)
+        FinetuningConfig(**options)

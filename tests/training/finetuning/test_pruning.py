@@ -14,7 +14,7 @@ from hwnas.models.graph import Signature, n_macs
 from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32
-from hwnas.training.finetuning.compression import check_pruning, prune, resized
+from hwnas.training.finetuning.compression import check_pruning, prune, resize_graph
 from hwnas.training.inference import recalibrate
 
 TASK = Signature(3, 7)
@@ -45,7 +45,7 @@ def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int
         assert after.op.out_shape == (int(n * 0.7), *before.op.out_shape[1:]), after
         assert after.op.depthwise == before.op.depthwise
     assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
-    assert resized(lowered, network) == lowered
+    assert resize_graph(lowered, network) == lowered
 
 
 @pytest.mark.parametrize("name", ["tiny", "mbconv_small", "resnet_small"])

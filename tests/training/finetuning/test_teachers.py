@@ -13,7 +13,7 @@ from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.scoring_options import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
-from hwnas.training.finetuning.finetuning_options import FinishingConfig
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import FinetunedTeacher, NetworkSource
 from hwnas.training.options import TrainingConfig
 from hwnas.training.precision import forward
@@ -21,7 +21,7 @@ from hwnas.training.single_network import TeacherNetwork
 from hwnas.training.supernet import TrainingSetup
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
-CONFIG = FinishingConfig(epochs=2)
+CONFIG = FinetuningConfig(epochs=2)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
 
 def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinetunedTeacher:
     genotype = setup.space.largest()
-    done = pipeline.tuned(NetworkSource(setup, weights, genotype), CONFIG, NullProgress())
+    done = pipeline.finetune_float(NetworkSource(setup, weights, genotype), CONFIG, NullProgress())
     return FinetunedTeacher(done.network, genotype, setup, done.past, NullProgress())
 
 
@@ -62,5 +62,5 @@ def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
     n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.batch_size)
     for n, left in enumerate((1, 2), 1):  # search took one less far than the other
         mine = weights.at_recorded_fidelity({pupil.id: left})
-        pipeline.tuned(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())
+        pipeline.finetune_float(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())
         assert (n_answers[0], n_learned[0]) == (n_steps, n * n_steps)
