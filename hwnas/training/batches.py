@@ -100,9 +100,9 @@ def draw(
 ) -> TrainingBatch:
     """Return the share of one process of a step's batch.
 
-    An epoch uses each image at most once. The last ``config.plain_fraction`` of the steps use images
-    without augmentation and mixup (He et al., "Data Augmentation Revisited", 2019,
-    https://arxiv.org/abs/1909.09148), which suits small networks.
+    An epoch uses each image at most once. The last ``config.plain_fraction`` of the steps use
+    images without augmentation and mixup, which suits small networks (He et al., "Data
+    Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
     """
     train, n = material.data.train, config.batch_size
     epoch, position = divmod(step_context.step, steps_per_epoch(n, len(train)))

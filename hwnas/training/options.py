@@ -105,32 +105,32 @@ def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
 
 @dataclass
 class DatasetConfig:
-    """Where images with targets come from, and which changes of an image keep its target."""
+    """Source of images and targets, and augmentations that preserve the targets."""
 
     name: str
-    hub_id: str | None = None  #: of the Hugging Face hub
-    path: str | None = None  #: a folder or file on this machine; wins over hub_id
-    image_column: str | None = None  #: of a table; null: the one that holds images
-    label_column: str | None = None  #: of a table; null: the one that holds classes, or values
-    test_split: str = "test"  #: the split of the source that search never sees
-    #: fraction of the training images, where there is no such split
+    hub_id: str | None = None  #: data set of the Hugging Face hub
+    path: str | None = None  #: local folder or file; takes precedence over hub_id
+    image_column: str | None = None  #: of a table; null: the only column of images
+    label_column: str | None = None  #: of a table; null: the only column of classes or values
+    test_split: str = "test"  #: split of the source that is used for verification only
+    #: fraction of the training images, if the source has no validation split
     validation: float = bounded("(0, 1)", 0.1)
-    test: float = bounded("(0, 1)", 0.2)  #: fraction of all images, where there is no such split
-    #: whether decoded images are kept in memory; null: the splits that fit into a share of it
+    test: float = bounded("(0, 1)", 0.2)  #: fraction of all images, if there is no test split
+    #: True: decoded images are kept in memory; null: those splits that fit into a part of it
     in_memory: bool | None = None
-    flip: bool = False  #: whether a mirror image has the same label
-    task: str = "classification"  #: what networks are for; set by task=
+    flip: bool = False  #: True: mirror images have the same target
+    task: str = "classification"  #: type of task; set by task=
     #: largest random shift in training, as a fraction of the image
     shift: float = bounded("[0, 0.5)", 0.0)
-    #: smallest random crop in training, as a fraction of the area; 1: none
+    #: minimum area of random crops in training, as a fraction of the image; 1: no crops
     crop: float = bounded("[0.01, 1]", 1.0)
 
     def __post_init__(self) -> None:
         check_bounds(self, "dataset.")
         if self.test_split == "train":
-            raise ConfigError("dataset.test_split=train: training images are no test images.")
+            raise ConfigError("dataset.test_split=train: the test split must differ from train.")
 
     @property
     def augmentation(self) -> list[float]:
-        """What changes training images; it decides the outcome of a training."""
+        """Augmentation parameters, for the fingerprint of a training."""
         return [self.flip, self.shift] + ([self.crop] if self.crop < 1 else [])

@@ -77,7 +77,7 @@ def test_recording_that_was_cut_off_goes_on(
 def test_answers_that_would_take_too_much_are_not_kept(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soft_targets, "_LARGEST", 1000)
+    monkeypatch.setattr(soft_targets, "_MAX_BYTES", 1000)
     views = AugmentedViews(material(digits), CONFIG, 3, 12)
     assert views.n_recorded == 0, "the time of a teacher counts none"
     assert record(teacher, tmp_path, views, NullProgress()) is None

@@ -51,30 +51,30 @@ class FinishConfig:
     probability: float = bounded("(0, 1]", 0.2)
     #: candidates that are fine-tuned whatever their probability
     min_candidates: int = bounded("[1, 1_000_000]", 12, digest_key="n_least")
-    #: candidates that are trained on for each target; default: as many as ``minutes`` allow, or
-    #: without these a fifth of those that were scored
+    #: maximum number of candidates per target; default: as many as ``minutes`` allow, or without
+    #: ``minutes`` a fifth of the scored ones
     max_candidates: int | None = field(
         default=None, metadata={**limits("[1, 1_000_000]"), **ADDED_AFTER_RELEASE}
     )
-    #: of a run, however often it is resumed: no training is begun that would hardly end within,
-    #: but the teacher's and, where a target has no finished network, one's
+    #: time limit over all resumes: trainings that would hardly end in time are not started, except
+    #: the teacher's and that of one network per target
     minutes: float | None = bounded("(0, 525_600]", None)
 
     def __post_init__(self) -> None:
         check_bounds(self, "finish.")
 
     def most(self, n_scored: int) -> int:
-        """Return how many candidates are trained on at most, of so many."""
+        """Return the maximum number of candidates to be fine-tuned, of ``n_scored``."""
         if self.max_candidates is not None:
             return self.max_candidates
         return n_scored if self.minutes is not None else max(self.min_candidates, n_scored // 5)
 
     def of_one(self, epochs: int, rate: float) -> FinetuningConfig:
-        """Return how one network is finished.
+        """Return the options of one network.
 
         Args:
-            epochs: Where none are said.
-            rate: Where none is said.
+            epochs: Default of ``epochs``.
+            rate: Default of ``rate``.
         """
         return FinetuningConfig(
             epochs=epochs if self.epochs is None else self.epochs,
