@@ -23,8 +23,8 @@ from hwnas.cli.live_view import LiveView
 from hwnas.core import processes
 from hwnas.core.progress import NullProgress
 from hwnas.nas import loop
-from hwnas.nas.front import SearchView
 from hwnas.nas.options import SamplerConfig
+from hwnas.nas.search_progress import SearchView
 from hwnas.nas.study import LocalStudy
 
 BLOCK = 250

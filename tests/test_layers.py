@@ -69,7 +69,7 @@ PLACES = {
     "hydra": {"cli.dispatch", "workflows.config"},
     "omegaconf": {"cli.dispatch", "workflows.config"},
     "optuna": {"nas"},
-    "sqlalchemy": {"core.database", "nas.reading", "nas.storage"},
+    "sqlalchemy": {"core.database", "nas.study_source", "nas.storage"},
     "matplotlib": {"analysis", "fleet.page", "workflows.results"},
     "torch_pruning": {"training.finetuning.compression"},
     "torch.utils.tensorboard": {"workflows.train"},

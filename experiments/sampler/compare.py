@@ -27,8 +27,8 @@ from hwnas.nas import benchmark_table, loop
 from hwnas.nas.benchmark_table_options import BenchmarkConfig
 from hwnas.nas.explanation import kept_within
 from hwnas.nas.options import SamplerConfig
-from hwnas.nas.reading import read_study
 from hwnas.nas.study import LocalStudy
+from hwnas.nas.study_source import study_in_file
 from hwnas.tasks.metrics.budget import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
         )
         took = time.perf_counter() - start
         study.close()
-        kept, n_intervals = kept_within(candidates, read_study(path).proposals)
+        kept, n_intervals = kept_within(candidates, study_in_file(path).read().proposals)
     genotypes = [candidate.genotype for candidate in candidates]
     row = {"sampler": name, "device": device, "seed": str(seed)}
     row |= {"kept": str(kept), "intervals": str(n_intervals)}

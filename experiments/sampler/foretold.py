@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
-from hwnas.nas import reading
 from hwnas.nas.front_probability import scored
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.nas.pareto.features import ChoiceFeatures
+from hwnas.nas.study_source import study_in_file
 from hwnas.tasks.metrics import paid
 
 Array = NDArray[np.float64]
@@ -42,8 +42,8 @@ def main() -> None:
 
 def _run(run: Path) -> tuple[Array, Array]:
     """Return misses and standard deviations by both models, ``(2, n, 2)``; misses of costs."""
-    source = reading.in_file(run / "study.db")
-    record, space = source.read(), source.outline().space
+    source = study_in_file(run / "study.db")
+    record, space = source.read(), source.summary().space
     candidates = scored(record.candidates, record.objectives)
     assignments = [space.assignment(candidate.genotype) for candidate in candidates]
     features = ChoiceFeatures(space.choices, space.optional())

@@ -15,7 +15,7 @@ from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
-from hwnas.nas.member import own
+from hwnas.nas.member import artefact_metric
 from hwnas.tasks.metrics import qualities
 
 # Fronts of other tools: a CSV file with a row for each point.
@@ -155,7 +155,7 @@ def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
     said = {n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)}
     found = {"id": row["id"]}
     for name in (objective.name for objective in objectives):
-        source = own(name, said) if name in qualities() else name
+        source = artefact_metric(name, said) if name in qualities() else name
         found |= {f"{name}{end}": said.get(f"{source}{end}", "") for end in ("", "_low", "_high")}
     return found
 

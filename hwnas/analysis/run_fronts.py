@@ -5,60 +5,51 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, declared
-from hwnas.core.manifest import Manifest, ManifestOptions
+from hwnas.core.manifest import Manifest
 from hwnas.core.run_folder import Row
-from hwnas.nas import reading, verified_files
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
+from hwnas.nas.run import Run
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
 
 
 def read_run_folder(path: Path, option: str = "runs") -> ComparedRun:
-    """Read the folder of a search: for one target, for several, of one of several, or tabular.
+    """Return the search in a folder: for one target, for several, one of several, or tabular.
 
     Args:
         path: The folder.
-        option: By which the user named it.
+        option: The option that named the folder, for messages.
 
     Raises:
-        RunError: it is not the folder of a search, or nothing is finished in it yet.
+        RunError: it is not the folder of a search, or no trial is finished yet.
     """
-    manifest = reading.read_search(path, option)
-    if "targets" in manifest:
-        return _for_all(path, manifest, option)
-    config = manifest["config"]
-    budget, target = Budget.of(config["budget"]), _target(config)
-    whole, of_all = reading.whole(path, manifest, option)
-    known = reading.read_search_state(whole, of_all, option)
-    searched = reading.as_read(known, whole, of_all)
-    scored, candidates = searched.candidates, known.candidates
-    objectives = config.get("objectives", searched.objectives)
-    if whole != path:
-        scored = [reading.targets(of_all).seen(c, str(target)) for c in scored]
-        candidates = reading.believed(path, manifest, of_all) or scored
-    members = verified_files.read_verified_front(path, manifest, candidates).members
+    run = Run.load(path, option)
+    if "targets" in run.manifest:
+        return _for_all(run)
+    config, observed = run.config, run.whole.observed
+    budget, scored = Budget.of(config["budget"]), observed.candidates
+    name = path.absolute().name
+    if run.whole is not run:
+        scored = [run.whole.targets.seen(c, str(run.target)) for c in scored]
+        name = f"{path.absolute().parent.name}/{name}"
+    members = run.front().members
     return ComparedRun(
-        f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
-        declared(objectives),
+        name,
+        declared(config.get("objectives", observed.objectives)),
         _scored(scored),
         _verified(members),
         block=str(config["seed"]),
         config={**config, "budget": _spelt_out(budget)},
-        data=_data(manifest),
+        data=_data(run.manifest),
         limits=budget.limits,
-        target=target,
-        notes=(*searched.notes, *_progress(manifest, searched.candidates)),
-        candidates=candidates,
-        seconds=searched.seconds,
+        target=run.target,
+        notes=(*observed.notes, *_progress(run.manifest, observed.candidates)),
+        candidates=run.candidates,
+        seconds=observed.seconds,
         members=members,
         path=str(path),
     )
-
-
-def _target(config: ManifestOptions) -> str | None:
-    """Return the name of a search's target; a benchmark table has none."""
-    return config["target"]["name"] if "target" in config else None
 
 
 def _spelt_out(budget: Budget) -> Row:
@@ -66,24 +57,24 @@ def _spelt_out(budget: Budget) -> Row:
     return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
 
 
-def _for_all(path: Path, manifest: Manifest, option: str) -> ComparedRun:
-    """Return the front of models that fit the budgets of all targets."""
-    targets, searched = reading.targets(manifest), reading.read_search_state(path, manifest, option)
+def _for_all(run: Run) -> ComparedRun:
+    """Return the front of networks that meet the budgets of all targets."""
+    targets, state, config = run.targets, run.state, run.config
     name = "+".join(targets.budgets)
     return ComparedRun(
-        path.absolute().name,
-        declared(manifest["objectives"]),
-        _scored([c for c in searched.candidates if targets.fits_all(c)]),
-        _verified(verified_files.read_verified_front(path, manifest, searched.candidates).members),
-        block=str(manifest["config"]["seed"]),
-        config={**manifest["config"], "target": {"name": name}, "budget": {"name": "joint"}},
-        data=_data(manifest),
+        run.path.absolute().name,
+        declared(run.manifest["objectives"]),
+        _scored([c for c in state.candidates if targets.fits_all(c)]),
+        _verified(run.front().members),
+        block=str(config["seed"]),
+        config={**config, "target": {"name": name}, "budget": {"name": "joint"}},
+        data=_data(run.manifest),
         limits=targets.all_limits,
         target=name,
-        notes=(*searched.notes, *_progress(manifest, searched.candidates)),
-        candidates=searched.candidates,
-        seconds=searched.seconds,
-        path=str(path),
+        notes=(*state.notes, *_progress(run.manifest, state.candidates)),
+        candidates=state.candidates,
+        seconds=state.seconds,
+        path=str(run.path),
     )
 
 

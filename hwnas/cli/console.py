@@ -25,7 +25,7 @@ from hwnas.workflows.reporter import FinishedTrials, Stopwatch
 
 if TYPE_CHECKING:
     from hwnas.core.run_folder import RunFolder
-    from hwnas.nas.front import SearchView
+    from hwnas.nas.search_progress import SearchView
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchProgress, SearchView, Snapshot
+from hwnas.nas.search_progress import SearchProgress, SearchView, Snapshot
 from hwnas.tasks.metrics import column, paid, quality, shown
 from hwnas.workflows.reporter import FinishedTrials
 

@@ -66,7 +66,7 @@ def print_members(console: Console, front: TargetFront, manifest: Row, title: st
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
         *front.more,
-        *(member.refusal for member in members if member.is_outrun),
+        *(member.refusal for member in members if member.int8_is_slower),
         f"{short}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
         _searched_words(front, finishing),
@@ -147,7 +147,7 @@ def _short(dtype: str) -> str:
 def _label(member: Member) -> str:
     if member.over_budget:
         return "over budget"
-    if member.is_outrun:
+    if member.int8_is_slower:
         return "no faster"
     if member.on_front:
         return ""

@@ -15,7 +15,7 @@ from hwnas.export import early_exits
 from hwnas.export.checks import TRAINED
 from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
-from hwnas.nas.member import own
+from hwnas.nas.member import artefact_metric
 from hwnas.tasks.base import Task
 from hwnas.tasks.metrics import column, shown
 
@@ -258,7 +258,7 @@ def _reported(proof: Row) -> str:
         return ""
     figures = reported["figures"]
     metric = _task(proof).metric
-    name = own(metric, figures)
+    name = artefact_metric(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
         f"\n\nThe search reported, of {reported['of']}, {column(metric).label} "

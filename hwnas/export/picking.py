@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from hwnas.core.errors import ConfigError, RunError, unknown_name
-from hwnas.nas.verified_files import VerifiedFront
+from hwnas.nas.front import Front
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics import column, maximised, paid, quality
 
@@ -216,7 +216,7 @@ Offers = Mapping[
 ]  #: verified values by column, by id; on several targets npu.latency_ms
 
 
-def pick(front: VerifiedFront, wanted: str) -> list[str]:
+def pick(front: Front, wanted: str) -> list[str]:
     """Return the ids of what is wanted: a name of ``NAMES``, or an expression.
 
     Raises:
@@ -255,14 +255,14 @@ def pick(front: VerifiedFront, wanted: str) -> list[str]:
     return [_least(fitting, front.objectives, lambda values: sign * values[name])]
 
 
-def offered(front: VerifiedFront) -> Offers:
+def offered(front: Front) -> Offers:
     """Return those that stayed on a front, the worst answers first.
 
     The metric is that of the artefact itself; on several targets, that where it is worst.
     """
     offers = {
         member.candidate.id: {n: float(f.value) for n, f in sorted(member.all_figures.items())}
-        for member in front.staying
+        for member in front.remaining
     }
     return dict(sorted(offers.items(), key=lambda o: (-_error(o[1], front.objectives), o[0])))
 

@@ -21,7 +21,7 @@ from hwnas.hardware.latency_tables import latency_table
 from hwnas.hardware.memory import replica_mib
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models.families import annotations
-from hwnas.nas.member import metric_of, own
+from hwnas.nas.member import artefact_metric, metric_of
 
 # By what models were timed, as fronts say it: so servers must run them, too.
 
@@ -253,7 +253,7 @@ def _read_run(found: ModelCatalogue, path: Path) -> None:
             continue
         if metric_of(member.figures) != "accuracy":
             raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
-        accuracy = member.figures[own("accuracy", member.figures)]
+        accuracy = member.figures[artefact_metric("accuracy", member.figures)]
         memory = replica_mib(member.figures)
         dtype = member.dtype(target.dtype)
         model = FleetModel(member.candidate.id, dtype, accuracy, memory, str(path))

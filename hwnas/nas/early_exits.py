@@ -195,7 +195,7 @@ def expected(
     """
     each = [dict(zip(heard, of, strict=True)) for of in zip(*heard.values(), strict=True)]
     if len(each) < 2:
-        return to_the_end(costs)
+        return without_leaving(costs)
     if not segments:
         raise ConfigError(
             "What leaving early comes to needs the costs of segments, which this target's cost "
@@ -203,11 +203,11 @@ def expected(
         )
     early = within(swept(ExitNetworkResults("", costs, segments, each)), POINTS)
     if early is None:  # too few images
-        return to_the_end(costs)
+        return without_leaving(costs)
     return (early.verified if "test" in heard else early.predicted).costs
 
 
-def to_the_end(costs: Quantities) -> Quantities:
+def without_leaving(costs: Quantities) -> Quantities:
     """Return the expected costs of images of which none leaves early."""
     return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
 

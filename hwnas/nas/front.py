@@ -1,28 +1,96 @@
-"""How a search stands, while it goes on: front, feasible share, hypervolume."""
+"""Pareto fronts: of the candidates of a search, and of verified networks."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hwnas.core.pareto import Array, ParetoFront, hypervolume
+from hwnas.core.pareto import Array, ParetoFront, no_worse
 from hwnas.core.quantity import Quantities
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
 from hwnas.tasks.base import Incumbent
-from hwnas.tasks.metrics import column, maximised, paid, perfect, quality
+from hwnas.tasks.metrics import column, maximised, paid, quality
 
-# The searched front: what no other candidate of a search dominates.
+
+@dataclass(frozen=True)
+class Front:
+    """Verified networks of a search, on one target or on all of several.
+
+    Members that verification removed from the front are included.
+    """
+
+    objectives: Sequence[str] = ()
+    members: Sequence[Member] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)  #: errors of other networks, by id
+
+    @property
+    def remaining(self) -> list[Member]:
+        """The members that meet the budget and are non-dominated after verification."""
+        return [member for member in self.members if member.on_front]
+
+    @property
+    def deliverable(self) -> list[Member]:
+        """The members that meet the budget and are faster in int8 than in float32."""
+        return [member for member in self.members if member.is_deliverable]
+
+    def judged(self) -> "Front":
+        """Return the front with ``on_front`` and ``near_front`` of each member by its artefact.
+
+        The objectives are the metric on each target and all costs.
+        """
+        fitting = [i for i, member in enumerate(self.members) if member.is_deliverable]
+        values = {i: self._minimised(self.members[i]) for i in fitting}
+        front = ParetoFront[int]([False for _ in values[fitting[0]]] if fitting else [])
+        front.add(fitting, [*values.values()])
+        best = [self.members[i] for i in front.members]
+        members = []
+        for i, member in enumerate(self.members):
+            on_front = i in front.members
+            is_near = i in values and not member.is_for_all and self._is_near(member, best)
+            members.append(replace(member, on_front=on_front, near_front=on_front or is_near))
+        return replace(self, members=members)
+
+    def _is_near(self, member: Member, front: Sequence[Member]) -> bool:
+        """Return whether no member of the front dominates one significantly.
+
+        The difference of two accuracies is compared with its 95 % interval, computed from both
+        intervals. On the same images differences vary less, so the test is conservative.
+
+        Source: method 10 of Newcombe, "Interval estimation for the difference between independent
+        proportions", Statistics in Medicine 17, 1998.
+        """
+        metric = column(member.metric)
+
+        def dominates(other: Member) -> bool:
+            below = metric.best(member.quality) - member.quality.value
+            above = other.quality.value - metric.binding(other.quality)
+            margin = math.copysign(math.hypot(below, above), 1 if metric.maximise else -1)
+            mine, theirs = self._minimised(member, margin), self._minimised(other)
+            return bool(no_worse(np.array(theirs), np.array(mine), [False] * len(mine)))
+
+        return not any(map(dominates, front))
+
+    def _minimised(self, member: Member, margin: float = 0.0) -> list[float]:
+        """Return the verified objectives, negated if maximised, ``margin`` added to the metric."""
+        metric = quality(self.objectives)
+        sign = -1.0 if column(metric).maximise else 1.0
+        values = [sign * (part.quality.value + margin) for part in member.parts.values()]
+        for name in self.objectives:
+            if name != metric:
+                value = member.figures[name].value
+                values.append(-value if column(name).maximise else value)
+        return values
 
 
 def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the non-dominated feasible candidates, each genotype once, fastest first.
+    """Return the Pareto front of the feasible, completely scored candidates, fastest first.
 
-    Only what was read whole is on it. Where no latency is known, the first cost stands in for it.
+    Each genotype occurs once. Without latencies, the first cost decides the order.
     """
-    scored = [c for c in candidates if c.state == "complete"]
-    feasible = distinct([c for c in scored if all(name in c.figures for name in objectives)])
+    complete = [c for c in candidates if c.state == "complete"]
+    feasible = distinct([c for c in complete if all(name in c.figures for name in objectives)])
     front, cost = ParetoFront[Candidate](maximised(objectives)), paid(objectives)[0]
     front.add(feasible, points(feasible, objectives))
     return sorted(
@@ -31,7 +99,7 @@ def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> 
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return each candidate as it came first, in order of trials."""
+    """Return the first trial of each genotype, in order of trials."""
     first: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: c.trial):
         first.setdefault(candidate.id, candidate)
@@ -44,146 +112,39 @@ def points(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Array:
     return np.array(values, np.float64).reshape(len(candidates), len(objectives))
 
 
-# Which candidate another one must not be worse than, to enter the front.
-
-_ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
-_KEPT = 100  # of those, the latest
+_MIN_COMPLETE = 5  # completely scored networks before any scoring stops early
+_MAX_COMPLETE = 100  # of these, the latest are used for predictions
 
 
 def incumbent(
     candidates: Sequence[Candidate], costs: Quantities, objectives: Sequence[str]
 ) -> Incumbent | None:
-    """Return the candidate that answers best of those read whole that cost no more.
+    """Return the most accurate complete candidate among those that cost no more than ``costs``.
 
-    What is worse than it is dominated. ``None`` where nothing is as cheap, or where too few were
-    read whole to predict from.
+    A network that is less accurate than it is dominated. ``None`` if no candidate is as cheap, or
+    if fewer than five candidates are complete.
     """
-    complete = (c for c in reversed(candidates) if c.state == "complete")
-    whole = [*{c.id: c for c in complete}.values()][::-1]  # a repeated one counts once, read first
+    latest_first = (c for c in reversed(candidates) if c.state == "complete")
+    complete = [*{c.id: c for c in latest_first}.values()][::-1]  # each genotype's first trial
     metric = quality(objectives)
-    # A target that cannot run a network says no costs of it.
+    # A target that cannot run a network has no costs for it.
     signs = {n: -1.0 if column(n).maximise else 1.0 for n in paid(objectives) if n in costs}
     cheaper = [
         c
-        for c in whole
+        for c in complete
         if all(
             n in c.figures and s * c.figures[n].value <= s * costs[n].value
             for n, s in signs.items()
         )
     ]
-    if len(whole) < _ENOUGH or not cheaper:
+    if len(complete) < _MIN_COMPLETE or not cheaper:
         return None
-    of = max if column(metric).maximise else min
-    best = of(cheaper, key=lambda c: c.figures[metric].value)
-    latest = whole[-_KEPT:]
+    select = max if column(metric).maximise else min
+    best = select(cheaper, key=lambda c: c.figures[metric].value)
+    latest = complete[-_MAX_COMPLETE:]
     return Incumbent(
         best.per_image,
         tuple(c.per_image for c in latest),
         best.figures[metric].value,
         tuple(c.details for c in latest),
     )
-
-
-# A search as somebody looks at it.
-
-
-@dataclass(frozen=True)
-class SearchView:
-    """A search as one target sees it, or all together."""
-
-    name: str  #: empty if there is one view only
-    objectives: Sequence[str]
-    limits: Mapping[str, float]
-    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
-
-
-_MOST = 4  # objectives, up to which the exact hypervolume is cheap
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What is known after some trials."""
-
-    n: int  #: finished trials
-    n_feasible: int  #: of them, those that fit target and budget
-    n_front: int  #: members of the front
-    newest: int | None  #: the trial of the member that joined last
-    #: the front's share of the box; ``None`` where there is none, or over four objectives
-    hypervolume: float | None
-    highest: Candidate | None  #: the member that answers best
-
-    @property
-    def feasible(self) -> float:
-        """The share of trials that are feasible; NaN before the first."""
-        return self.n_feasible / self.n if self.n else math.nan
-
-
-@final
-class SearchProgress:
-    """Takes candidates in as trials finish, each once; its front is ``loop.front`` of them.
-
-    The hypervolume is told as the share of a box: from a perfect metric (accuracy 1 or 100 %, no
-    error) and costs of 0, which nobody reaches, to the budget's limit of each objective, or the
-    worst value on any scored candidate where there is no limit. So it rises as the front does, and
-    also when a worse candidate than any before moves the box's far corner. A cost to be maximised
-    has no best value: the highest on any scored candidate stands in, and a higher one moves the
-    near corner.
-
-    Args:
-        objectives: Of the search.
-        limits: Of the budget, by column.
-    """
-
-    def __init__(self, objectives: Sequence[str], limits: Mapping[str, float]):
-        self._objectives = tuple(objectives)
-        self._maximise = maximised(objectives)
-        self._limits = np.array([limits.get(name, math.nan) for name in objectives])
-        self._ids: set[str] = set()
-        self._n = self._n_feasible = 0
-        self._front = ParetoFront[Candidate](self._maximise)
-        self._worst = np.full(len(objectives), math.nan)
-        self._highest = np.full(len(objectives), math.nan)
-
-    def add(self, candidates: Iterable[Candidate]) -> None:
-        """Take in what became of trials."""
-        new = []
-        for candidate in candidates:
-            self._n += 1
-            self._n_feasible += candidate.state != "infeasible"
-            is_known = all(name in candidate.figures for name in self._objectives)
-            if candidate.state == "complete" and is_known and candidate.id not in self._ids:
-                self._ids.add(candidate.id)
-                new.append(candidate)
-        if new:
-            self._join(new)
-
-    def snapshot(self) -> Snapshot:
-        """Return what is known now."""
-        members, highest = self._front.members, None
-        newest = max((member.trial for member in members), default=None)
-        if members:
-            i = self._objectives.index(quality(self._objectives))
-            sign = 1 if self._maximise[i] else -1
-            highest = members[np.argmax(sign * self._front.points[:, i])]
-        share = self._share()
-        return Snapshot(self._n, self._n_feasible, len(members), newest, share, highest)
-
-    def _join(self, new: Sequence[Candidate]) -> None:
-        values = points(new, self._objectives)
-        ends = np.vstack([self._worst, values])
-        self._worst = np.where(self._maximise, np.nanmin(ends, axis=0), np.nanmax(ends, axis=0))
-        self._highest = np.nanmax(np.vstack([self._highest, values]), axis=0)
-        self._front.add(new, values)
-
-    def _share(self) -> float | None:
-        if not self._front.members or len(self._objectives) > _MOST:
-            return None
-        worst = np.where(np.isnan(self._limits), self._worst, self._limits)
-        metric = quality(self._objectives)
-        i = self._objectives.index(metric)
-        best = np.where(self._maximise, self._highest, 0.0)
-        best[i] = perfect(metric, self._front.points[:, i])
-        box = float(np.prod(np.abs(best - worst)))
-        if box <= 0:
-            return None
-        return hypervolume(self._front.points, worst.tolist(), self._maximise) / box

@@ -19,11 +19,11 @@ from hwnas.models.graph import Graph
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView
 from hwnas.nas.pareto import network_summary
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.nas.pareto.features import Assignment, ChoiceFeatures
 from hwnas.nas.pareto.models import least
+from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.metrics import column, paid, perfect, quality
 from hwnas.training.evaluation import fidelity
 

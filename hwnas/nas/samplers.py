@@ -1,7 +1,7 @@
 """Optuna samplers by name.
 
-A sampler is made anew for every trial, from the run's seed and the trial's number: what it proposes
-depends on these and on the trials before it alone, so that a resumed run proposes the same.
+Every trial gets its own sampler, seeded by the run's seed and the trial's number. A proposal
+depends only on these and on earlier trials, so a resumed run makes the same proposals.
 """
 
 import random
@@ -16,105 +16,75 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.nas.options import SamplerConfig
-from hwnas.nas.pareto.features import Assignment, FeatureFunction
-from hwnas.nas.pareto.models import Work
+from hwnas.nas.pareto.features import Assignment
 from hwnas.nas.pareto.sampler import ParetoSampler
-from hwnas.nas.pareto.selection import Costs
 from hwnas.nas.trial_attributes import (
     ATTRIBUTE,
     GENERATION,
     Proposal,
-    child,
     first_number,
+    generate_child,
     is_new,
-    keep,
+    set_system_attr,
 )
-
-
-@dataclass(frozen=True)
-class SamplerContext:
-    """What a sampler may know of a search before anything is evaluated."""
-
-    search_space: Mapping[str, BaseDistribution]
-    active: Callable[[Assignment], Assignment]
-    optional: Sequence[str]
-    root: str
-    scope: Callable[[Assignment], Sequence[str]]
-    costs: Costs | None
-    n_costs: int | None
-    expensive: int
-    work: Work | None = None
-    summary: FeatureFunction | None = None
 
 
 @final
 class RunSampler(BaseSampler):
-    """The sampler of a run: another one for every trial, by the trial's number.
+    """The sampler of a run; delegates each trial to a sampler seeded by the trial's number.
 
     Args:
-        config: Which sampler.
-        seed: Of the run.
-        known: What it may know.
-        first: What the first trials are, whatever the sampler: each once, however often cut off.
+        config: Name and options of the sampler.
+        seed: Seed of the run.
+        search_space: Distributions of all choices.
+        pareto: The sampler for ``sampler=pareto``.
+        first: Assignments of the first trials, for every sampler. An interrupted trial is repeated
+            with the same assignment.
     """
 
     def __init__(
         self,
         config: SamplerConfig,
         seed: int,
-        known: SamplerContext,
+        search_space: Mapping[str, BaseDistribution],
+        pareto: ParetoSampler,
         first: Sequence[Assignment] = (),
     ):
         self._config, self._seed, self._first = config, seed, first
-        self._search_space = known.search_space
-        self._nsga2 = _Nsga2(self._draw, config.population_size, known.search_space)
-        self._pareto = ParetoSampler(
-            known.costs,
-            seed=seed,
-            search_space=known.search_space,
-            active=known.active,
-            optional=known.optional,
-            root=known.root,
-            scope=known.scope,
-            expensive=known.expensive,
-            n_startup=config.n_startup_trials,
-            n_costs=known.n_costs,
-            work=known.work,
-            summary=known.summary,
-        )
+        self._search_space, self._pareto = search_space, pareto
+        self._nsga2 = _Nsga2(self._trial_seed, config.population_size, search_space)
         self._current: tuple[int, BaseSampler] | None = None
-        self._asked: tuple[int, Assignment | None] | None = None  #: the first trial that one is
+        self._first_of: tuple[int, Assignment | None] | None = None  #: of the current trial
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return what is proposed together."""
-        if self._given(study, trial) is not None:
+        """Return the choices that are sampled together."""
+        if self._initial(study, trial) is not None:
             return dict(self._search_space)
-        return self._of(trial.number).infer_relative_search_space(study, trial)
+        return self._sampler_of(trial.number).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return what is proposed together."""
-        if (given := self._given(study, trial)) is not None:
-            # It is asked all the same: NSGA-II takes what it was asked for as its generation.
-            own = self._of(trial.number)
-            own.sample_relative(study, trial, own.infer_relative_search_space(study, trial))
-            ladder = Proposal("ladder").to_json()
-            keep(study, trial, ATTRIBUTE, ladder)
-            return dict(given)
-        return self._of(trial.number).sample_relative(study, trial, search_space)
+        """Return the options of the choices that are sampled together."""
+        if (initial := self._initial(study, trial)) is not None:
+            # Call the sampler anyway: NSGA-II counts the trial as part of its generation.
+            sampler = self._sampler_of(trial.number)
+            sampler.sample_relative(study, trial, sampler.infer_relative_search_space(study, trial))
+            set_system_attr(study, trial, ATTRIBUTE, Proposal("ladder").to_json())
+            return dict(initial)
+        return self._sampler_of(trial.number).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Return what is proposed by itself."""
-        return self._of(trial.number).sample_independent(study, trial, name, distribution)
+        """Return an option of a choice that is sampled alone."""
+        return self._sampler_of(trial.number).sample_independent(study, trial, name, distribution)
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Let the trial's sampler prepare."""
-        self._of(trial.number).before_trial(study, trial)
+        """Call ``before_trial`` of the trial's sampler."""
+        self._sampler_of(trial.number).before_trial(study, trial)
 
     def after_trial(
         self,
@@ -123,52 +93,52 @@ class RunSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Let the trial's sampler keep what it needs."""
-        self._of(trial.number).after_trial(study, trial, state, values)
+        """Call ``after_trial`` of the trial's sampler."""
+        self._sampler_of(trial.number).after_trial(study, trial, state, values)
 
-    def _given(self, study: optuna.Study, trial: FrozenTrial) -> Assignment | None:
-        """Return which of the first trials this is; none where all of them were begun.
+    def _initial(self, study: optuna.Study, trial: FrozenTrial) -> Assignment | None:
+        """Return the assignment of one of the first trials; ``None`` for later trials.
 
-        What is tried again has a new number, and is the one that it was.
+        A retried trial has a new number and its original assignment.
         """
         if not self._first:
             return None
-        if self._asked is not None and self._asked[0] == trial.number:
-            return self._asked[1]  # asked again: others may have begun and given back meanwhile
+        if self._first_of is not None and self._first_of[0] == trial.number:
+            return self._first_of[1]  # constant for a trial, whatever other workers do meanwhile
         number = first_number(trial.number, trial.system_attrs)
         before = islice(study.get_trials(deepcopy=False), number)
         new = (other for other in before if is_new(other.system_attrs))
-        place = sum(1 for _ in islice(new, len(self._first)))
-        self._asked = trial.number, self._first[place] if place < len(self._first) else None
-        return self._asked[1]
+        i = sum(1 for _ in islice(new, len(self._first)))
+        self._first_of = trial.number, self._first[i] if i < len(self._first) else None
+        return self._first_of[1]
 
-    def _of(self, number: int) -> BaseSampler:
+    def _sampler_of(self, number: int) -> BaseSampler:
         if self._current is None or self._current[0] != number:
-            self._current = (number, self._made(number))
+            self._current = (number, self._create(number))
         return self._current[1]
 
-    def _made(self, number: int) -> BaseSampler:
-        config, draw = self._config, self._draw(number)
+    def _create(self, number: int) -> BaseSampler:
+        config, seed = self._config, self._trial_seed(number)
         match config.name:
             case "pareto":
-                return self._pareto  # a function of the seed, the number and the history by itself
+                return self._pareto  # seeds itself by the trial's number
             case "nsga2":
                 return self._nsga2
             case "tpe":
-                return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
+                return TPESampler(seed=seed, n_startup_trials=config.n_startup_trials)
             case "gp":
-                return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
+                return GPSampler(seed=seed, n_startup_trials=config.n_startup_trials)
             case _:
-                return RandomSampler(seed=draw)
+                return RandomSampler(seed=seed)
 
-    def _draw(self, number: int) -> int:
-        """Return the seed of what proposes a trial."""
+    def _trial_seed(self, number: int) -> int:
+        """Return the seed of a trial's sampler."""
         return random.Random(f"sampler {self._seed} {number}").getrandbits(32)
 
 
 @final
 class _Nsga2(BaseSampler):
-    """Optuna's NSGA-II without what it would infer from all trials for each trial anew."""
+    """Optuna's NSGA-II, without its repeated passes over all trials for every trial."""
 
     def __init__(
         self,
@@ -177,14 +147,14 @@ class _Nsga2(BaseSampler):
         search_space: Mapping[str, BaseDistribution],
     ):
         self._seed, self._population_size = seed, population_size
-        several = {name: d for name, d in search_space.items() if not d.single()}
-        self._search_space = dict(sorted(several.items()))  # in the order in which Optuna infers it
+        choices = {name: d for name, d in search_space.items() if not d.single()}
+        self._search_space = dict(sorted(choices.items()))  # in Optuna's order
         self._sampler = NSGAIISampler(seed=0, population_size=population_size)
-        self._n_read, self._latest = 0, _Generation()  # of the first trials that are all finished
+        self._n_read, self._latest = 0, _Generation()  # of the finished prefix of all trials
         self._generation, self._parents = 0, list[FrozenTrial]()
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Make the sampler of this trial."""
+        """Create the sampler of this trial."""
         seed, size = self._seed(trial.number), self._population_size
         self._sampler = NSGAIISampler(seed=seed, population_size=size)
         self._sampler.before_trial(study, trial)
@@ -192,34 +162,34 @@ class _Nsga2(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return all choices among several options."""
+        """Return the choices with more than one option."""
         return self._search_space
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return a child of the generation before."""
+        """Return a child of the previous generation."""
         generation = trial.system_attrs.get(GENERATION)
         if generation is None:
             generation = self._next(study.get_trials(deepcopy=False))
-            keep(study, trial, GENERATION, generation)
+            set_system_attr(study, trial, GENERATION, generation)
         if generation != self._generation:
-            # Of a resumed study no parents are known. Optuna would select those of each generation
-            # by recursion: deeper than Python allows after some hundred generations.
+            # A resumed study has no cached parents. Optuna selects parents by recursion over
+            # generations, which exceeds Python's recursion limit after some hundred of them.
             for earlier in range(min(self._generation, generation), generation + 1):
                 parents = self._sampler.get_parent_population(study, earlier)
-                # They come in order of selection where they are computed, and in order of trials
-                # where Optuna kept them, as of a resumed run: its children would differ.
+                # Optuna returns computed parents in order of selection, and stored ones in order of
+                # trials: without sorting, a resumed run would generate other children.
                 self._parents = sorted(parents, key=lambda parent: parent.number)
             self._generation = generation
         if not self._parents:
             return {}
-        return child(self._sampler, study, search_space, self._parents)
+        return generate_child(self._sampler, study, search_space, self._parents)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Return a random option: of the first generation, or by mutation."""
+        """Return a random option: in the first generation, or by mutation."""
         return self._sampler.sample_independent(study, trial, name, distribution)
 
     def after_trial(
@@ -229,11 +199,11 @@ class _Nsga2(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Keep how far constraints are violated."""
+        """Store constraint violations."""
         self._sampler.after_trial(study, trial, state, values)
 
     def _next(self, trials: Sequence[FrozenTrial]) -> int:
-        """Return the generation of the next trial, as ``get_trial_generation`` does from all."""
+        """Return the generation of the next trial, as Optuna's ``get_trial_generation``."""
         while self._n_read < len(trials) and trials[self._n_read].state.is_finished():
             self._latest = self._latest.after(trials[self._n_read])
             self._n_read += 1
@@ -245,13 +215,13 @@ class _Nsga2(BaseSampler):
 
 @dataclass(frozen=True)
 class _Generation:
-    """The latest generation, and how many trials of it are complete."""
+    """The latest generation and its number of complete trials."""
 
     number: int = 0
     size: int = 0
 
     def after(self, trial: FrozenTrial) -> "_Generation":
-        """Return what is the latest when one more trial is known."""
+        """Return the latest generation, including one more trial."""
         number = trial.system_attrs.get(GENERATION, -1)
         if trial.state != TrialState.COMPLETE or number < self.number:
             return self

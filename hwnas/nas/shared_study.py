@@ -32,7 +32,7 @@ from hwnas.nas import trials
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import StudyConfig
 from hwnas.nas.storage import AWAY, DatabaseRetry
-from hwnas.nas.trial_attributes import SURPLUS, identity, keep
+from hwnas.nas.trial_attributes import SURPLUS, set_system_attr, trial_id
 
 _WORKER = "worker"  # attribute of trials: the command that took it, of several the last
 _WAITED = "waited_s:"  # attributes of the study, of each command
@@ -209,7 +209,7 @@ class SharedStudy:
 
     def _give_back(self, trial: Trial) -> None:
         """Fail a trial that is one too many; what it was is for the next one."""
-        keep(self._study, trial, SURPLUS, value=True)
+        set_system_attr(self._study, trial, SURPLUS, value=True)
         self._study.tell(trial, state=TrialState.FAIL)
 
     def _counts(self, trial: FrozenTrial) -> bool:
@@ -225,7 +225,7 @@ class SharedStudy:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
                 self._vouched.add(trial.number)
-                self._connection.storage.record_heartbeat(identity(trial))
+                self._connection.storage.record_heartbeat(trial_id(trial))
 
     def _queue_again(self, trial: FrozenTrial) -> None:
         try:

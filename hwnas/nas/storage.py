@@ -26,7 +26,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from hwnas.core import database
 from hwnas.core.errors import ConfigError, RunError, cause_chain
 from hwnas.nas.options import StudyConfig
-from hwnas.nas.trial_attributes import identity
+from hwnas.nas.trial_attributes import trial_id
 from hwnas.nas.trials import ALIVE
 
 # Studies that are damaged, or are none of ours.
@@ -72,7 +72,7 @@ def readable(where: str) -> Iterator[None]:
         ) from None
 
 
-def check_whole(path: Path) -> None:
+def check_intact(path: Path) -> None:
     """Refuse a file of SQLite that is damaged, without leaving a log beside it.
 
     Optuna would make a table anew that is missing, and go on without what was in it.
@@ -150,7 +150,7 @@ def open_file(path: Path) -> RDBStorage:
     Raises:
         sqlite3.Error: it is damaged.
     """
-    check_whole(path)
+    check_intact(path)
     storage = RDBStorage(database.sqlite_url(path), engine_kwargs=SQLITE)
     settle_sqlite(storage)
     return storage
@@ -242,9 +242,9 @@ class DatabaseRetry:
     def beat(self, trial: Trial) -> None:
         """Give a sign of life of a trial."""
         with self._watch.answering():
-            self.storage.record_heartbeat(identity(trial))
+            self.storage.record_heartbeat(trial_id(trial))
             # Optuna's own is by the clock of the database.
-            self.storage.set_trial_system_attr(identity(trial), ALIVE, str(datetime.now()))
+            self.storage.set_trial_system_attr(trial_id(trial), ALIVE, str(datetime.now()))
 
     def patiently(self, do: Callable[[], T]) -> T:
         """Return what something returns, trying again for a while if the database is away."""

@@ -1,4 +1,4 @@
-"""The targets of a search: figures of one have plain names, of several ``npu.latency_ms``."""
+"""The targets of a search: quantities of several are named ``npu.latency_ms``, of one plainly."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,14 +6,13 @@ from functools import partial
 from typing import TypeVar, final
 
 from hwnas.core.errors import CompileError
-from hwnas.core.pareto import ParetoFront
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import column, qualities, quality
+from hwnas.nas.search_progress import SearchView
+from hwnas.tasks.metrics import qualities
 from hwnas.tasks.metrics.budget import Budget
 
 T = TypeVar("T")
@@ -22,23 +21,23 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Targets:
-    """The budgets of all targets. A candidate is worth being scored if it fits one of them."""
+    """The budgets of all targets. A candidate is scored if it meets one of them."""
 
     budgets: Mapping[str, Budget]
 
     @property
     def are_several(self) -> bool:
-        """Whether figures are named after targets."""
+        """Whether names of quantities have a target prefix."""
         return len(self.budgets) > 1
 
     def prefixed(self, target: str, values: Mapping[str, T]) -> dict[str, T]:
-        """Return values of a target by the names that the search has for them."""
+        """Return values of a target by the names that the search uses."""
         prefix = self._prefix(target)
         return {f"{prefix}{name}": value for name, value in values.items()}
 
     @property
     def limits(self) -> dict[str, float]:
-        """What every candidate must meet: of several targets nothing, since one is enough."""
+        """Limits of every candidate: none for several targets, as one budget is enough."""
         return {} if self.are_several else self.all_limits
 
     @property
@@ -48,35 +47,35 @@ class Targets:
         return {name: limit for limits in each for name, limit in limits.items()}
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the targets whose budgets a candidate fits."""
-        known = {target: self._of(target, figures) for target in self.budgets}
+        """Return the targets whose budgets a candidate meets."""
         return frozenset(
             target
             for target, budget in self.budgets.items()
-            if known[target] and not budget.exceeded(known[target])
+            if (own := self._of(target, figures)) and not budget.exceeded(own)
         )
 
     def violations(self, figures: Quantities) -> dict[str, float]:
-        """Return how far a candidate is beyond the limits of the target whose budget is nearest."""
-        found = []
-        for target, budget in self.budgets.items():
-            if known := self._of(target, figures):
-                found.append(self.prefixed(target, budget.violations(known)))
-        return min(found, key=lambda over: max(over.values(), default=0.0), default={})
+        """Return the violations of the target whose budget is nearest."""
+        each = [
+            self.prefixed(target, budget.violations(own))
+            for target, budget in self.budgets.items()
+            if (own := self._of(target, figures))
+        ]
+        return min(each, key=lambda over: max(over.values(), default=0.0), default={})
 
     def exceeded(self, figures: Quantities) -> str:
-        """Return what a candidate is beyond on each target, in words; empty if it fits one."""
+        """Return the exceeded limits of all targets as text; empty if one budget is met."""
         reasons = []
         for target, budget in self.budgets.items():
-            known = self._of(target, figures)
-            reason = budget.exceeded(known) if known else "it cannot run"
+            own = self._of(target, figures)
+            reason = budget.exceeded(own) if own else "it cannot run"
             if not reason:
                 return ""
-            reasons.append(self._told(target, reason))
+            reasons.append(f"{target}: {reason}" if self.are_several else reason)
         return "; ".join(reasons)
 
     def seen(self, candidate: Candidate, target: str) -> Candidate:
-        """Return a candidate as a search for one target alone would see it."""
+        """Return a candidate as in a search for one target alone."""
         if not self.are_several:
             return candidate
         figures, budget = self._of(target, candidate.figures), self.budgets[target]
@@ -84,11 +83,11 @@ class Targets:
         details = {n: value for n, value in candidate.details.items() if "." not in n}
         details |= self._of(target, candidate.details)
         reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
-        known = figures if reason else {**scored, **figures}
-        return replace(candidate, figures=known, details=details, reason=reason)
+        own = figures if reason else {**scored, **figures}
+        return replace(candidate, figures=own, details=details, reason=reason)
 
     def fits_all(self, candidate: Candidate) -> bool:
-        """Return whether a candidate was scored and fits every target's budget."""
+        """Return whether a candidate is scored and meets the budgets of all targets."""
         seen = (self.seen(candidate, target) for target in self.budgets)
         return all(
             view.state == "complete" and any(n in qualities() for n in view.figures)
@@ -96,31 +95,31 @@ class Targets:
         )
 
     def view(self, target: str, objectives: Sequence[str]) -> SearchView:
-        """Return how a target sees the search.
+        """Return the search from the perspective of a target.
 
         Args:
-            target: Its name.
-            objectives: Its own, by plain names.
+            target: Name of the target.
+            objectives: Objectives of the target, without prefix.
         """
         name, seen = target if self.are_several else "", partial(self.seen, target=target)
         return SearchView(name, objectives, self.budgets[target].limits, seen)
 
     def view_of_all(self, objectives: Sequence[str]) -> SearchView:
-        """Return the search as who wants networks for all targets sees it.
+        """Return the search for networks that meet the budgets of all targets.
 
         Args:
-            objectives: Of the search.
+            objectives: Objectives of the search.
         """
 
         def seen(candidate: Candidate) -> Candidate:
             if self.met(candidate.figures) == self.budgets.keys():
                 return candidate
-            return replace(candidate, reason="It does not fit all budgets.")
+            return replace(candidate, reason="It does not meet all budgets.")
 
         return SearchView("all", objectives, self.all_limits, seen)
 
     def cost_model(self, models: Mapping[str, CostModel]) -> CostModel:
-        """Return what says the costs on all targets, of the cost model of each."""
+        """Return the cost model of all targets, given the cost model of each."""
         if self.are_several:
             return _CostOnAll(self, models)
         (only,) = models.values()
@@ -133,13 +132,10 @@ class Targets:
         prefix = self._prefix(target)
         return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
 
-    def _told(self, target: str, reason: str) -> str:
-        return f"{target}: {reason}" if self.are_several else reason
-
 
 @final
 class _CostOnAll:
-    """Says what a genotype costs on every target; how well it answers is the same on all."""
+    """Computes the costs of a genotype on every target."""
 
     def __init__(self, targets: Targets, models: Mapping[str, CostModel]):
         self._targets, self._models = targets, models
@@ -150,31 +146,28 @@ class _CostOnAll:
         """Return the costs on all targets that can run the network.
 
         Raises:
-            CompileError: none can.
+            CompileError: no target can run it.
         """
         figures: dict[str, Quantity] = {}
         details: dict[str, float] = {}
-        refusals = []
+        errors = []
         for target, model in self._models.items():
             try:
                 cost = model.cost(genotype)
             except CompileError as error:
                 cost = Cost({}, reason=str(error))
             if cost.reason:
-                refusals.append(f"{target}: {cost.reason}")
+                errors.append(f"{target}: {cost.reason}")
                 continue
             figures |= self._targets.prefixed(target, cost.figures)
             details |= self._targets.prefixed(target, cost.details)
         if not figures:
-            raise CompileError("; ".join(refusals))
+            raise CompileError("; ".join(errors))
         return Cost(figures, details)
 
 
-# Networks for all targets of a search: each fits every budget, and is verified on every target.
-
-
-def joined(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
-    """Return a candidate with what was verified on all targets, by their names."""
+def join_members(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
+    """Return the member of the joint front, given the verified member of each target."""
 
     def named(of: Callable[[Member], Mapping[str, T]]) -> dict[str, T]:
         return {f"{t}.{n}": value for t, part in parts.items() for n, value in of(part).items()}
@@ -182,26 +175,3 @@ def joined(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
     figures, details = named(lambda part: part.figures), named(lambda part: part.details)
     over = named(lambda part: dict.fromkeys(part.over_budget))
     return Member(candidate, figures, details, {}, tuple(over))
-
-
-def judge(members: Sequence[Member], objectives: Sequence[str]) -> list[Member]:
-    """Mark the members that verification takes off the front of networks for all targets.
-
-    What counts is each target's own artefact: how well it answers and what it costs, all at once.
-    """
-    fitting = [i for i, member in enumerate(members) if member.is_deliverable]
-    points = [_verified(members[i], objectives) for i in fitting]
-    front = ParetoFront[int]([False for _ in points[0]] if points else [])
-    front.add(fitting, points)
-    return [replace(member, on_front=i in front.members) for i, member in enumerate(members)]
-
-
-def _verified(member: Member, objectives: Sequence[str]) -> list[float]:
-    """Return what verification found, to be minimised: errors on all targets, then the costs."""
-    sign = -1.0 if column(quality(objectives)).maximise else 1.0
-    found = [sign * part.quality.value for part in member.parts.values()]
-    for name in objectives:
-        if "." in name:
-            value = member.figures[name].value
-            found.append(-value if column(name).maximise else value)
-    return found

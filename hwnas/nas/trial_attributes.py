@@ -1,4 +1,4 @@
-"""Why a candidate was proposed, as the system attributes of its trial say it."""
+"""System attributes of trials: why a candidate was proposed, and Optuna's private interfaces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,122 +9,117 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import NSGAIISampler
 from optuna.trial import FrozenTrial, Trial
 
-#: ``ladder``: one of the fixed first trials; ``startup``: spread over the costs, before there is a
-#: model; ``gain``: the highest expected gain of hypervolume, or of that for each second;
-#: ``smallest``: nothing else was known to fit; ``random``: nothing else was left; ``generation``:
-#: by a genetic algorithm; ``sampler``: by one that does not say more.
+#: ``ladder``: one of the fixed first trials; ``startup``: spread over the range of costs, before
+#: there is a model; ``gain``: highest expected gain of hypervolume, or of gain per second;
+#: ``smallest``: nothing else is known to be feasible; ``random``: all other candidates were
+#: proposed; ``generation``: by a genetic algorithm; ``sampler``: by a sampler without reasons.
 Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
 
 ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
-#: System attribute of trials: the standard deviation, in the units of the expensive objective, of
-#: its value as it was told; none: it is exact, or nobody knows.
+#: System attribute of trials: standard deviation of the expensive objective's value, in its units;
+#: absent if the value is exact or the deviation is unknown.
 STD = "pareto:std"
-CANDIDATE = "hwnas:candidate"  #: system attribute of trials that a search brought to their end
+CANDIDATE = "hwnas:candidate"  #: system attribute of trials that a search finished
 GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
-#: System attribute of trials that were one too many: they were given back as they came.
+#: System attribute of trials beyond ``n_trials``, which were returned without a result.
 SURPLUS = "hwnas:surplus"
-_AGAIN = "failed_trial"  # Optuna's own, of what is tried again: the number that it had first
-_FIXED = "fixed_params"  # Optuna's own, too
+_RETRIED = "failed_trial"  # Optuna's: original number of a retried trial
+_FIXED = "fixed_params"  # Optuna's
 _DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Why a candidate was proposed."""
+    """Why a candidate was proposed; the fields are keys of the attribute."""
 
     phase: Phase
-    n_candidates: int = 0  #: how many were looked at
-    n_costed: int = 0  #: of how many of these costs were computed, not modelled
-    #: Median and 95 % interval of the expensive objective, where the model was asked.
+    n_candidates: int = 0  #: number of compared candidates
+    n_costed: int = 0  #: number of them with computed, not modelled, costs
+    #: Median and 95 % interval of the expensive objective, if the model was used.
     expected: tuple[float, float, float] | None = None
-    #: The other objectives in the study's order, where they were modelled.
+    #: The other objectives in the study's order, if they were modelled.
     costs: tuple[float, ...] = ()
-    #: Expected, as a share of the hypervolume before the trial: see ``Expectation.gains``.
+    #: Expected gain as a fraction of the hypervolume before the trial: see ``Expectation.gains``.
     gain: float | None = None
-    parents: tuple[int, ...] = ()  #: numbers of the trials that it descends from
+    parents: tuple[int, ...] = ()  #: numbers of the parent trials
     generation: int | None = None
-    #: The model's own standard deviation of the logarithm of the error; the interval is wider where
-    #: earlier proposals showed that this says too little.
+    #: The model's standard deviation of the logarithm of the error; the interval is wider if
+    #: earlier proposals showed that the deviation is too small.
     std: float | None = None
-    by_ratio: bool = False  #: whether costs counted by their logarithms, too
-    #: That it was expected to take, where candidates are chosen by their gains for each second.
+    by_ratio: bool = False  #: whether the logarithms of costs count, too
+    #: Expected seconds of the trial, if candidates are chosen by gain per second.
     seconds: float | None = None
-    curiosity: float = 1.0  #: what uncertainty was multiplied by in the gains that chose it
+    curiosity: float = 1.0  #: exploration factor: multiplies the standard deviation in gains
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is known, with numbers of six digits."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return the fields that differ from their defaults, numbers with six digits."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         default = vars(Proposal(self.phase)) | {"phase": None}
-        return {name: _short(value) for name, value in given.items() if value != default[name]}
+        return {name: _rounded(value) for name, value in values.items() if value != default[name]}
 
 
-def recorded(attributes: Mapping[str, Any]) -> Proposal:
-    """Return what the system attributes of a trial say of its proposal."""
+def read_proposal(attributes: Mapping[str, Any]) -> Proposal:
+    """Return the proposal that is recorded in the system attributes of a trial."""
     if _FIXED in attributes:
         return Proposal("ladder")
     if ATTRIBUTE in attributes:
         names = {field.name for field in fields(Proposal)}
-        known: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in attributes[ATTRIBUTE].items()
             if name in names
         }
-        return Proposal(**known)
+        return Proposal(**values)
     if GENERATION in attributes:
         return Proposal("generation", generation=int(attributes[GENERATION]))
     return Proposal("sampler")
 
 
 def first_number(number: int, attributes: Mapping[str, Any]) -> int:
-    """Return the number of a trial, or of the one that was cut off where it is tried again."""
-    return int(attributes.get(_AGAIN, number))
+    """Return the number of a trial; of a retried trial, its original number."""
+    return int(attributes.get(_RETRIED, number))
 
 
 def is_new(attributes: Mapping[str, Any]) -> bool:
-    """Whether a trial is neither one that is tried again nor one too many."""
-    return _AGAIN not in attributes and SURPLUS not in attributes
+    """Return whether a trial is neither retried nor surplus."""
+    return _RETRIED not in attributes and SURPLUS not in attributes
 
 
 def is_fixed(attributes: Mapping[str, Any]) -> bool:
-    """Whether a trial takes given options (``Study.enqueue_trial``), whatever a sampler says."""
+    """Return whether the options of a trial are given (``Study.enqueue_trial``)."""
     return _FIXED in attributes
 
 
-def _short(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_short(part) for part in value]
+        return [_rounded(part) for part in value]
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
-# What is used of Optuna that it does not promise to keep: all of it, and why.
+# Private interfaces of Optuna: all that hwnas uses, and why.
 
 
-def identity(trial: Trial | FrozenTrial) -> int:
-    """Return by which number storages know a trial; public is only its number in the study.
-
-    Of what there is to give a sign of life of a trial, all asks for it.
-    """
+def trial_id(trial: Trial | FrozenTrial) -> int:
+    """Return the id of a trial in its storage; heartbeats need it, only its number is public."""
     return trial._trial_id
 
 
-def keep(study: optuna.Study, trial: Trial | FrozenTrial, name: str, value: Any) -> None:
-    """Write a system attribute of a trial.
+def set_system_attr(study: optuna.Study, trial: Trial | FrozenTrial, name: str, value: Any) -> None:
+    """Set a system attribute of a trial.
 
-    Anyone may read these, but only Optuna may write them. User attributes, which are public, are
-    shown to people.
+    Reading is public, writing is not. The public user attributes are shown to people.
     """
-    study._storage.set_trial_system_attr(identity(trial), name, value)
+    study._storage.set_trial_system_attr(trial_id(trial), name, value)
 
 
-def child(
+def generate_child(
     sampler: NSGAIISampler,
     study: optuna.Study,
     search_space: dict[str, BaseDistribution],
     parents: Sequence[FrozenTrial],
 ) -> dict[str, Any]:
-    """Return a child of known parents.
+    """Return a child of given parents.
 
-    ``NSGAIISampler.sample_relative``, which is public, infers them from all trials for each trial
-    anew.
+    The public ``NSGAIISampler.sample_relative`` infers the parents from all trials each time.
     """
     return sampler._child_generation_strategy(study, search_space, [*parents])

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from hwnas.models.spaces import Space
 from hwnas.models.spaces.union import to_json
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.trial_attributes import CANDIDATE, STD, keep
+from hwnas.nas.trial_attributes import CANDIDATE, STD, set_system_attr
 from hwnas.tasks.metrics import column, paid, qualities, quality
 
 SPACE = "space"  #: attribute of studies
@@ -122,7 +122,7 @@ def tell(
     if scored is not None and scored.std > 0:
         own[STD] = scored.std
     for name, content in own.items():
-        keep(study, trial, name, content)
+        set_system_attr(study, trial, name, content)
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}

@@ -1,8 +1,7 @@
-"""Verification of a front: each member is judged by the file that goes onto the device."""
+"""Verification: each network is compiled, and the compiled file is run on the test split."""
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, short_reason
-from hwnas.core.pareto import ParetoFront, no_worse
 from hwnas.core.progress import Progress
-from hwnas.core.quantity import Quantities, quantities_from_json
+from hwnas.core.quantity import Quantities
 from hwnas.core.run_folder import RunFolder
 from hwnas.hardware.backends.artefact_wrappers import compare_with_float32
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
@@ -23,11 +21,11 @@ from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas import early_exits
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.nas.member import Member
-from hwnas.nas.verified_files import FORMAT, read_made
+from hwnas.nas.verified_files import file_of_member, member_of_file, read_model
 from hwnas.tasks import metrics
 from hwnas.tasks.base import Task
-from hwnas.tasks.metrics import column, maximised
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import EXITS, FILES, ExitPredictionRecord, heard, packed, packed_each
 from hwnas.training.data import ImageBatch
@@ -36,193 +34,126 @@ from hwnas.training.inference import per_sample
 
 @dataclass(frozen=True)
 class Verifier:
-    """What verification needs to make an artefact of a genotype and to judge it."""
+    """Functions and data that verification needs to compile and test a genotype."""
 
-    finished: Callable[
-        [Genotype], DeployableNetwork
-    ]  #: the network with the weights that are delivered
+    #: the network with its final weights
+    finetuned: Callable[[Genotype], DeployableNetwork]
     #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[ImageBatch]]
     artefacts: Artefacts
-    #: likewise those of the validation split, for cascades
+    #: the same of the validation split, for cascades
     validation: Callable[[Genotype], Iterable[ImageBatch]]
     task: Task
-    dtype: str  #: in which artefacts compute of spaces that do not say it
-    #: tells the weights that a network is delivered with from others that it may have
+    dtype: str  #: of artefacts, for spaces without a dtype
+    #: identifies the final weights of a network
     weights: Callable[[Genotype], str] = lambda genotype: ""
-    phase: str = "Verify front"  #: what the progress bar says
-    leaves: bool = False  #: whether means over images that leave early are asked for
+    phase: str = "Verify front"  #: title of the progress bar
+    leaves: bool = False  #: whether expected costs with early exits are requested
 
 
-#: What goes wrong with one network, and would not with others.
-OF_ONE = (CompileError, CollapseError, DeviceCrashError)
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What verification came to."""
-
-    members: list[Member]
-    failed: dict[str, str]  #: why others could not be verified, by id
+#: Errors of one network that do not concern others.
+NETWORK_ERRORS = (CompileError, CollapseError, DeviceCrashError)
 
 
 def verify(
-    members: Sequence[Candidate],
-    bench: Verifier,
+    candidates: Sequence[Candidate],
+    verifier: Verifier,
     budget: Budget,
     objectives: Sequence[str],
     folder: RunFolder,
     progress: Progress,
-) -> Verification:
-    """Verify each member, keeping its files.
+) -> Front:
+    """Verify candidates by their artefacts and return their front; the files are kept.
 
-    Members that an earlier run verified are read, if with the same weights: what a run finishes
-    later may be taught by another network. Those that could not be verified are tried again.
+    Results of an earlier run are reused if the weights are the same: a resumed run may fine-tune
+    with another teacher. Networks that could not be verified are tried again.
     """
-    verified, failed = list[Member](), dict[str, str]()
-    with progress.phase(bench.phase, len(members)) as advance:
-        for candidate in members:
+    members, failed = list[Member](), dict[str, str]()
+    with progress.phase(verifier.phase, len(candidates)) as advance:
+        for candidate in candidates:
             try:
-                verified.append(_verify_once(candidate, bench, folder))
-            except OF_ONE as error:
+                member = _verify_once(candidate, verifier, folder)
+                over = [n for n, by in budget.violations(member.figures).items() if by > 0]
+                members.append(dataclasses.replace(member, over_budget=tuple(over)))
+            except NETWORK_ERRORS as error:
                 failed[candidate.id] = short_reason(error)
             advance(1)
-    return Verification(_judge(verified, budget, objectives), failed)
+    return Front(objectives, members, failed).judged()
 
 
-def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
-    known, weights = read_made(folder.path, candidate.id), bench.weights(candidate.genotype)
-    if known is not None and known.get("weights", weights) == weights:
-        segments = tuple(quantities_from_json(rows) for rows in known.get("segments", ()))
-        figures, details = quantities_from_json(known["figures"]), known["details"]
-        return Member(candidate, figures, details, known["files"], segments=segments)
-    made = folder.path / "models" / f"{candidate.id}.json"
-    made.unlink(missing_ok=True)  # of other weights; the next one says that all is done
-    member, layers = _verify(candidate, bench, folder)
-    content = {
-        "format": FORMAT,
-        "genotype": candidate.genotype.to_dict(),
-        "figures": {name: figure.to_json() for name, figure in member.figures.items()},
-        "details": member.details,
-        "files": member.files,
-        "weights": weights,
-        "layers": [dataclasses.asdict(layer) for layer in layers],
-    }
-    if member.segments:
-        content["segments"] = [
-            {name: figure.to_json() for name, figure in figures.items()}
-            for figures in member.segments
-        ]
-    folder.write_json(f"models/{candidate.id}.json", content)
+def _verify_once(candidate: Candidate, verifier: Verifier, folder: RunFolder) -> Member:
+    content, weights = read_model(folder.path, candidate.id), verifier.weights(candidate.genotype)
+    if content is not None and content.get("weights", weights) == weights:
+        return member_of_file(candidate, content)
+    name = f"models/{candidate.id}.json"
+    (folder.path / name).unlink(missing_ok=True)  # of other weights; the new one is written last
+    member, layers = _verify(candidate, verifier, folder)
+    content = file_of_member(member, weights, map(dataclasses.asdict, layers))
+    folder.write_json(name, content)
     return member
 
 
 def _verify(
-    candidate: Candidate, bench: Verifier, folder: RunFolder
+    candidate: Candidate, verifier: Verifier, folder: RunFolder
 ) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
-    finished = bench.finished(genotype)
-    network, lowered = finished.network, finished.lowered
-    trained = TrainedNetwork(lowered, weights_of(network, lowered), finished.int8)
-    files = bench.artefacts.build(trained)
+    finetuned = verifier.finetuned(genotype)
+    network, graph = finetuned.network, finetuned.lowered
+    trained = TrainedNetwork(graph, weights_of(network, graph), finetuned.int8)
+    files = verifier.artefacts.build(trained)
     paths = {
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
     }
-    targets, others, found_fp32, task = list[Any](), list[Any](), [], bench.task
+    targets, others = list[Any](), list[Any]()  # of the test and the validation split
+    in_fp32, task = [], verifier.task
 
     def images() -> Iterator[NDArray[np.float32]]:
-        """Yield test images, then those for cascades; keep on the way what is known of them."""
-        for batch in bench.test(genotype):
+        """Yield test images, then validation images for cascades; collect targets and results."""
+        for batch in verifier.test(genotype):
             targets.append(batch[1].numpy())
-            found_fp32.append(per_sample(task, network, *batch))
+            in_fp32.append(per_sample(task, network, *batch))
             yield batch[0].numpy()
-        for batch in bench.validation(genotype) if task.confidence is not None else ():
+        for batch in verifier.validation(genotype) if task.confidence is not None else ():
             others.append(batch[1].numpy())
             yield batch[0].numpy()
 
-    outputs, cost = bench.artefacts.evaluate(paths, lowered, images())
-    n, n_exits = sum(map(len, targets)), len(lowered.exits)
-    each = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
-    found = task.per_sample(each[-1][:n], np.concatenate(targets))
-    dtype = lowered.dtype or bench.dtype
-    early: Quantities = {}
+    outputs, cost = verifier.artefacts.evaluate(paths, graph, images())
+    n, n_exits = sum(map(len, targets)), len(graph.exits)
+    of_exits = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
+    results = task.per_sample(of_exits[-1][:n], np.concatenate(targets))
+    dtype = graph.dtype or verifier.dtype
+    expected: Quantities = {}
     if task.confidence is not None:
         splits = {
-            "validation": [heard(task, answers[n:], np.concatenate(others)) for answers in each],
-            "test": [heard(task, answers[:n], np.concatenate(targets)) for answers in each],
+            "validation": [heard(task, o[n:], np.concatenate(others)) for o in of_exits],
+            "test": [heard(task, o[:n], np.concatenate(targets)) for o in of_exits],
         }
-        _keep(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
-        if bench.leaves:
-            early = early_exits.expected(cost.figures, cost.segments, splits)
+        _write_predictions(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
+        if verifier.leaves:
+            expected = early_exits.expected(cost.figures, cost.segments, splits)
     short = "int8" if dtype == "int8" else "fp32"
     figures = {
-        f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
-        f"{task.metric}_{short}": task.score(found),
+        f"{task.metric}_fp32": task.score(np.concatenate(in_fp32)),
+        f"{task.metric}_{short}": task.score(results),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
-        **early,
+        **expected,
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
-    details = {**cost.details, **compare_with_float32(trained, paths, bench.artefacts)}
+    details = {**cost.details, **compare_with_float32(trained, paths, verifier.artefacts)}
     member = Member(candidate, figures, details, digests, segments=cost.segments)
     return member, cost.layers
 
 
-def _keep(
+def _write_predictions(
     genotype_id: str,
     model: str,
     splits: Mapping[str, Sequence[ExitPredictionRecord]],
     folder: RunFolder,
 ) -> None:
-    """Write what a network answered, and what its exits did if it has any."""
+    """Write the predictions of a network, and of its exits if it has any."""
     last = {split: each[-1] for split, each in splits.items()}
     folder.write_bytes(FILES.format(genotype_id), packed(model, last))
     if n_exits := len(splits["test"]) - 1:
         models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]
         folder.write_bytes(EXITS.format(genotype_id), packed_each(models, splits))
-
-
-def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
-    """Mark the members that leave the budget, and those that a member within it now dominates.
-
-    What is not faster in int8 than in float32 is on no front.
-    """
-    over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
-    fitting = [i for i, left in enumerate(over) if not left and not members[i].is_outrun]
-    front = ParetoFront[int](maximised(objectives))
-    front.add(fitting, [_objectives(members[i], objectives) for i in fitting])
-    on, best = {*front.members}, [members[i] for i in front.members]
-    near = on | {i for i in fitting if _is_near(members[i], best, objectives)}
-    return [
-        dataclasses.replace(
-            member, over_budget=tuple(over[i]), on_front=i in on, near_front=i in near
-        )
-        for i, member in enumerate(members)
-    ]
-
-
-def _is_near(member: Member, front: Sequence[Member], objectives: Sequence[str]) -> bool:
-    """Say whether no member of the front dominates one by more than chance may have done.
-
-    That is the 95 % interval of the difference of two shares, from the intervals of both: method
-    10 of Newcombe, "Interval estimation for the difference between independent proportions",
-    Statistics in Medicine 17, 1998. On the same images differences vary less: a safe side.
-    """
-    known, maximise = column(member.metric), maximised(objectives)
-
-    def is_ahead(other: Member) -> bool:
-        below = known.best(member.quality) - member.quality.value
-        above = other.quality.value - known.binding(other.quality)
-        raised = math.copysign(math.hypot(below, above), 1 if known.maximise else -1)
-        mine, theirs = _objectives(member, objectives, raised), _objectives(other, objectives)
-        return bool(no_worse(np.array(theirs), np.array(mine), maximise))
-
-    return not any(map(is_ahead, front))
-
-
-def _objectives(member: Member, objectives: Sequence[str], raised: float = 0.0) -> list[float]:
-    figures = member.all_figures
-    values = {name: figures[name].value for name in objectives}
-    if member.metric in values:
-        values[member.metric] += raised
-    return list(values.values())

@@ -22,8 +22,8 @@ from hwnas.hardware.target import facts
 from hwnas.models import families
 from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
-from hwnas.nas import reading
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.run import Run, in_space
 from hwnas.tasks.metrics import column, means
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
@@ -66,8 +66,9 @@ class SearchComponents:
         """
         if self.config.start_from is None:
             return ()
-        known = reading.candidates(Path(self.config.start_from), "start_from")
-        own = reading.of_space(known, self.space, "start_from")
+        run = Run.load(Path(self.config.start_from), "start_from")
+        run.check_complete()
+        own = in_space(run.candidates, self.space, "start_from")
         return tuple({c.id: c.genotype for c in own}.values())
 
     def digests(self) -> dict[str, str]:

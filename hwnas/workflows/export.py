@@ -28,9 +28,10 @@ from hwnas.hardware.derived_metrics import check_stated
 from hwnas.models.onnx.opsets import checked_opset
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import stem
-from hwnas.nas import explanation, verified_files
+from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate, read_candidates
-from hwnas.nas.verified_files import read_front
+from hwnas.nas.front import Front
+from hwnas.nas.run import Run
 from hwnas.workflows import components
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
@@ -230,13 +231,13 @@ def _picked(
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.target is not None and (source.path / config.target).is_dir()
     where = source.path / str(config.target) if own else source.path
-    if read_front(where) is None or not known:
+    front = Run.load(where).front(candidates) if known else Front()
+    if not front.objectives:
         raise missing_front_error(where)
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]
     else:
-        front = verified_files.read_verified_front(where, read_manifest(where, "run"), candidates)
         ids = picking.pick(front, wanted)
     return [known[genotype_id] for genotype_id in ids]
 

@@ -20,8 +20,8 @@ from hwnas.hardware.kits import kit as folder
 from hwnas.hardware.kits.kit import KitNetwork
 from hwnas.models.graph import Graph
 from hwnas.models.spaces import Genotype
-from hwnas.nas import reading
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.run import Run, in_space
 from hwnas.tasks.metrics import column, quality
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.device import next_command, profile_command
@@ -115,8 +115,9 @@ def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 
 
 def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
-    known = reading.candidates(Path(str(config.front_of)), "front_of", config.target.name)
-    found = reading.of_space(known, parts.space, "front_of")
+    run = Run.load(Path(str(config.front_of)), "front_of")
+    run.check_complete()
+    found = in_space(run.seen_by(config.target.name), parts.space, "front_of")
     return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
 
 

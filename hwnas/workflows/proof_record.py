@@ -22,7 +22,7 @@ from hwnas.models.families import annotations
 from hwnas.models.graph import n_macs, n_params
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
-from hwnas.nas.verified_files import read_made
+from hwnas.nas.verified_files import read_model
 from hwnas.tasks.metrics import column
 from hwnas.training import jobs
 from hwnas.workflows.config import ExportConfig
@@ -183,7 +183,7 @@ def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]
     """Return what the search's report says of a member: figures, and digests of its files."""
     run = Path(order.config.run)
     where = run / pick.of.target if (run / pick.of.target).is_dir() else run
-    if (known := read_made(where, pick.genotype.id)) is None:
+    if (known := read_model(where, pick.genotype.id)) is None:
         return None
     weights, finishing = "these weights", pick.manifest.get("finishing")
     in_int8 = any(name.endswith("_int8") for name in known["figures"])

@@ -12,7 +12,7 @@ from hwnas.core.progress import NullProgress, Progress
 
 if TYPE_CHECKING:  # `verify` works where what reads runs is not installed
     from hwnas.nas.candidates import Candidate
-    from hwnas.nas.front import SearchView
+    from hwnas.nas.search_progress import SearchView
 
 
 class FinishedTrials(Protocol):

@@ -18,8 +18,8 @@ from hwnas.analysis.search_page import FrontData
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import to_table
-from hwnas.nas import reading
 from hwnas.nas.candidates import read_table
+from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
 from hwnas.tasks.metrics import qualities, quality
 from hwnas.tasks.metrics.budget import Budget
@@ -189,8 +189,9 @@ def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
     if (path / target / "manifest.json").exists():
         return _panel(path / target)
     config = manifest["targets"][target]["config"]
-    candidates = reading.candidates(path, "path", target)
-    front = FrontData(candidates, [], config["objectives"], Budget.of(config["budget"]))
+    run = Run.load(path, "path")
+    run.check_complete()
+    front = FrontData(run.seen_by(target), [], config["objectives"], Budget.of(config["budget"]))
     return FrontPanel(front, f"{path.absolute().name} on {target}")
 
 
@@ -211,12 +212,12 @@ def so_far(path: Path) -> pa.Table | None:
     Raises:
         RunError: no trial is finished yet, or its study cannot be read.
     """
-    own = reading.read_search(path, "path")
-    folder, manifest = reading.whole(path, own, "path")
-    study = reading.source(folder, manifest["config"])
-    if manifest.get("status") != "running" or study is None:
+    run = Run.load(path, "path")
+    study = run.whole.study
+    if not run.whole.is_running or study is None:
         return None
-    outline, candidates = study.outline(), reading.candidates(path, "path")
-    metric = quality(outline.objectives)
-    rows = [candidate.row(outline.space, metric) for candidate in candidates]
+    run.check_complete()
+    summary = study.summary()
+    metric = quality(summary.objectives)
+    rows = [candidate.row(summary.space, metric) for candidate in run.candidates]
     return to_table(rows)

@@ -9,19 +9,21 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.explanation import DominanceSummary, Explanation
 from hwnas.nas.front import pareto_front
 from hwnas.nas.member import Member
+from hwnas.nas.run import Run
 from hwnas.nas.trial_attributes import Phase, Proposal
 from hwnas.tasks.metrics import column, paid, qualities, quality
 from hwnas.tasks.metrics.budget import violations
 from hwnas.workflows.config import WhyConfig
 from hwnas.workflows.why_sources import (
     Part,
-    RunContents,
     Section,
     TextTable,
     WhyReport,
-    as_verified,
+    progress,
     read_run,
+    starts_from_another,
     trainings,
+    verified_candidates,
 )
 
 _NAMED = 5  #: candidates that are listed with their figures
@@ -35,39 +37,40 @@ def why(config: WhyConfig) -> WhyReport:
         RunError: it is not the folder of a search, or no trial is finished.
         ConfigError: there is no such candidate.
     """
-    found = read_run(Path(config.run))
+    run = read_run(Path(config.run))
     if config.id == "front":
-        return WhyReport("", [*_front(found)])
-    candidates, objectives = found.record.candidates, found.record.objectives
+        return WhyReport("", [*_front(run)])
+    candidates, objectives = run.record.candidates, run.record.objectives
     genotype_id = explanation.find(candidates, config.id)
     explained = explanation.explain(candidates, genotype_id, objectives)
-    verified = found.verified(explained.candidate)
-    proposal = found.record.proposals[explained.candidate.trial]
+    verified = run.member(explained.candidate)
+    proposal = run.record.proposals[explained.candidate.trial]
+    several = isinstance(run.config.get("search_space"), list)
     label = column(quality(objectives)).label.capitalize()
     sections: list[tuple[str, list[Part]]] = [
-        ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
-        ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
+        ("Choices", [*_choices(explained.candidate, several=several)]),
+        ("Why it was proposed", [*_proposed(explained.candidate, proposal, run)]),
         ("Figures", [_figures(explained.candidate, verified)]),
-        (f"{label}, training by training", [*_trained(explained.candidate, found)]),
-        ("Limits", [*_limits(explained.candidate, found, verified)]),
+        (f"{label}, training by training", [*_trained(explained.candidate, run)]),
+        ("Limits", [*_limits(explained.candidate, run, verified)]),
         ("When it came", _came(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
     ]
     told = [Section(title, parts) for title, parts in sections if parts]
-    return WhyReport(_headline(explained, found, verified), told)
+    return WhyReport(_headline(explained, progress(run), verified), told)
 
 
-def _front(found: RunContents) -> Iterator[Section]:
-    objectives = found.record.objectives
-    members = pareto_front(found.record.candidates, objectives)
-    if verified := as_verified(found):
+def _front(run: Run) -> Iterator[Section]:
+    objectives = run.record.objectives
+    members = pareto_front(run.record.candidates, objectives)
+    if verified := verified_candidates(run):
         title = f"Front of {len(verified)} as verified, of what goes onto the device"
         yield Section(title, [_table(verified, objectives)])
-    title = f"Front of {len(members)} as searched ({found.progress})"
+    title = f"Front of {len(members)} as searched ({progress(run)})"
     yield Section(title, [_table(members, objectives)])
 
 
-def _headline(explained: Explanation, found: RunContents, verified: Member | None) -> str:
+def _headline(explained: Explanation, status: str, verified: Member | None) -> str:
     candidate = explained.candidate
     state = "infeasible" if candidate.reason else "dominated"
     stays = verified.on_front if verified is not None else None
@@ -82,7 +85,7 @@ def _headline(explained: Explanation, found: RunContents, verified: Member | Non
         state = "on no front for all targets, as one of them cannot run it"
     again = [str(number) for number in explained.trials[1:]]
     came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
-    return f"{candidate.id}: {state} ({came}; {found.progress})"
+    return f"{candidate.id}: {state} ({came}; {status})"
 
 
 def _choices(candidate: Candidate, *, several: bool) -> list[str]:
@@ -102,20 +105,20 @@ def _choices(candidate: Candidate, *, several: bool) -> list[str]:
     ]
 
 
-def _proposed(candidate: Candidate, proposal: Proposal, found: RunContents) -> list[str]:
-    lines = [f"Trial {candidate.trial}, {_reason(proposal, found)}."]
+def _proposed(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
+    lines = [f"Trial {candidate.trial}, {_reason(proposal, run)}."]
     if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
         lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
-    lines += _expected(candidate, proposal, found)
+    lines += _expected(candidate, proposal, run)
     if proposal.parents:
-        ids = {c.trial: c.id for c in found.record.candidates}
+        ids = {c.trial: c.id for c in run.record.candidates}
         parents = [f"{number} ({ids[number]})" for number in proposal.parents if number in ids]
         lines.append(f"It descends from {_listed(parents, 'trial')}.")
     return lines
 
 
-def _reason(proposal: Proposal, found: RunContents) -> str:
-    sampler = found.sampler
+def _reason(proposal: Proposal, run: Run) -> str:
+    sampler = run.config["sampler"]["name"]
     looked = f"{proposal.n_candidates} candidates looked at"
     picked = "drawn at random: costs are not known beforehand"
     if proposal.n_costed:
@@ -128,7 +131,7 @@ def _reason(proposal: Proposal, found: RunContents) -> str:
         generation = f"generation {proposal.generation}, a child of the best before"
     counted = f", uncertainty counted {proposal.curiosity:g} times" * (proposal.curiosity != 1)
     ladder = "one of the fixed first trials, from the smallest network to the largest"
-    if found.starts_from:
+    if starts_from_another(run):
         ladder = "one of the first, which are those of start_from, in that search's order"
     nothing = "nothing else was known to fit the limits"
     reasons: dict[Phase, str] = {
@@ -143,21 +146,21 @@ def _reason(proposal: Proposal, found: RunContents) -> str:
     return reasons[proposal.phase]
 
 
-def _expected(candidate: Candidate, proposal: Proposal, found: RunContents) -> list[str]:
+def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     """Return what was expected, and what was found."""
     if proposal.expected is None:
         return []
     value, low, high = proposal.expected
-    metric = quality(found.record.objectives)
+    metric = quality(run.record.objectives)
     words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
     if (scored := candidate.figures.get(metric)) is None:
         words += "; it was not scored."
     else:
         side = "within" if low <= scored.value <= high else "outside"
         words += f"; found {scored.value:.4g}, {side} the interval."
-    kept, n = explanation.kept_within(found.record.candidates, found.record.proposals)
+    kept, n = explanation.kept_within(run.record.candidates, run.record.proposals)
     lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
-    names = paid(found.record.objectives)
+    names = paid(run.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
             off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
@@ -188,9 +191,9 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
     return table if table.cells else "None: the target cannot run it."
 
 
-def _trained(candidate: Candidate, found: RunContents) -> list[Part]:
+def _trained(candidate: Candidate, run: Run) -> list[Part]:
     """Return what trainings came to, and what is believed, on the validation split."""
-    told = trainings(found.folder, found.manifest, candidate)
+    told = trainings(run, candidate)
     table = TextTable(("validation split", "value", "interval", "source"))
     for name, figure in told.figures:
         table.add(name, *_figure_cells(figure))
@@ -202,9 +205,13 @@ def _figure_cells(figure: Quantity) -> list[str]:
     return [f"{figure.value:.5g}", interval, figure.source]
 
 
-def _limits(candidate: Candidate, run: RunContents, verified: Member | None) -> list[str]:
+def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str]:
     """Return each limit with its margin, and why a candidate was not scored or not verified."""
-    limits, unverified = run.limits, run.unverified(candidate.id)
+    limits = run.targets.all_limits
+    unverified = [
+        f"It could not be verified{f' on {target}' if target else ''}: {reason}"
+        for target, reason in run.unverified(candidate.id).items()
+    ]
     over = violations(limits, candidate.figures)
     lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
     if verified is not None:
@@ -248,8 +255,8 @@ def _percent(share: float) -> str:
 def _verification(verified: Member, left: Sequence[str]) -> str:
     if left:
         return "By its own files it leaves the budget."
-    if verified.outrun:
-        return f"By its own files it is not delivered: in int8 it takes {verified.outrun}."
+    if verified.int8_slowdown:
+        return f"By its own files it is not delivered: in int8 it takes {verified.int8_slowdown}."
     if verified.on_front is None:
         return "It is verified; whether it stays on the front is known when the run has finished."
     if verified.on_front:

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.core.errors import RunError
-from hwnas.core.manifest import FinetuningRecord, Manifest, accuracy_source, read_manifest
+from hwnas.core.manifest import FinetuningRecord, Manifest, accuracy_source
 from hwnas.core.quantity import Quantity
-from hwnas.core.run_folder import RunFolder
 from hwnas.nas import candidates as columns
-from hwnas.nas import reading, verified_files
 from hwnas.nas.candidates import Candidate, read_columns
 from hwnas.nas.front import distinct
-from hwnas.nas.member import Member
-from hwnas.nas.reading import StudyRecord
-from hwnas.nas.verified_files import unverified
+from hwnas.nas.run import Run
 from hwnas.tasks import of_manifest
 from hwnas.tasks.metrics import paid, quality
 
@@ -31,14 +27,14 @@ class TrainingHistory:
     lines: Sequence[str]  #: what there is to say of it
 
 
-def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> TrainingHistory:
+def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
     """Return what a run knows of how well a candidate answers, beside what it verified.
 
     Args:
-        folder: Of the run, finished or not.
-        manifest: Its manifest.
+        run: The search, finished or not.
         candidate: As the study has it.
     """
+    manifest = run.manifest
     figures, lines = [*_read(manifest, candidate)], []
     metric = of_manifest(manifest).metric
     if candidate.stopped and accuracy_source(manifest) == "trained":
@@ -64,10 +60,9 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
             f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
             f"candidates{_few(config)}{_late(config['minutes'])}."
         )
-    targets = list(manifest.get("targets", [""]))
-    for target in targets:
+    for target, folder in run.folders.items():
         own = f" on {target}" if target else ""
-        told = _believed(folder.path / target, metric, candidate.id)
+        told = _believed(folder, metric, candidate.id)
         if told is None:
             continue
         of_finished, figure, probability = told
@@ -153,91 +148,42 @@ def _epochs(n: int) -> str:
     return f"{n} epoch{'s' * (n != 1)}"
 
 
-# The folder of a search as explanations read it, finished or not.
-
-
-@dataclass(frozen=True)
-class RunContents:
-    """What a run folder holds."""
-
-    folder: RunFolder
-    manifest: Manifest
-    record: StudyRecord
-
-    @property
-    def starts_from(self) -> bool:
-        """Whether it began with the candidates of another search."""
-        each = [self.manifest, *self.manifest.get("targets", {}).values()]
-        return any(own.get("config", {}).get("start_from") for own in each)
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits of the search; with several targets, named after them."""
-        return reading.targets(self.manifest).all_limits
-
-    def verified(self, candidate: Candidate) -> Member | None:
-        """Return what the run verified of a candidate; with several targets, on all of them."""
-        return verified_files.member(self.folder.path, self.manifest, candidate)
-
-    def unverified(self, genotype_id: str) -> list[str]:
-        """Return why it could not verify a candidate, for each target for which it could not."""
-        targets, known = self.manifest.get("targets", {}), self.manifest.get("unverified", {})
-        told = {target: found.get(genotype_id, "") for target, found in known.items()}
-        found = unverified(self.folder.path, genotype_id)
-        if not targets:  # without a front, the manifest alone says why
-            found = found or "".join(told.values())
-        lines = [f"It could not be verified: {found}"] * bool(found)
-        for target in targets:
-            if found := unverified(self.folder.path / target, genotype_id) or told.get(target, ""):
-                lines.append(f"It could not be verified on {target}: {found}")
-        return lines
-
-    @property
-    def has_several(self) -> bool:
-        """Whether several search spaces were searched at once."""
-        return isinstance(self.manifest["config"].get("search_space"), list)
-
-    @property
-    def sampler(self) -> str:
-        """The name of the sampler."""
-        return str(self.manifest["config"]["sampler"]["name"])
-
-    @property
-    def progress(self) -> str:
-        """How far the search is, in words."""
-        n, of = len(self.record.candidates), self.manifest["config"]["n_trials"]
-        status = self.manifest["status"]
-        return f"{n} of {of} trials so far" if status == "running" else f"{n} trials, {status}"
-
-
-def read_run(path: Path) -> RunContents:
-    """Read a run folder.
+def read_run(path: Path) -> Run:
+    """Return the search in a folder, its trials read.
 
     Raises:
-        RunError: it is not a search's, or no trial is finished.
+        RunError: it is not the folder of a search, or no trial is finished.
     """
     if not path.is_dir():
-        raise RunError(f"run={path}: there is no such folder.")
-    folder, manifest = RunFolder(path), read_manifest(path, "run")
-    if manifest["verb"] != "search":
-        raise RunError(f"run={path}: it is not the folder of a search.")
-    if "part_of" in manifest:
-        raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
-    if (source := reading.source(path, manifest["config"])) is None:
-        raise RunError(f"run={path}: no trial is finished yet.")
-    return RunContents(folder, manifest, source.read())
+        raise RunError(f"run={path}: folder not found.")
+    run = Run.load(path)
+    if "part_of" in run.manifest:
+        raise RunError(f"run={path} is one target of a search: use run={path.absolute().parent}.")
+    assert run.record
+    return run
 
 
-def as_verified(found: RunContents) -> list[Candidate]:
-    """Return those that stayed on the front, with what was verified; of one target alone."""
-    if "targets" in found.manifest:
+def starts_from_another(run: Run) -> bool:
+    """Return whether the search began with the candidates of another search."""
+    each = [run.manifest, *run.manifest.get("targets", {}).values()]
+    return any(own.get("config", {}).get("start_from") for own in each)
+
+
+def progress(run: Run) -> str:
+    """Return the number of trials and the status as text."""
+    n, of = len(run.record.candidates), run.config["n_trials"]
+    status = run.manifest["status"]
+    return f"{n} of {of} trials so far" if run.is_running else f"{n} trials, {status}"
+
+
+def verified_candidates(run: Run) -> list[Candidate]:
+    """Return the verified front of a search for one target, cheapest first."""
+    if "targets" in run.manifest:
         return []
-    candidates = distinct(found.record.candidates)
-    front = verified_files.read_verified_front(found.folder.path, found.manifest, candidates)
-    first, *_ = paid(found.record.objectives)
+    first, *_ = paid(run.record.objectives)
     members = [
         replace(m.candidate, figures={**m.candidate.figures, **m.all_figures})
-        for m in front.staying
+        for m in run.front(distinct(run.record.candidates)).remaining
     ]
     return sorted(members, key=lambda c: (c.figures[first].value, c.trial))
 

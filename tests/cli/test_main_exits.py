@@ -21,7 +21,7 @@ from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.nas.reading import read_study
+from hwnas.nas.study_source import study_in_file
 from hwnas.tasks.predictions import EXITS, ExitPredictionRecord, packed_each
 from hwnas.workflows.search import cascades
 
@@ -173,7 +173,7 @@ def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_
     assert run(["search", *OPTIONS, *places, *words, sampler, "n_trials=5"]) == 0
     rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
     assert {row["state"] for row in rows} == {"complete"}
-    proposals = [read_study(tmp_path / "run" / "study.db").proposals[i] for i in range(5)]
+    proposals = [study_in_file(tmp_path / "run" / "study.db").read().proposals[i] for i in range(5)]
     assert all(p.n_costed for p in proposals)
     assert all(p.costs for p in proposals if p.phase == "gain")
 

@@ -21,9 +21,9 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.nas.member import Member
 from hwnas.nas.targets import Targets
-from hwnas.nas.verification import Verification
 from hwnas.nas.verified_files import FORMAT
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.metrics.budget import Budget
@@ -194,10 +194,10 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     )
     asked = []
 
-    def verified(target: str, seen: Sequence[Candidate], *_: object) -> Verification:
+    def verified(target: str, seen: Sequence[Candidate], *_: object) -> Front:
         asked.append((target, [c.id for c in seen]))
         members = [Member(c, _verified(c), {}, {}) for c in seen if (target, c.id) != ("a", bad)]
-        return Verification(members, {c.id: "no" for c in seen if (target, c.id) == ("a", bad)})
+        return Front(names, members, {c.id: "no" for c in seen if (target, c.id) == ("a", bad)})
 
     bad, contexts = second.id, [_context(target, partial(verified, target)) for target in "ab"]
     monkeypatch.setattr(joint_front, "objectives", lambda contexts: names)
@@ -211,12 +211,12 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
         contexts, RunFolder(tmp_path), [first, second, third], finish, [known], reporter
     )
     assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
-    assert [member.candidate for member in joint.members] == [first]
-    assert joint.failed == {second.id: "a: no"}
+    assert [member.candidate for member in joint.front.members] == [first]
+    assert joint.front.failed == {second.id: "a: no"}
     left_out, guessing = said
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
     assert f"chance level on 100 validation images: {first.id} (accuracy 0.5)." in guessing
-    none = joint_front.JointFront([], joint.failed)
+    none = joint_front.JointFront(Front(names, [], joint.front.failed))
     assert joint_front.nothing(joint, contexts, [first]) == []
     (line,) = joint_front.nothing(none, contexts, [first])
     assert line.endswith("could be verified on each.")

@@ -9,17 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.core.manifest import Manifest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.explanation import explain
-from hwnas.nas.reading import StudyRecord
 from hwnas.workflows.config.arguments import for_hydra
 from hwnas.workflows.why import _headline
-from hwnas.workflows.why_sources import RunContents
 from tests.conftest import SHARED_WEIGHTS
 
 Why = Callable[..., str]
@@ -203,19 +200,13 @@ def test_verified_figures_stand_beside_those_of_the_search(
     assert f"By its own files {told}" in why(folder.path, first)
 
 
-def test_what_a_target_cannot_run_is_told_so(tmp_path: Path) -> None:
+def test_what_a_target_cannot_run_is_told_so() -> None:
     figures = {name: Quantity(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
     candidate = Candidate(0, Genotype("s", ()), figures)
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
-    manifest: Manifest = {
-        "format": 2, "verb": "search", "arguments": [], "config": {"n_trials": 1},
-        "status": "finished",
-    }  # fmt: skip
-    record = StudyRecord(objectives, [candidate], {}, {})
-    found = RunContents(RunFolder(tmp_path), manifest, record)
-    explained = explain(record.candidates, candidate.id, objectives)
+    explained = explain([candidate], candidate.id, objectives)
     told = f"{candidate.id}: on no front for all targets, as one of them cannot run it"
-    assert _headline(explained, found, None).startswith(told)
+    assert _headline(explained, "1 trials, finished", None).startswith(told)
 
 
 def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
@@ -232,7 +223,7 @@ def test_bad_input_is_one_line(
     folder = tmp_path / "r"
     _search(table, folder, "n_trials=12")
     here = f"run={folder}"
-    assert "no such folder" in _refused(capsys, [f"run={tmp_path / 'x'}", "id=a"])
+    assert "folder not found" in _refused(capsys, [f"run={tmp_path / 'x'}", "id=a"])
     assert "not a run" in _refused(capsys, [f"run={tmp_path}", "id=a"])
     assert "needs run=DIR" in _refused(capsys, [here])
     assert "needs run=DIR" in _refused(capsys, ["id=a"])
@@ -245,7 +236,7 @@ def test_bad_input_is_one_line(
     (folder / "study.db").unlink()
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
-    assert "not the folder of a search" in _refused(capsys, [here, "id=a"])
+    assert "is a run of 'compare', not of 'search'" in _refused(capsys, [here, "id=a"])
 
 
 @pytest.mark.parametrize(

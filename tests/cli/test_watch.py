@@ -8,7 +8,7 @@ from hwnas.cli.live_view import LiveView
 from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView
+from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets
 from hwnas.tasks.metrics.budget import Budget
 

@@ -11,8 +11,8 @@ from hwnas.core import database
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.options import StudyConfig
-from hwnas.nas.reading import in_database
 from hwnas.nas.shared_study import Membership, SharedStudy
+from hwnas.nas.study_source import study_in_database
 
 SECRET = "geheim"
 ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\", "~", "new\nline"]
@@ -69,4 +69,4 @@ def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> N
         with pytest.raises(RunError, match=r"does not answer.*nothing is lost"):
             SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
         assert time.monotonic() - begun < 20
-        assert "connect_timeout" in str(in_database(url, "s").engine)
+        assert "connect_timeout" in str(study_in_database(url, "s").engine)

@@ -15,7 +15,7 @@ from hwnas.core.errors import HwnasError, RunError
 from hwnas.hardware.latency_tables import latency_table
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas import verified_files
-from hwnas.nas.verified_files import read_front, read_made
+from hwnas.nas.verified_files import read_front, read_model
 from hwnas.workflows import profile_layers
 from tests.core.test_kept_run import KEPT
 
@@ -29,7 +29,7 @@ READERS: dict[str, tuple[Callable[[Path], object], int]] = {
     "run/manifest.json": (lambda kept: manifest.read_manifest(kept / "run"), manifest.FORMAT),
     "run/front.json": (lambda kept: read_front(kept / "run"), verified_files.FORMAT),
     f"run/models/{MEMBER}.json": (
-        lambda kept: read_made(kept / "run", MEMBER),
+        lambda kept: read_model(kept / "run", MEMBER),
         verified_files.FORMAT,
     ),
     "table/provenance.json": (

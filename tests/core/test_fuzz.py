@@ -26,7 +26,7 @@ from hwnas.models import families, spaces
 from hwnas.models.onnx import importer
 from hwnas.nas import benchmark_table
 from hwnas.nas.benchmark_table_options import BenchmarkConfig
-from hwnas.nas.verified_files import read_front, read_made
+from hwnas.nas.verified_files import read_front, read_model
 from tests.core.test_kept_run import KEPT
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def _cut(data: st.DataObject, text: str) -> str:
 READERS: dict[str, Callable[[Path], object]] = {
     "run/manifest.json": lambda kept: read_manifest(kept / "run"),
     "run/front.json": lambda kept: read_front(kept / "run"),
-    "run/models/805385a6b93a.json": lambda kept: read_made(kept / "run", "805385a6b93a"),
+    "run/models/805385a6b93a.json": lambda kept: read_model(kept / "run", "805385a6b93a"),
     "export/proof.json": lambda kept: proof_file.read_proof(kept / "export"),
 }
 

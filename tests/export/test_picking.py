@@ -5,9 +5,9 @@ from hwnas.core.quantity import Quantity
 from hwnas.export.picking import ExpressionError, geometric_mean, knee, offered, pick
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.nas.member import Member
-from hwnas.nas.targets import joined
-from hwnas.nas.verified_files import VerifiedFront
+from hwnas.nas.targets import join_members
 
 NAMES = {Genotype("s", (("name", name),)).id: name for name in ("a", "b", "c", "d", "e", "gone")}
 
@@ -20,7 +20,7 @@ def member(name: str, accuracy: float, latency: float, flash: float, stays: bool
 
 
 #: The chord leads from a to e; c is farthest above it.
-FRONT = VerifiedFront(
+FRONT = Front(
     ("accuracy", "latency_ms"),
     [
         member("a", 0.70, 0.1, 30.0),
@@ -75,7 +75,7 @@ def test_knee_weighs_all_costs_alike_and_any_units() -> None:
 
 def test_equals_are_told_apart_by_accuracy_costs_and_id() -> None:
     equals = [member("z", 0.8, 0.5, 9.0), member("y", 0.8, 0.5, 9.0)]
-    front = VerifiedFront(("accuracy", "latency_ms"), [*equals, member("x", 0.7, 0.5, 1.0)])
+    front = Front(("accuracy", "latency_ms"), [*equals, member("x", 0.7, 0.5, 1.0)])
     first = min(each.candidate.id for each in equals)
     assert pick(front, "fastest") == [first]
     assert pick(front, "accuracy max") == [first]
@@ -96,15 +96,15 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 
 def test_nothing_left_after_verification_is_said() -> None:
     with pytest.raises(RunError, match="No member of the front fits the budget"):
-        pick(VerifiedFront(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
+        pick(Front(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
     with pytest.raises(RunError, match=r"No network was verified for all targets: .*target=TARGET"):
-        pick(VerifiedFront(("accuracy",), []), "knee")
+        pick(Front(("accuracy",), []), "knee")
 
 
 def test_models_for_all_targets_have_the_figures_of_each() -> None:
     npu, cpu = member("a", 0.7, 1.0, 3.0), member("a", 0.9, 4.0, 3.0)
-    both = joined(npu.candidate, {"npu": npu, "cpu": cpu})
-    front = VerifiedFront(("accuracy", "npu.latency_ms", "cpu.latency_ms"), [both])
+    both = join_members(npu.candidate, {"npu": npu, "cpu": cpu})
+    front = Front(("accuracy", "npu.latency_ms", "cpu.latency_ms"), [both])
     ((only, values),) = offered(front).items()
     assert values["npu.accuracy"] == values["accuracy"] == 0.7
     assert values["cpu.accuracy"] == 0.9

@@ -229,7 +229,7 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         return zip(torch.split(images(genotype), 25), torch.split(labels, 25), strict=True)
 
     bench = Verifier(
-        finished=lambda genotype: DeployableNetwork(
+        finetuned=lambda genotype: DeployableNetwork(
             fold_batch_norm(family.build(tiny, genotype, task).eval()),
             family.lower(tiny, genotype, task),
             None,
@@ -311,7 +311,7 @@ def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
     worker = cast(RetryingPool, InTurns())
     labels = torch.zeros(len(drawn), dtype=torch.long)
     bench = Verifier(
-        finished=lambda genotype: DeployableNetwork(
+        finetuned=lambda genotype: DeployableNetwork(
             module, in_int8, quantise(module, in_int8, drawn)
         ),
         test=lambda genotype: [(drawn, labels)],
@@ -328,7 +328,7 @@ def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
             members, bench, Budget(), ("accuracy", "latency_ms"), folder, NullProgress()
         ).members
         assert member.dtype("float32") == "int8"
-        assert member.is_outrun is is_outrun
+        assert member.int8_is_slower is is_outrun
         assert member.on_front is member.near_front is not is_outrun
         assert member.label == ("no faster than in float32" if is_outrun else "")
         row = member.row(tiny)

@@ -8,8 +8,8 @@ from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView
 from hwnas.nas.front_probability import known, spread
+from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.intervals import proportion
 
 VIEW = SearchView("", ("accuracy", "latency_ms"), {})

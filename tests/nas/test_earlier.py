@@ -170,7 +170,7 @@ def test_figures_as_searched_are_those_that_were_read_of_finished_searches_too(
     (run / "study.db").unlink()
     without = run_fronts.read_run_folder(run)
     assert _accuracies(without) == [Quantity(figure.value, "modelled") for figure in read]
-    assert without.notes[-1] == "accuracy as it was read has no intervals in candidates.parquet"
+    assert without.notes[-1] == "accuracy as observed has no intervals in candidates.parquet"
 
 
 def test_figures_as_searched_of_one_of_several_targets_are_those_that_were_read(

@@ -222,7 +222,7 @@ def test_what_could_not_be_trained_is_not_said_to_be_refused_by_the_target(
 ) -> None:
     costs = SizeCost().cost(tiny.smallest()).figures
     collapsed = Candidate(0, tiny.smallest(), costs, {}, "the loss is not a number.")
-    said = str(loop.nothing_fits([collapsed], Budget(), "folder"))
+    said = str(loop.no_feasible_candidate([collapsed], Budget(), "folder"))
     assert said.startswith("None could be scored of 1 candidates, for example: the loss is not")
 
 
@@ -279,7 +279,7 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     budget = Budget({"latency_ms": 1000, "sram_kib": 2})
     candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
     assert pareto_front(candidates, OBJECTIVES) == []
-    error = loop.nothing_fits(candidates, budget, "folder")
+    error = loop.no_feasible_candidate(candidates, budget, "folder")
     nearest = tiny.smallest()
     assert isinstance(error, BudgetError)
     assert f"budget.sram_kib=2: the nearest candidate, {nearest.id}, needs" in str(error)
@@ -326,7 +326,7 @@ def test_throughput_is_maximised_under_a_lower_limit(
         assert max(speeds) == 1e4 / small
         assert min(speeds) < 1.3 * limit
     every = 1e4 / small + 1
-    error = loop.nothing_fits(candidates, Budget({"throughput_ips": every}), "folder")
+    error = loop.no_feasible_candidate(candidates, Budget({"throughput_ips": every}), "folder")
     assert f"budget.throughput_ips={every:g}" in str(error)
     assert f"reaches {1e4 / small:.4g}" in str(error)
 

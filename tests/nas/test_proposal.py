@@ -1,6 +1,6 @@
 import json
 
-from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, recorded
+from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, read_proposal
 
 
 def test_proposal_survives_json() -> None:
@@ -8,7 +8,7 @@ def test_proposal_survives_json() -> None:
         "gain", 764, 12, (0.913, 0.902, 0.922), (0.5, 12.0), 0.004, (3, 17)
     )  # fmt: skip
     raw = json.loads(json.dumps(proposal.to_json()))
-    assert recorded({ATTRIBUTE: raw}) == proposal
+    assert read_proposal({ATTRIBUTE: raw}) == proposal
 
 
 def test_json_is_small() -> None:
@@ -18,12 +18,12 @@ def test_json_is_small() -> None:
 
 
 def test_what_optuna_records_is_understood() -> None:
-    assert recorded({}) == Proposal("sampler")
-    assert recorded({"NSGAIISampler:generation": 3}) == Proposal("generation", generation=3)
+    assert read_proposal({}) == Proposal("sampler")
+    assert read_proposal({"NSGAIISampler:generation": 3}) == Proposal("generation", generation=3)
     fixed = {"fixed_params": {"a": 1}, "NSGAIISampler:generation": 0}
-    assert recorded(fixed) == Proposal("ladder")
+    assert read_proposal(fixed) == Proposal("ladder")
 
 
 def test_keys_of_later_versions_are_ignored() -> None:
     raw = {"phase": "startup", "n_candidates": 5, "mood": "good"}
-    assert recorded({ATTRIBUTE: raw}) == Proposal("startup", 5)
+    assert read_proposal({ATTRIBUTE: raw}) == Proposal("startup", 5)

@@ -6,7 +6,8 @@ import pytest
 from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchProgress, pareto_front
+from hwnas.nas.front import pareto_front
+from hwnas.nas.search_progress import SearchProgress
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 

@@ -24,9 +24,10 @@ from hwnas.models.spaces import SearchSpace
 from hwnas.nas import engine, loop, trials
 from hwnas.nas import engine as workers
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.loop import rungs
+from hwnas.nas.loop import initial_assignments
 from hwnas.nas.options import SamplerConfig, StudyConfig
-from hwnas.nas.samplers import RunSampler, SamplerContext
+from hwnas.nas.pareto.sampler import ParetoSampler
+from hwnas.nas.samplers import RunSampler
 from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.nas.storage import DatabaseRetry, is_shared
 from hwnas.nas.study import LocalStudy
@@ -176,9 +177,8 @@ def test_first_trials_are_each_proposed_whatever_is_cut_off(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
     a, b = studies
-    first = rungs(tiny)[:5]
-    context = SamplerContext(a.distributions, dict, (), "", list, None, None, 0)
-    sampler = RunSampler(SamplerConfig("random"), 0, context, first)
+    first = initial_assignments(tiny)[:5]
+    sampler = RunSampler(SamplerConfig("random"), 0, a.distributions, ParetoSampler(), first)
     begun = a.ask(sampler, 1)
     assert begun is not None
     b._study.sampler = sampler

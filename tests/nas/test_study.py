@@ -11,9 +11,10 @@ from optuna.samplers import RandomSampler
 from hwnas.core.errors import RunError
 from hwnas.core.progress import NullProgress
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.nas import loop, reading, storage, trials
+from hwnas.nas import loop, storage, trials
 from hwnas.nas.options import NAME, SamplerConfig
 from hwnas.nas.study import LocalStudy
+from hwnas.nas.study_source import study_in_file
 from hwnas.nas.trial_attributes import STD
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics.budget import Budget
@@ -44,15 +45,15 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
     folder = tmp_path / "a #name"
     folder.mkdir()
     opened = _search(tiny, folder / "study.db", name, 20)
-    while_open = reading.read_study(folder / "study.db")
+    while_open = study_in_file(folder / "study.db").read()
     opened.close()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    record = reading.read_study(folder / "study.db")
+    record = study_in_file(folder / "study.db").read()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert record == while_open
     assert list(record.objectives) == list(OBJECTIVES)
     assert record.candidates == opened.candidates
-    outline = reading.in_file(folder / "study.db").outline()
+    outline = study_in_file(folder / "study.db").summary()
     assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
     assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
@@ -106,8 +107,8 @@ def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
     found = replace(tiny, when={"expansion": {"kernel": (3,)}})
     opened = _search(found, tmp_path / "study.db", "pareto", 20)
     opened.close()
-    read = reading.in_file(tmp_path / "study.db")
-    assert read.outline().space == found
+    read = study_in_file(tmp_path / "study.db")
+    assert read.summary().space == found
     assert read.read().candidates == opened.candidates
     with sqlite3.connect(tmp_path / "study.db") as file:
         ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_KEYED}")
@@ -115,16 +116,16 @@ def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
         file.execute(
             f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
         )
-    assert reading.in_file(tmp_path / "study.db").outline().space == tiny
+    assert study_in_file(tmp_path / "study.db").summary().space == tiny
 
 
 def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
     LocalStudy(tmp_path / "none.db", tiny, OBJECTIVES).close()
     with pytest.raises(RunError, match="no finished trial yet"):
-        reading.read_study(tmp_path / "none.db")
+        study_in_file(tmp_path / "none.db").read()
     for content in (b"", b"not a database at all" * 100):
         (tmp_path / "no.db").write_bytes(content)
         with pytest.raises(RunError, match="cannot be read"):
-            reading.read_study(tmp_path / "no.db")
+            study_in_file(tmp_path / "no.db").read()
         with pytest.raises(RunError, match="cannot be read"):
-            reading.in_file(tmp_path / "no.db").outline()
+            study_in_file(tmp_path / "no.db").summary()

@@ -14,10 +14,11 @@ from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.nas.member import Member
 from hwnas.nas.options import SamplerConfig
 from hwnas.nas.study import LocalStudy
-from hwnas.nas.targets import Targets, joined, judge
+from hwnas.nas.targets import Targets, join_members
 from hwnas.tasks.metrics import column
 from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import few_of
@@ -149,19 +150,17 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
                 "latency_ms": Quantity(latency, "measured"),
             }
             parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
-        return joined(_candidate(genotype), parts)
+        return join_members(_candidate(genotype), parts)
 
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     best = member(0.95, (1.0, 2.0), ("latency_ms",))
-    found = judge(
-        [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0)), best],
-        objectives,
-    )
+    others = [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0))]
+    found = Front(objectives, [*others, best]).judged().members
     assert [m.on_front for m in found] == [True, False, True, False]
     assert [m.label for m in found] == [
         "", "left the front", "", "over a.latency_ms; over b.latency_ms",
     ]  # fmt: skip
-    assert judge([best], objectives)[0].on_front is False
+    assert Front(objectives, [best]).judged().remaining == []
 
 
 def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
@@ -171,7 +170,7 @@ def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> Non
         return Member(_candidate(genotype), figures, details, {"model": "sha"}, ("latency_ms",))
 
     parts = {"a": part(0.9, "accuracy_fp32", 0.5), "b": part(0.8, "accuracy_int8", 1.0)}
-    member = joined(_candidate(genotype), parts)
+    member = join_members(_candidate(genotype), parts)
     assert member.is_for_all
     assert (member.metric, member.quality.value) == ("accuracy", 0.8)
     assert member.over_budget == ("a.latency_ms", "b.latency_ms")
@@ -182,7 +181,10 @@ def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> Non
         "a.accuracy_fp32": 0.9, "a.latency_ms": 2.0, "b.accuracy_int8": 0.8, "b.latency_ms": 2.0,
         "a.accuracy": 0.9, "b.accuracy": 0.8, "accuracy": 0.8,
     }  # fmt: skip
-    assert member.is_outrun
-    assert member.outrun == "1.00 times (0.90 to 1.10) as long as in float32, timed in turns on b"
-    assert parts["b"].outrun.endswith("in turns")
-    assert parts["a"].outrun == ""
+    assert member.int8_is_slower
+    assert (
+        member.int8_slowdown
+        == "1.00 times (0.90 to 1.10) as long as in float32, timed in turns on b"
+    )
+    assert parts["b"].int8_slowdown.endswith("in turns")
+    assert parts["a"].int8_slowdown == ""

@@ -12,8 +12,8 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype
-from hwnas.nas import verified_files
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.run import Run
 
 CANDIDATE = Candidate(0, Genotype("s", ()), {})
 ONE: Manifest = {
@@ -56,9 +56,9 @@ def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
     figures = {"accuracy_fp32": 0.9, "accuracy_int8": 0.8, "latency_ms": 1.8}
     near = {"verified_near_front": True, f"verified_{RATIOS[-1]}": 0.7, "verified_cycles": 9.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures, **near)
-    front = verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE])
+    front = Run(tmp_path, ONE).front([CANDIDATE])
     assert front.objectives == ("accuracy", "latency_ms")
-    (member,) = front.staying
+    (member,) = front.remaining
     assert member.candidate is CANDIDATE
     assert {name: figure.value for name, figure in member.figures.items()} == figures
     assert member.quality == Quantity(0.8, "measured", 0.8 - 0.5, 0.8 + 0.5)
@@ -70,9 +70,9 @@ def test_member_is_as_its_file_answers(tmp_path: Path) -> None:
 def test_what_left_the_front_is_no_longer_on_it(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures, verified_on_front=False)
-    front = verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE])
+    front = Run(tmp_path, ONE).front([CANDIDATE])
     assert [member.on_front for member in front.members] == [False]
-    assert front.staying == []
+    assert front.remaining == []
 
 
 def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None:
@@ -80,43 +80,43 @@ def test_network_for_all_targets_has_the_figures_of_each(tmp_path: Path) -> None
     figures = npu | {"cpu.accuracy_fp32": 0.9, "cpu.latency_ms": 4.0}
     _front(tmp_path, ["accuracy", "npu.latency_ms", "cpu.latency_ms"], figures)
     _made(tmp_path / "npu", {}, OUTRUN)
-    (member,) = verified_files.read_verified_front(tmp_path, TWO, [CANDIDATE]).members
+    (member,) = Run(tmp_path, TWO).front([CANDIDATE]).members
     assert {name: part.quality.value for name, part in member.parts.items()} == {
         "npu": 0.7, "cpu": 0.9,
     }  # fmt: skip
     assert member.quality.value == 0.7
     assert member.over_budget == ("npu.latency_ms",)
-    assert member.outrun.endswith("timed in turns on npu")
+    assert member.int8_slowdown.endswith("timed in turns on npu")
 
 
 def test_run_without_a_front_has_no_members(tmp_path: Path) -> None:
-    assert verified_files.read_verified_front(tmp_path, ONE, [CANDIDATE]).members == ()
+    assert Run(tmp_path, ONE).front([CANDIDATE]).members == ()
 
 
 def test_member_that_is_no_candidate_is_refused(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures)
     with pytest.raises(RunError, match=rf"names {CANDIDATE.id}, which is no candidate\.$"):
-        verified_files.read_verified_front(tmp_path, ONE, [])
+        Run(tmp_path, ONE).front([])
 
 
 def test_what_was_verified_by_now_is_known_before_the_front_is(tmp_path: Path) -> None:
-    assert verified_files.member(tmp_path, ONE, CANDIDATE) is None
+    assert Run(tmp_path, ONE).member(CANDIDATE) is None
     figures = {"accuracy_int8": Quantity(0.8, "measured"), "latency_ms": Quantity(1.0, "measured")}
     _made(tmp_path, figures, OUTRUN)
-    member = verified_files.member(tmp_path, ONE, CANDIDATE)
+    member = Run(tmp_path, ONE).member(CANDIDATE)
     assert member is not None
     assert (member.figures, member.details, member.on_front) == (figures, OUTRUN, None)
     values = {name: figure.value for name, figure in figures.items()}
     _front(tmp_path, ["accuracy", "latency_ms"], values)
-    member = verified_files.member(tmp_path, ONE, CANDIDATE)
+    member = Run(tmp_path, ONE).member(CANDIDATE)
     assert member is not None
     assert member.on_front is True
 
 
 def test_what_was_verified_on_one_of_several_targets_is_that_one_s(tmp_path: Path) -> None:
     _made(tmp_path / "cpu", {"accuracy_fp32": Quantity(0.8, "measured")}, {"cycles": 7.0})
-    member = verified_files.member(tmp_path, TWO, CANDIDATE)
+    member = Run(tmp_path, TWO).member(CANDIDATE)
     assert member is not None
     assert [*member.figures] == ["cpu.accuracy_fp32"]
     assert member.details == {"cpu.cycles": 7.0}

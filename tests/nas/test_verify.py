@@ -90,7 +90,7 @@ def test_verified_members_are_not_verified_again(
 
     import dataclasses
 
-    idle = dataclasses.replace(bench, finished=forbidden)
+    idle = dataclasses.replace(bench, finetuned=forbidden)
     assert verify(members, idle, Budget(), OBJECTIVES, folder, NullProgress()).members == first
 
 
@@ -105,9 +105,9 @@ def test_member_that_cannot_be_verified_takes_no_other_with_it(
     def finished(genotype: Genotype) -> DeployableNetwork:
         if genotype == bad.genotype:
             raise kind("no answer within 120 s (export)")
-        return bench.finished(genotype)
+        return bench.finetuned(genotype)
 
-    failing = replace(bench, finished=finished, weights=lambda genotype: "these")
+    failing = replace(bench, finetuned=finished, weights=lambda genotype: "these")
     if kind is DeviceError:
         with pytest.raises(DeviceError):
             verify(members, failing, Budget(), OBJECTIVES, folder, NullProgress())
@@ -144,29 +144,30 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
 def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
     from hwnas.core.quantity import Quantity
     from hwnas.models.spaces import Genotype
+    from hwnas.nas.front import Front
     from hwnas.nas.member import Member
-    from hwnas.nas.verification import _judge
 
     def member(accuracy: float, sram: float) -> Member:
         names = ("accuracy_int8", "latency_ms", "sram_kib")
         values = zip(names, (accuracy, 1.0, sram), strict=True)
         figures = {name: Quantity(value, "measured") for name, value in values}
-        return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
+        over = ("sram_kib",) * (sram > 128)
+        return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {}, over)
 
-    judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget({"sram_kib": 128}), OBJECTIVES)
-    assert [m.label for m in judged] == ["over budget.sram_kib", ""]
+    front = Front(OBJECTIVES, [member(0.9, 131.0), member(0.8, 100.0)]).judged()
+    assert [m.label for m in front.members] == ["over budget.sram_kib", ""]
 
 
 @pytest.mark.parametrize(
-    ("right", "label"), [(349, "not told from the front"), (338, "left the front")]
+    ("right", "label"), [(349, "not significantly off the front"), (338, "left the front")]
 )
 def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
     right: int, label: str
 ) -> None:
     from hwnas.core.quantity import Quantity
     from hwnas.models.spaces import Genotype
+    from hwnas.nas.front import Front
     from hwnas.nas.member import Member
-    from hwnas.nas.verification import _judge
     from hwnas.tasks.classification import ClassificationTask
 
     def member(right: int, latency: float) -> Member:
@@ -176,7 +177,8 @@ def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
 
     # Newcombe's interval of the difference of 355 and 349 of 360 is -0.006 to 0.041; of 355 and
     # 338, 0.020 to 0.078. Both are outside the other's own interval.
-    faster, slower = _judge([member(355, 1.0), member(right, 2.0)], Budget(), OBJECTIVES)
+    front = Front(OBJECTIVES, [member(355, 1.0), member(right, 2.0)]).judged()
+    faster, slower = front.members
     assert (faster.label, slower.label) == ("", label)
 
 

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.nas.pareto.expectation import History
 from hwnas.nas.pareto.features import Assignment, ProposalSpace
 from hwnas.nas.pareto.models import least
-from hwnas.nas.trial_attributes import CANDIDATE, STD, recorded
+from hwnas.nas.trial_attributes import CANDIDATE, STD, read_proposal
 
 Array = NDArray[np.float64]
 
@@ -178,7 +178,7 @@ class Trials:
 
 def _expected(trial: FrozenTrial) -> tuple[float, float]:
     """Return which value was expected of a trial, and how certainly; NaN where nobody said."""
-    proposal = recorded(trial.system_attrs)
+    proposal = read_proposal(trial.system_attrs)
     if proposal.expected is None or proposal.std is None:
         return math.nan, math.nan
     return proposal.expected[0], proposal.std

@@ -27,7 +27,7 @@ from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, FeatureFunctio
 from hwnas.nas.pareto.history import ObjectiveScale, Trials
 from hwnas.nas.pareto.models import FeasibilityModel, Work, learned
 from hwnas.nas.pareto.selection import CostedSpace, Costs, account, ranked
-from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, keep
+from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, set_system_attr
 
 
 @final
@@ -132,7 +132,7 @@ class ParetoSampler(BaseSampler):
         assignment, proposal = self._propose(self._costed, history, scale, taken, rng, others)
         if not is_fixed(trial.system_attrs):
             raw = proposal.to_json()
-            keep(study, trial, ATTRIBUTE, raw)
+            set_system_attr(study, trial, ATTRIBUTE, raw)
         return dict(assignment)
 
     def sample_independent(

@@ -12,9 +12,10 @@ from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.models.spaces import Genotype
 from hwnas.nas import engine, loop
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView, pareto_front
+from hwnas.nas.front import Front, pareto_front
+from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets
-from hwnas.nas.verification import Verification, verify
+from hwnas.nas.verification import verify
 from hwnas.tasks.metrics import column, means, paid
 from hwnas.training.evaluation.base import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
@@ -73,7 +74,7 @@ class TargetContext:
         """
         found = pareto_front(candidates, self.config.objectives)
         if not found:
-            raise loop.nothing_fits(candidates, self.config.allowed, str(where.path))
+            raise loop.no_feasible_candidate(candidates, self.config.allowed, str(where.path))
         return found
 
     def verified(
@@ -83,7 +84,7 @@ class TargetContext:
         folder: RunFolder,
         progress: Progress,
         phase: str = "Verify front",
-    ) -> Verification:
+    ) -> Front:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=NullProgress())
@@ -126,11 +127,13 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     evaluator = _evaluator(context)
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     first, lower = parts.first, parts.networks.lower
-    heard = None
+    exit_predictions = None
     if _means(context.config):
         assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
-        heard = evaluator.exit_predictions
-    return loop.SearchProblem(parts.space, all_of_them, cost, evaluator, first, lower, heard)
+        exit_predictions = evaluator.exit_predictions
+    return loop.SearchProblem(
+        parts.space, all_of_them, cost, evaluator, first, lower, exit_predictions
+    )
 
 
 def _means(config: SearchConfig) -> list[str]:

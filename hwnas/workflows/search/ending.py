@@ -70,12 +70,12 @@ def end(
     joint = joint_front.verified(contexts, folder, fitting, found, fronts, reporter)
     missed += joint_front.nothing(joint, contexts, candidates)
     with reporter.timed("Write reports"):
-        manifest |= joint_front.ended(reporter, candidates, fronts, joint.members)
+        manifest |= joint_front.ended(reporter, candidates, fronts, joint.front.members)
         for front in fronts:
             told = finished(reporter, front.candidates, front.members)
             write_front(front, joint_front.part(manifest, front.context.target) | told)
         joint_front.write_joint_front(folder, manifest, fronts, fitting, joint, missed)
-    return SearchOutcome(folder, manifest, fronts, joint.members, missed)
+    return SearchOutcome(folder, manifest, fronts, joint.front.members, missed)
 
 
 def _allowance(config: FinishConfig, folder: RunFolder, manifest: Row) -> TimeBudget:

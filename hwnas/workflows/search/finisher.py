@@ -14,7 +14,7 @@ from hwnas.models.families import annotations
 from hwnas.models.families import annotations as precision
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
-from hwnas.nas.verification import OF_ONE, Verifier
+from hwnas.nas.verification import NETWORK_ERRORS, Verifier
 from hwnas.tasks.metrics import means
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoints import Checkpoint
@@ -99,7 +99,7 @@ class Finetuner:
             return False
         try:
             return self._in_int8(genotype, left_s).without_int8_training
-        except OF_ONE:
+        except NETWORK_ERRORS:
             return False
 
     def _in_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> DeployableNetwork:
@@ -194,7 +194,7 @@ def verifier(
         return data.batches(split, parts.networks.resolution(genotype), rounded=True)
 
     return Verifier(
-        finished=finisher.finished,
+        finetuned=finisher.finished,
         test=partial(batches, data.test),
         validation=partial(batches, data.validation),
         artefacts=components.artefacts(parts, device),

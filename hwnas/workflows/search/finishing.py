@@ -18,8 +18,8 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas import candidates as columns
 from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView
 from hwnas.nas.front_probability import CandidatePosteriors
+from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.metrics import better, column
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows.components import as_left, left_after

@@ -183,7 +183,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     page = search_page.single(f"hwnas: {title}", front.data, facts)
     if against is not None:
         page = search_page.with_more(page, against.sentences, [against.table()])
-    refused = [m.refusal for m in members if m.is_outrun]
+    refused = [m.refusal for m in members if m.int8_is_slower]
     page = search_page.with_more(page, [*front.notes, *front.more, *refused])
     for more in (front.cascades, front.exits):
         page = search_page.with_more(page, more.sentences, more.tables, more.pictures)

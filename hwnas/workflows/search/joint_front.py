@@ -9,9 +9,9 @@ from hwnas.analysis.figures import FrontPanel, front_png
 from hwnas.analysis.page.html import render
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import pareto_front
+from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.member import Member
-from hwnas.nas.targets import joined, judge
+from hwnas.nas.targets import join_members
 from hwnas.nas.verified_files import FORMAT
 from hwnas.tasks.metrics import column
 from hwnas.tasks.metrics.budget import Budget
@@ -27,17 +27,15 @@ from hwnas.workflows.search.front import LONGER, TargetFront, finished, left_out
 class JointFront:
     """Networks for all targets, verified on each."""
 
-    members: list[Member]
-    failed: Mapping[str, str]  #: why others could not be, by id, beside those of single targets
-    #: which could not be, and which may be guessing, beside those of single targets, in sentences
-    notes: list[str] = field(default_factory=list)
+    front: Front  #: without failures of single targets
+    notes: list[str] = field(default_factory=list)  #: failures and chance level, as text
 
 
 def nothing(
     joint: JointFront, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
 ) -> list[str]:
     """Return why there are no networks for all targets, if there are none."""
-    if joint.members:
+    if joint.front.members:
         return []
     if any(map(context.targets(contexts).fits_all, candidates)):
         return ["No candidate that fits the budgets of all targets could be verified on each."]
@@ -88,7 +86,7 @@ def verified(
         failed |= {name: f"{s.target}: {why}" for name, why in verification.failed.items()}
         by_target[s.target] = {member.candidate.id: member for member in verification.members}
     members = [
-        joined(c, {target: parts[c.id] for target, parts in by_target.items()})
+        join_members(c, {target: parts[c.id] for target, parts in by_target.items()})
         for c in found
         if c.id not in failed
     ]
@@ -97,7 +95,7 @@ def verified(
     after = {c.id: c.figures[metric].value for c in found if c.id not in {*failed, *named}}
     notes = [*left_out(failed), *inference.chance_level_messages(data, after, LONGER)]
     reporter.say(notes, alarming=True)
-    return JointFront(judge(members, names), failed, notes)
+    return JointFront(Front(names, members, failed).judged(), notes)
 
 
 def ended(
@@ -124,7 +122,7 @@ def write_joint_front(
 ) -> None:
     """Write the front as CSV, JSON, picture and page, and the manifest."""
     first = fronts[0].context
-    rows = [member.row(first.parts.space) for member in joint.members]
+    rows = [member.row(first.parts.space) for member in joint.front.members]
     if rows:
         folder.write_csv("front.csv", rows)
     else:  # that of an earlier end
@@ -135,18 +133,18 @@ def write_joint_front(
         "objectives": {n: "max" if column(n).maximise else "min" for n in names},
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
-        **({"unverified": dict(joint.failed)} if joint.failed else {}),
+        **({"unverified": dict(joint.front.failed)} if joint.front.failed else {}),
     }
     against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
         manifest["baseline"] = {target: told(held) for target, held in against.items()}
     folder.write_json("front.json", content)
-    ids = {member.candidate.id for member in joint.members}
+    ids = {member.candidate.id for member in joint.front.members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
     named = ", ".join(manifest["targets"])
     title = f"hwnas: {first.config.searched} on {named}, {first.parts.data.name}"
     data = {front.context.target: front.data for front in fronts}
-    page = search_page.for_all(title, fitting, joint.members, data, missed, _facts(manifest))
+    page = search_page.for_all(title, fitting, joint.front.members, data, missed, _facts(manifest))
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
     findings += joint.notes
     for f in fronts:

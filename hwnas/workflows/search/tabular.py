@@ -14,7 +14,8 @@ from hwnas.hardware import backends
 from hwnas.nas import benchmark_table, engine, loop
 from hwnas.nas.benchmark_table import Benchmark
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front import SearchView, pareto_front
+from hwnas.nas.front import pareto_front
+from hwnas.nas.search_progress import SearchView
 from hwnas.workflows.config import TabularConfig
 from hwnas.workflows.reporter import Reporter
 
@@ -59,7 +60,7 @@ def search_table(
         members = pareto_front(candidates, benchmark.names)
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
-            raise loop.nothing_fits(candidates, config.allowed, str(folder.path))
+            raise loop.no_feasible_candidate(candidates, config.allowed, str(folder.path))
         folder.write_csv(
             "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
         )

@@ -20,7 +20,7 @@ from hwnas.nas.options import SamplerConfig
 from hwnas.nas.pareto.models import DurationModel, learned
 from hwnas.nas.pareto.sampler import ParetoSampler
 from hwnas.nas.study import LocalStudy
-from hwnas.nas.trial_attributes import recorded
+from hwnas.nas.trial_attributes import read_proposal
 from hwnas.tasks.metrics.budget import Budget
 from tests.nas.fakes import SizeAccuracy, SizeCost
 
@@ -133,7 +133,7 @@ def test_search_counts_by_the_second_where_the_time_is_limited(
         trials = study._file.get_trials(deepcopy=False)
     finally:
         study.close()
-    proposals = [recorded(trial.system_attrs) for trial in trials]
+    proposals = [read_proposal(trial.system_attrs) for trial in trials]
     told = [p.seconds is not None for p in proposals if p.phase == "gain"]
     assert told
     assert all(told) if limit_s < float("inf") else not any(told)

@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from hwnas.core.pareto import hypervolume
 from hwnas.nas.pareto import expectation
 from hwnas.nas.pareto.sampler import ParetoSampler
-from hwnas.nas.trial_attributes import ATTRIBUTE, STD, Proposal, recorded
+from hwnas.nas.trial_attributes import ATTRIBUTE, STD, Proposal, read_proposal
 from tests.conftest import few_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -336,7 +336,7 @@ def test_choices_without_effect_make_no_new_candidate() -> None:
 
 
 def _proposals(study: optuna.Study) -> list[Proposal]:
-    return [recorded(trial.system_attrs) for trial in study.trials]
+    return [read_proposal(trial.system_attrs) for trial in study.trials]
 
 
 def test_every_proposal_says_why() -> None:

@@ -28,7 +28,7 @@ const look = (model, group) => {
     : {mark, searched: colour, verified: colour, near: colour, left: colour};
 };
 
-const NEAR = "not told from the front";
+const NEAR = "not significantly off the front";
 // What verification made of a member: a key of `look`.
 const outcome = (model, member) => {
   const note = model.notes[member];

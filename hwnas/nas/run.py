@@ -1,0 +1,297 @@
+"""The folder of a search: the only reader of manifest, candidates, study and verified front."""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+from hwnas.core.errors import RunError, SpaceError, unknown_name
+from hwnas.core.manifest import Manifest, ManifestOptions, read_manifest
+from hwnas.models.spaces import Space
+from hwnas.models.spaces.union import stem
+from hwnas.nas import candidates as columns
+from hwnas.nas import verified_files
+from hwnas.nas.candidates import Candidate, read_candidates
+from hwnas.nas.front import Front
+from hwnas.nas.member import Member
+from hwnas.nas.study_source import StudyRecord, StudySource, study_in_database, study_in_file
+from hwnas.nas.targets import Targets
+from hwnas.nas.verified_files import VerifiedModelFile, read_front, read_model
+from hwnas.tasks.metrics import column, quality
+from hwnas.tasks.metrics.budget import Budget
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The candidates of a search so far."""
+
+    objectives: Sequence[str]
+    candidates: Sequence[Candidate]  #: in order of trials, with names of several targets
+    seconds: Mapping[int, float] = field(default_factory=dict)  #: as in ``StudyRecord``
+    notes: tuple[str, ...] = ()  #: limitations of the data
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """A search by its folder, finished or not: for one target, for several, or one of several."""
+
+    path: Path
+    manifest: Manifest
+    option: str = "run"  #: the option that named the folder, for messages
+
+    @staticmethod
+    def load(path: Path, option: str = "run") -> "Run":
+        """Return the search in a folder.
+
+        Args:
+            path: The folder.
+            option: The option that named the folder, for messages.
+
+        Raises:
+            RunError: it is not the folder of a search.
+        """
+        manifest = read_manifest(path, option)
+        if manifest["verb"] != "search":
+            raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
+        return Run(path, manifest, option)
+
+    @property
+    def config(self) -> ManifestOptions:
+        """The options of the search."""
+        return self.manifest["config"]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the search is still running or was interrupted."""
+        return self.manifest.get("status") == "running"
+
+    @property
+    def target(self) -> str | None:
+        """The name of the target; ``None`` for several targets and for benchmark tables."""
+        several = "targets" in self.manifest
+        return None if several or "target" not in self.config else self.config["target"]["name"]
+
+    @cached_property
+    def whole(self) -> "Run":
+        """The search that this folder is one target of; the run itself if it is none."""
+        if "part_of" not in self.manifest:
+            return self
+        return Run.load(self.path.absolute().parent, self.option)
+
+    @property
+    def targets(self) -> Targets:
+        """The budgets by target; the target of a search for one has the name ``""``."""
+        if "targets" not in self.manifest:
+            return Targets({"": Budget.of(self.config["budget"])})
+        each = self.manifest["targets"].items()
+        return Targets({target: Budget.of(of["config"]["budget"]) for target, of in each})
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folder of each target, by its name; ``{"": path}`` for one target."""
+        return {name: self.path / name for name in self.targets.budgets}
+
+    @property
+    def study(self) -> StudySource | None:
+        """The study of the search; ``None`` before it is created."""
+        study = self.config.get("study")
+        if study is not None and study["storage"] is not None:
+            return study_in_database(study["storage"], study["name"])
+        file = self.path / "study.db"
+        return study_in_file(file) if file.exists() else None
+
+    @cached_property
+    def record(self) -> StudyRecord:
+        """The finished trials of the study.
+
+        Raises:
+            RunError: the study cannot be read, or no trial is finished yet.
+        """
+        if (study := self.study) is None:
+            raise RunError(f"{self.option}={self.path}: no trial is finished yet.")
+        return study.read()
+
+    @cached_property
+    def state(self) -> RunState:
+        """The candidates: from ``candidates.parquet`` if finished, else from the study.
+
+        The file is read five times faster, but has no times. For one target, its metric is the
+        posterior estimate: see ``observed``.
+
+        Raises:
+            RunError: nothing can be read, or no trial is finished yet.
+        """
+        study = self.study
+        if not self.is_running and study is not None:
+            with contextlib.suppress(RunError):
+                summary = study.summary()
+                spaces = [member.name for member in summary.space.members]
+                if (found := self._from_file(spaces, summary.objectives)) is not None:
+                    return RunState(summary.objectives, found, summary.seconds)
+        try:
+            if study is None:
+                raise RunError("no trial is finished yet.")
+            record = study.read()
+        except RunError as error:
+            objectives = self._objectives()
+            if (found := self._from_file(self._spaces(), objectives)) is None:
+                raise RunError(f"{self.option}={self.path}: {error}") from None
+            note = "its study cannot be read: candidates.parquet instead, which has no times"
+            return RunState(objectives, found, {}, (note,))
+        return RunState(record.objectives, record.candidates, record.seconds)
+
+    @property
+    def observed(self) -> RunState:
+        """The candidates with the metric as the search observed it, finished or not."""
+        state = self.state
+        metric = quality(state.objectives)
+        name = columns.read_column(metric)
+        if not any(name in candidate.details for candidate in state.candidates):
+            return state
+        if (study := self.study) is not None:
+            with contextlib.suppress(RunError):
+                return replace(state, candidates=study.read().candidates)
+
+        def without_interval(candidate: Candidate) -> Candidate:
+            if (value := candidate.details.get(name)) is None:
+                return candidate
+            figure = replace(candidate.figures[metric], value=value, low=None, high=None)
+            return replace(candidate, figures={**candidate.figures, metric: figure})
+
+        note = f"{column(metric).label} as observed has no intervals in candidates.parquet"
+        candidates = [without_interval(candidate) for candidate in state.candidates]
+        return replace(state, candidates=candidates, notes=(*state.notes, note))
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """The candidates in order of trials, with their posterior estimates if finished.
+
+        The folder of one of several targets has them as a search for this target alone.
+        """
+        if self.whole is self:
+            return [*self.state.candidates]
+        if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
+            found = read_candidates(self.path, self._spaces())
+            if found is not None:
+                return found
+        return self.whole.seen_by(str(self.target))
+
+    def seen_by(self, target: str) -> list[Candidate]:
+        """Return the candidates as a search for one of the targets alone would have them.
+
+        Raises:
+            RunError: the search is not for this target.
+        """
+        if "targets" not in self.manifest:
+            return self.candidates
+        if target not in self.manifest["targets"]:
+            others = ", ".join(self.manifest["targets"])
+            raise RunError(
+                f"{self.option}={self.path}: that search is for {others}, not for {target}; once "
+                "it is finished, name the folder of one of its targets: "
+                f"{self.option}={self.path / next(iter(self.manifest['targets']))}"
+            )
+        return [self.targets.seen(candidate, target) for candidate in self.state.candidates]
+
+    def check_complete(self) -> None:
+        """Refuse an unfinished search with an unreadable study: its file may lack trials.
+
+        Raises:
+            RunError: it names the command that finishes the search.
+        """
+        whole = self.whole
+        if whole.is_running and whole.state.notes:
+            raise RunError(
+                f"{self.option}={self.path}: the search is not finished, and its study cannot be "
+                "read; candidates.parquet may lack trials. Finish it with: "
+                f"python -m hwnas search run.resume={whole.path}"
+            )
+
+    def front(self, candidates: Iterable[Candidate] | None = None) -> Front:
+        """Return the verified front; empty if nothing was verified.
+
+        Args:
+            candidates: The candidates of the run; default: ``self.candidates``.
+
+        Raises:
+            RunError: a file is damaged, or names an unknown candidate.
+        """
+        if (content := read_front(self.path)) is None:
+            return Front()
+        by_id = {c.id: c for c in (self.candidates if candidates is None else candidates)}
+        limits, members = self.targets.all_limits, []
+        for row in content["members"]:
+            if row["id"] not in by_id:
+                raise RunError(f"{self.path}: front.json names {row['id']}, which is no candidate.")
+            member = verified_files.member_of_row(by_id[row["id"]], row, limits)
+            if "targets" in self.manifest:  # details are in the files of each target only
+                details = verified_files.details(self._models(row["id"]))
+                member = replace(member, details=details)
+            members.append(member)
+        return Front(tuple(content["objectives"]), members, content.get("unverified", {}))
+
+    def member(self, candidate: Candidate) -> Member | None:
+        """Return the verified quantities of a candidate so far; ``None`` if there are none.
+
+        Raises:
+            RunError: a file is damaged.
+        """
+        models = self._models(candidate.id)
+        figures = verified_files.figures(models)
+        if not figures:
+            return None
+        rows = (read_front(self.path) or {"members": []})["members"]
+        on_front = next((r["verified_on_front"] for r in rows if r["id"] == candidate.id), None)
+        details = verified_files.details(models)
+        return Member(candidate, figures, details, {}, on_front=on_front)
+
+    def unverified(self, genotype_id: str) -> dict[str, str]:
+        """Return why a network could not be verified, by target; of all targets: ``""``."""
+        recorded = self.manifest.get("unverified", {})
+        reasons = {"": verified_files.unverified(self.path, genotype_id)}
+        if "targets" not in self.manifest:  # without a front, only the manifest has the reason
+            only = "".join(found.get(genotype_id, "") for found in recorded.values())
+            reasons = {"": reasons[""] or only}
+        for target in self.manifest.get("targets", ()):
+            found = verified_files.unverified(self.path / target, genotype_id)
+            reasons[target] = found or recorded.get(target, {}).get(genotype_id, "")
+        return {target: reason for target, reason in reasons.items() if reason}
+
+    def _models(self, genotype_id: str) -> dict[str, VerifiedModelFile]:
+        """Return the verified files of a network by the prefix of each target's names."""
+        each = {name: read_model(folder, genotype_id) for name, folder in self.folders.items()}
+        return {f"{n}." * bool(n): model for n, model in each.items() if model is not None}
+
+    def _from_file(
+        self, spaces: Sequence[str], objectives: Sequence[str]
+    ) -> list[Candidate] | None:
+        return read_candidates(self.path, spaces, [columns.read_column(quality(objectives))])
+
+    def _spaces(self) -> list[str]:
+        """Return the names of the search spaces; of a benchmark table, the name of its file."""
+        if not (names := self.config.get("search_space")):
+            return [Path(self.config["benchmark"]["path"]).name.partition(".")[0]]
+        return [stem(str(name)) for name in (names if isinstance(names, list) else [names])]
+
+    def _objectives(self) -> Sequence[str]:
+        names = self.manifest.get("objectives") or self.config.get("objectives")
+        return names or ("accuracy", *self.config["benchmark"]["costs"])
+
+
+def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
+    """Return candidates of an earlier search as candidates of a space.
+
+    Raises:
+        SpaceError: one is not in this space.
+    """
+    spaces, found = {member.name: member for member in space.members}, []
+    for candidate in candidates:
+        genotype = candidate.genotype
+        if genotype.space not in spaces:
+            raise SpaceError(unknown_name(f"search space of {option}", genotype.space, spaces))
+        same = spaces[genotype.space].genotype(genotype.to_dict())
+        found.append(replace(candidate, genotype=same))
+    return found
