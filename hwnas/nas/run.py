@@ -124,46 +124,12 @@ class Run:
         Raises:
             RunError: nothing can be read, or no trial is finished yet.
         """
-        study = self.study
-        if not self.is_running and study is not None:
-            with contextlib.suppress(RunError):
-                summary = study.summary()
-                spaces = [member.name for member in summary.space.members]
-                if (found := self._from_file(spaces, summary.objectives)) is not None:
-                    return RunState(summary.objectives, found, summary.seconds)
-        try:
-            if study is None:
-                raise RunError("no trial is finished yet.")
-            record = study.read()
-        except RunError as error:
-            objectives = self._objectives()
-            if (found := self._from_file(self._spaces(), objectives)) is None:
-                raise RunError(f"{self.option}={self.path}: {error}") from None
-            note = "its study cannot be read: candidates.parquet instead, which has no times"
-            return RunState(objectives, found, {}, (note,))
-        return RunState(record.objectives, record.candidates, record.seconds)
+        return _read_state(self)
 
     @property
     def observed(self) -> RunState:
         """The candidates with the metric as the search observed it, finished or not."""
-        state = self.state
-        metric = quality(state.objectives)
-        name = columns.read_column(metric)
-        if not any(name in candidate.details for candidate in state.candidates):
-            return state
-        if (study := self.study) is not None:
-            with contextlib.suppress(RunError):
-                return replace(state, candidates=study.read().candidates)
-
-        def without_interval(candidate: Candidate) -> Candidate:
-            if (value := candidate.details.get(name)) is None:
-                return candidate
-            figure = replace(candidate.figures[metric], value=value, low=None, high=None)
-            return replace(candidate, figures={**candidate.figures, metric: figure})
-
-        note = f"{column(metric).label} as observed has no intervals in candidates.parquet"
-        candidates = [without_interval(candidate) for candidate in state.candidates]
-        return replace(state, candidates=candidates, notes=(*state.notes, note))
+        return _as_observed(self.state, self.study)
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -174,7 +140,7 @@ class Run:
         if self.whole is self:
             return [*self.state.candidates]
         if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
-            found = read_candidates(self.path, self._spaces())
+            found = read_candidates(self.path, _spaces(self.config))
             if found is not None:
                 return found
         return self.whole.seen_by(str(self.target))
@@ -265,21 +231,6 @@ class Run:
         each = {name: read_model(folder, genotype_id) for name, folder in self.folders.items()}
         return {f"{n}." * bool(n): model for n, model in each.items() if model is not None}
 
-    def _from_file(
-        self, spaces: Sequence[str], objectives: Sequence[str]
-    ) -> list[Candidate] | None:
-        return read_candidates(self.path, spaces, [columns.read_column(quality(objectives))])
-
-    def _spaces(self) -> list[str]:
-        """Return the names of the search spaces; of a benchmark table, the name of its file."""
-        if not (names := self.config.get("search_space")):
-            return [Path(self.config["benchmark"]["path"]).name.partition(".")[0]]
-        return [stem(str(name)) for name in (names if isinstance(names, list) else [names])]
-
-    def _objectives(self) -> Sequence[str]:
-        names = self.manifest.get("objectives") or self.config.get("objectives")
-        return names or ("accuracy", *self.config["benchmark"]["costs"])
-
 
 def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
     """Return candidates of an earlier search as candidates of a space.
@@ -295,3 +246,63 @@ def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list
         same = spaces[genotype.space].genotype(genotype.to_dict())
         found.append(replace(candidate, genotype=same))
     return found
+
+
+def _read_state(run: Run) -> RunState:
+    study = run.study
+    if not run.is_running and study is not None:
+        with contextlib.suppress(RunError):
+            summary = study.summary()
+            spaces = [member.name for member in summary.space.members]
+            if (found := _from_file(run, spaces, summary.objectives)) is not None:
+                return RunState(summary.objectives, found, summary.seconds)
+    try:
+        if study is None:
+            raise RunError("no trial is finished yet.")
+        record = study.read()
+    except RunError as error:
+        objectives = _objectives(run)
+        if (found := _from_file(run, _spaces(run.config), objectives)) is None:
+            raise RunError(f"{run.option}={run.path}: {error}") from None
+        note = "its study cannot be read: candidates.parquet instead, which has no times"
+        return RunState(objectives, found, {}, (note,))
+    return RunState(record.objectives, record.candidates, record.seconds)
+
+
+def _from_file(
+    run: Run, spaces: Sequence[str], objectives: Sequence[str]
+) -> list[Candidate] | None:
+    return read_candidates(run.path, spaces, [columns.read_column(quality(objectives))])
+
+
+def _as_observed(state: RunState, study: StudySource | None) -> RunState:
+    """Return candidates with the observed metric, from the study if it can be read."""
+    metric = quality(state.objectives)
+    name = columns.read_column(metric)
+    if not any(name in candidate.details for candidate in state.candidates):
+        return state
+    if study is not None:
+        with contextlib.suppress(RunError):
+            return replace(state, candidates=study.read().candidates)
+
+    def without_interval(candidate: Candidate) -> Candidate:
+        if (value := candidate.details.get(name)) is None:
+            return candidate
+        figure = replace(candidate.figures[metric], value=value, low=None, high=None)
+        return replace(candidate, figures={**candidate.figures, metric: figure})
+
+    note = f"{column(metric).label} as observed has no intervals in candidates.parquet"
+    candidates = [without_interval(candidate) for candidate in state.candidates]
+    return replace(state, candidates=candidates, notes=(*state.notes, note))
+
+
+def _spaces(config: ManifestOptions) -> list[str]:
+    """Return the names of the search spaces; of a benchmark table, the name of its file."""
+    if not (names := config.get("search_space")):
+        return [Path(config["benchmark"]["path"]).name.partition(".")[0]]
+    return [stem(str(name)) for name in (names if isinstance(names, list) else [names])]
+
+
+def _objectives(run: Run) -> Sequence[str]:
+    names = run.manifest.get("objectives") or run.config.get("objectives")
+    return names or ("accuracy", *run.config["benchmark"]["costs"])
