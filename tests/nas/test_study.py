@@ -79,7 +79,7 @@ class _Slow(SizeAccuracy):
 def test_time_of_trials_that_kills_cut_off_is_spent_once_a_candidate_is_scored(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.nas.study.EVERY_S", 0.01)
+    monkeypatch.setattr("hwnas.nas.study.SAVE_INTERVAL_S", 0.01)
     cut_off_s = [0.0]
     for _ in range(2):
         killed = LocalStudy(tmp_path / "study.db", tiny, OBJECTIVES)
