@@ -108,7 +108,7 @@ def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans of a week say more than 100,000 values, which were refused."""
-    monkeypatch.setattr(safe_read, "_NODES", 100)
+    monkeypatch.setattr(safe_read, "_MAX_NODES", 100)
     assert parse_yaml("[" + "x," * 500 + "]") == ["x"] * 500
     assert parse_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))
     with pytest.raises(CorruptFileError, match="has more than 643 values"):
