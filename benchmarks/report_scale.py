@@ -41,7 +41,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
         genotype = space.sample(rng)
         figures = {"accuracy": accuracy.score(genotype).figure}
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
-        for name in metrics.GIVEN:
+        for name in metrics.BASE_COSTS:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
             figures[name] = Quantity(value, "modelled", 0.95 * value, 1.05 * value)
         found.append(Candidate(number, genotype, figures))

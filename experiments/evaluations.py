@@ -33,7 +33,7 @@ from hwnas.nas.options import SamplerConfig
 from hwnas.nas.study import LocalStudy
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.early_stopping import Bits, read_accuracy, score_of_all_bits, unpacked_bits
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.training.evaluation import shared_weights
 from hwnas.training.evaluation.base import Evaluator
 from hwnas.training.evaluation.shared_weights import TrainedOnDemand
@@ -49,7 +49,7 @@ REFERENCE = {"accuracy": 0.85, "latency_ms": 0.5, "energy_mj": 0.05}
 def volume(points: NDArray[np.float64], objectives: Sequence[str]) -> float:
     """Return the hypervolume of points ``(n, objectives)`` up to ``REFERENCE``."""
     reference = [REFERENCE[name] for name in objectives]
-    sign = np.array([-1.0 if column(name).maximise else 1.0 for name in objectives])
+    sign = np.array([-1.0 if metric_of(name).maximise else 1.0 for name in objectives])
     inside = points[(points * sign < np.array(reference) * sign).all(axis=1)]
     return hypervolume(inside, reference, [s < 0 for s in sign]) if len(inside) else 0.0
 

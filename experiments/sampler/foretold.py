@@ -21,7 +21,7 @@ from hwnas.nas.front_probability import scored
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.nas.pareto.features import ChoiceFeatures
 from hwnas.nas.study_source import study_in_file
-from hwnas.tasks.metrics import paid
+from hwnas.tasks.metrics import costs_in
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ def _run(run: Path) -> tuple[Array, Array]:
     assignments = [space.assignment(candidate.genotype) for candidate in candidates]
     features = ChoiceFeatures(space.choices, space.optional())
     figures = [candidate.figures for candidate in candidates]
-    costs = np.array([[f[name].value for name in paid(record.objectives)] for f in figures])
+    costs = np.array([[f[name].value for name in costs_in(record.objectives)] for f in figures])
     stds = np.array([f["accuracy"].std for f in figures])
     errors = np.maximum(
         1 - np.array([f["accuracy"].value for f in figures]), np.maximum(stds, 1e-4)

@@ -28,7 +28,7 @@ from hwnas.core.pareto import non_dominated
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 
 _MARKS = (50, 100, 150)
 _BASE = "pareto"  # what the others are compared with
@@ -114,7 +114,7 @@ def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     rows = []
     for objectives in sorted({tuple(search["objectives"]) for search in searches}, key=len):
         chosen = [s for s in searches if tuple(s["objectives"]) == objectives]
-        maximise = [column(name).maximise for name in objectives]
+        maximise = [metric_of(name).maximise for name in objectives]
         union = np.vstack([_points(s, None) for s in chosen])
         front = union[non_dominated(union, maximise)]
         whole = volume(front, objectives)

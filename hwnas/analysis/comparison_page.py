@@ -15,7 +15,7 @@ from hwnas.core.run_folder import Row
 from hwnas.models.spaces.union import shown
 from hwnas.nas.front import distinct
 from hwnas.tasks import metrics
-from hwnas.tasks.metrics import Metric, column
+from hwnas.tasks.metrics import Metric, metric_of
 
 #: A member's probability of being on the front of all that is compared.
 _ON_ALL = "p_on_front_of_all"
@@ -121,14 +121,16 @@ def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metri
     for objective in comparison.objectives:
         name = objective.name
         plain = Metric(name, name, maximise=objective.maximise)
-        found[name] = column(name) if metrics.is_known(name) else plain
+        found[name] = metric_of(name) if metrics.is_metric(name) else plain
     known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
     if _ON_ALL in known:
         found[_ON_ALL] = Metric(_ON_ALL, "P(on the front of all)", maximise=True)
     targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
-    for name in (f"{target}.{name}".lstrip(".") for target in targets for name in metrics.known()):
+    for name in (
+        f"{target}.{name}".lstrip(".") for target in targets for name in metrics.all_metrics()
+    ):
         if name in known:
-            found.setdefault(name, column(name))
+            found.setdefault(name, metric_of(name))
     return found
 
 

@@ -16,7 +16,7 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.typed_files import read_yaml
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import column, is_known
+from hwnas.tasks.metrics import is_metric, metric_of
 
 Array = NDArray[np.float64]
 FrontStage = Literal["searched", "verified"]
@@ -34,12 +34,12 @@ class Objective:
     @property
     def title(self) -> str:
         """Label with unit; the name itself where it is not one of ours."""
-        return column(self.name).title if is_known(self.name) else self.name
+        return metric_of(self.name).title if is_metric(self.name) else self.name
 
     @property
     def unit(self) -> str:
         """The unit; empty where there is none, or none is known."""
-        return column(self.name).unit if is_known(self.name) else ""
+        return metric_of(self.name).unit if is_metric(self.name) else ""
 
 
 def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
@@ -51,7 +51,7 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
     for name, direction in directions.items():
         if direction not in ("max", "min"):
             raise ConfigError(f"objectives: {name} must be max or min, got '{direction}'.")
-        if is_known(name) and column(name).maximise is not (direction == "max"):
+        if is_metric(name) and metric_of(name).maximise is not (direction == "max"):
             raise ConfigError(f"objectives: {name}: {direction} is the wrong way round.")
     if not 2 <= len(directions) <= MOST_OBJECTIVES:
         raise ConfigError(
@@ -63,7 +63,7 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
 
 def declared(names: Sequence[str]) -> dict[str, str]:
     """Return the directions of figures that are ours."""
-    return {name: "max" if column(name).maximise else "min" for name in names}
+    return {name: "max" if metric_of(name).maximise else "min" for name in names}
 
 
 @dataclass(frozen=True)

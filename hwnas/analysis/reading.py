@@ -16,7 +16,7 @@ from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
 from hwnas.nas.member import artefact_metric
-from hwnas.tasks.metrics import qualities
+from hwnas.tasks.metrics import quality_names
 
 # Fronts of other tools: a CSV file with a row for each point.
 #
@@ -130,7 +130,7 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoi
     """
     rows = _rows(path, [])
     columns = {*rows[0][1]} if rows else set()
-    metrics = [o.name for o in objectives if o.name in qualities()]
+    metrics = [o.name for o in objectives if o.name in quality_names()]
     known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
     if "verified_fits_budget" not in columns or columns.isdisjoint(known):
         return None
@@ -155,7 +155,7 @@ def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
     said = {n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)}
     found = {"id": row["id"]}
     for name in (objective.name for objective in objectives):
-        source = artefact_metric(name, said) if name in qualities() else name
+        source = artefact_metric(name, said) if name in quality_names() else name
         found |= {f"{name}{end}": said.get(f"{source}{end}", "") for end in ("", "_low", "_high")}
     return found
 

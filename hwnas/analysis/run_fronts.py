@@ -54,7 +54,7 @@ def read_run_folder(path: Path, option: str = "runs") -> ComparedRun:
 
 def _spelt_out(budget: Budget) -> Row:
     """Return a budget with the limits that it does not have, too: runs differ in those."""
-    return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
+    return {"name": budget.name, **dict.fromkeys(metrics.cost_names()), **budget.limits}
 
 
 def _for_all(run: Run) -> ComparedRun:
@@ -103,7 +103,7 @@ def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
 def verified(member: Member) -> FrontPoint:
     """Return a member by the figures of its artefact: its metric, where it is worst, and costs."""
     each = member.figures.items()
-    costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.costs()}
+    costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.cost_names()}
     return FrontPoint(member.candidate.id, {member.metric: member.quality, **costs})
 
 

@@ -24,7 +24,7 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import distinct, points
 from hwnas.nas.member import Member
 from hwnas.tasks import metrics
-from hwnas.tasks.metrics import Metric, column, maximised, paid, quality
+from hwnas.tasks.metrics import Metric, costs_in, maximise_flags, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
 # What a search decided, trial by trial: the lines of a page's decision log.
@@ -49,7 +49,7 @@ def decisions(
 
 def _trials(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Iterator[DecisionRow]:
     refused: list[Candidate] = []
-    front, new = ParetoFront[Candidate](maximised(objectives)), distinct(candidates)
+    front, new = ParetoFront[Candidate](maximise_flags(objectives)), distinct(candidates)
     for start in range(0, len(new), _BLOCK):
         block = new[start : start + _BLOCK]
         scored = [c for c in block if c.state == "complete"]
@@ -99,7 +99,7 @@ def _verification(member: Member, objectives: Sequence[str]) -> DecisionRow:
     searched = member.candidate.figures
     verified, changes = member.all_figures, []
     for name in objectives:
-        text = f"{column(name).label} {figure_words(verified[name], name)}"
+        text = f"{metric_of(name).label} {figure_words(verified[name], name)}"
         changes.append(f"{text} (searched {number(searched[name].value, name)})")
     verdict = member.label or "fits, on the front"
     return DecisionRow(
@@ -108,12 +108,14 @@ def _verification(member: Member, objectives: Sequence[str]) -> DecisionRow:
 
 
 def _words(figures: Quantities, names: Sequence[str]) -> str:
-    return ", ".join(f"{column(name).label} {figure_words(figures[name], name)}" for name in names)
+    return ", ".join(
+        f"{metric_of(name).label} {figure_words(figures[name], name)}" for name in names
+    )
 
 
 def figure_words(figure: Quantity, name: str) -> str:
     """Return a value with its unit."""
-    unit = column(name).unit if metrics.is_known(name) else ""
+    unit = metric_of(name).unit if metrics.is_metric(name) else ""
     return f"{number(figure.value, name)} {unit}".rstrip()
 
 
@@ -150,12 +152,12 @@ def single(title: str, front: FrontData, facts: Facts) -> Page:
     """Return the page of a search for one target."""
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
-    return Page(title, [explorer], notes(quality(front.objectives)), log=log, facts=facts)
+    return Page(title, [explorer], notes(quality_in(front.objectives)), log=log, facts=facts)
 
 
 def notes(metric: str) -> tuple[str, ...]:
     """Return what is to be known of points and sliders."""
-    of = column(metric) if metrics.is_known(metric) else Metric(metric, metric, maximise=True)
+    of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
     best = "highest" if of.maximise else "lowest"
     return tuple(note.format(label=of.label, best=best) for note in _NOTES)
 
@@ -199,7 +201,7 @@ def for_all(
         link = (f"{quote(target)}/report.html", "its own page, with its decision log")
         explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
     first = next(iter(fronts.values()))
-    return Page(title, explorers, notes(quality(first.objectives)), facts=facts)
+    return Page(title, explorers, notes(quality_in(first.objectives)), facts=facts)
 
 
 def explorer_of(
@@ -218,7 +220,7 @@ def explorer_of(
         link: Address and words of a page with more.
     """
     run = run_of(title, front.candidates, front.members)
-    columns = {**metrics.known(), **_fp32()}
+    columns = {**metrics.all_metrics(), **_fp32()}
     known: set[str] = set()
     for point in run.points:
         known.update(point.figures, point.verified)
@@ -256,7 +258,7 @@ def _point(candidate: Candidate, member: Member | None, options: Options) -> Pag
 
 def _fp32() -> dict[str, Metric]:
     """Return the columns of metrics in fp32, beside those of an int8 artefact."""
-    of = {name: column(name) for name in metrics.qualities()}
+    of = {name: metric_of(name) for name in metrics.quality_names()}
     return {
         f"{n}_fp32": replace(m, name=f"{n}_fp32", label=f"fp32 {m.label}") for n, m in of.items()
     }
@@ -264,7 +266,9 @@ def _fp32() -> dict[str, Metric]:
 
 def verified(member: Member) -> Quantities:
     """Return what verification found, by the names of searched figures: of the artefact itself."""
-    plain = {name: figure for name, figure in member.figures.items() if name in metrics.known()}
+    plain = {
+        name: figure for name, figure in member.figures.items() if name in metrics.all_metrics()
+    }
     fp32 = {n: f for n, f in member.figures.items() if n in _fp32() and f is not member.quality}
     return {member.metric: member.quality, **plain, **fp32}
 
@@ -279,17 +283,19 @@ def _for_all(
     options, networks = shown(c.genotype for c in candidates), distinct(candidates)
     points = [_point_for_all(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
-        f"{target}.{name}" for target, front in fronts.items() for name in paid(front.objectives)
+        f"{target}.{name}"
+        for target, front in fronts.items()
+        for name in costs_in(front.objectives)
     ]
     limits = {
         f"{target}.{name}": limit
         for target, front in fronts.items()
         for name, limit in front.budget.limits.items()
     }
-    metric = quality(next(iter(fronts.values())).objectives)
+    metric = quality_in(next(iter(fronts.values())).objectives)
     known = {metric, *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
-    names = [f"{target}.{name}" for target in fronts for name in metrics.known()]
-    columns = {name: column(name) for name in (metric, *names) if name in known}
+    names = [f"{target}.{name}" for target in fronts for name in metrics.all_metrics()]
+    columns = {name: metric_of(name) for name in (metric, *names) if name in known}
     note = "Networks that fit every target's budget, each verified on all targets."
     run = RunData("all targets", points)
     return FrontExplorer(
@@ -305,7 +311,7 @@ def _point_for_all(candidate: Candidate, member: Member | None, options: Options
         f"{target}.{name}": figure
         for target, part in member.parts.items()
         for name, figure in verified(part).items()
-        if name in metrics.known()
+        if name in metrics.all_metrics()
     }
     return PagePoint(
         candidate.id, candidate.figures, options, candidate.trial,

@@ -18,7 +18,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import NEVER
 from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
 
@@ -117,7 +117,7 @@ def drawn(
             *_xy(single), s=34, marker="s", color=VERIFIED, edgecolors=FOR_ALL, label=label
         )
         axes.set_xscale("log")
-        axes.set_xlabel(f"expected {column(LATENCY).title}")
+        axes.set_xlabel(f"expected {metric_of(LATENCY).title}")
         axes.set_ylabel("accuracy, test split")
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right")
@@ -142,7 +142,7 @@ def audit_png(
     findings: Sequence[AuditFinding], verdict: AuditVerdict, epochs: int, metric: str
 ) -> bytes:
     """Return a PNG: the metric trained alone over that in the supernet, with intervals."""
-    label = column(metric).title
+    label = metric_of(metric).title
     figure = Drawing(figsize=(7, 5.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for group, colour, name in _GROUP_STYLES:

@@ -25,7 +25,7 @@ from hwnas.analysis.indicators import COST, QUALITY
 from hwnas.analysis.tables import parts
 from hwnas.core.pareto import non_dominated
 from hwnas.core.run_folder import Row
-from hwnas.tasks.metrics import qualities
+from hwnas.tasks.metrics import quality_names
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def of_two(
     maximised, or the cost not minimised, or where a cost is not above zero.
     """
     quality, costs = parts(objectives)
-    is_cost = not quality.maximise and quality.name not in qualities()
+    is_cost = not quality.maximise and quality.name not in quality_names()
     if len(runs) != 2 or not costs or is_cost or costs[0].maximise:
         return None
     own, base = (

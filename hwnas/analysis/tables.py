@@ -18,7 +18,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import qualities
+from hwnas.tasks.metrics import quality_names
 
 _RUNGS = 8
 _CHECKPOINTS = 48
@@ -27,7 +27,9 @@ _EQUAL = 1e-9  # of a limit: what rounding may add
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
     """Return the quality, and what is paid for it."""
-    known = [o for o in objectives if o.name in qualities()] + [o for o in objectives if o.maximise]
+    known = [o for o in objectives if o.name in quality_names()] + [
+        o for o in objectives if o.maximise
+    ]
     quality = [*known, *objectives][0]
     return quality, [o for o in objectives if o is not quality]
 

@@ -9,7 +9,7 @@ from hwnas.analysis.reading import listed
 from hwnas.analysis.significance import ALPHA, PairTest, Ranking
 from hwnas.analysis.summary import Comparison
 from hwnas.core.run_folder import Row
-from hwnas.tasks.metrics import column, qualities, shown
+from hwnas.tasks.metrics import format_value, metric_of, quality_names
 
 _MAIN = "hypervolume_share"
 _RUNS = 6  # whose verification is worded; verification.csv has all
@@ -217,9 +217,9 @@ def verified(rows: Sequence[Row]) -> Iterator[str]:
         return
     for row in rows:
         a, b = row["hypervolume_share_searched"], row["hypervolume_share_verified"]
-        medians = {n: row.get(f"median_change_{n}") for n in qualities()}
+        medians = {n: row.get(f"median_change_{n}") for n in quality_names()}
         more = "".join(
-            f", {column(name).label} {shown(name, change, '+.4f')} on the median"
+            f", {metric_of(name).label} {format_value(name, change, '+.4f')} on the median"
             for name, change in medians.items()
             if change is not None
         )

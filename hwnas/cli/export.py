@@ -15,7 +15,7 @@ from hwnas.cli.console import print_lines, timed
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import folder as folders
-from hwnas.tasks.metrics import column, shown
+from hwnas.tasks.metrics import format_value, metric_of
 from hwnas.workflows.compress import CompressionOutcome, compress
 from hwnas.workflows.config import CompressConfig, ExportConfig
 from hwnas.workflows.export import ExportedModel, export
@@ -38,7 +38,7 @@ def print_export(console: Console, done: ExportedModel) -> None:
     task = tasks.from_json(row["task"])
     metric = task.metric
     table = Table(
-        "", column(metric).label, "95 %", "largest error", task.words.same,
+        "", metric_of(metric).label, "95 %", "largest error", task.description.same,
         title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
     )  # fmt: skip
     table.add_row("torch", *_cells(metric, evidence.reference), "", "")
@@ -52,8 +52,8 @@ def print_export(console: Console, done: ExportedModel) -> None:
     steps = row["finishing"]["steps"]
     identical = (row["source"]["reported"] or {}).get("same_files")
     lines = [
-        f"Finished, {column(metric).label} on the validation split: "
-        + ", ".join(f"{step['step']} {shown(metric, step[metric][0])}" for step in steps),
+        f"Finished, {metric_of(metric).label} on the validation split: "
+        + ", ".join(f"{step['step']} {format_value(metric, step[metric][0])}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
         *_exit_words(row),
@@ -88,7 +88,9 @@ def _words(name: str, values: Sequence[Any]) -> str:
 def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
     assert figure.low is not None
     assert figure.high is not None
-    return shown(metric, figure.value), f"±{shown(metric, (figure.high - figure.low) / 2)}"
+    return format_value(
+        metric, figure.value
+    ), f"±{format_value(metric, (figure.high - figure.low) / 2)}"
 
 
 # ``python -m hwnas compress``: what the terminal shows of it.
@@ -126,7 +128,7 @@ def _print(console: Console, config: CompressConfig, done: CompressionOutcome) -
             a, b = done.before[name].value, after[name].value
             limit = limits.get(name)
             table.add_row(
-                escape(column(name).title), f"{a:.4g}", f"{b:.4g}", f"{b / a - 1:+.0%}",
+                escape(metric_of(name).title), f"{a:.4g}", f"{b:.4g}", f"{b / a - 1:+.0%}",
                 "" if limit is None else f"{limit:g}",
             )  # fmt: skip
     console.print(table)

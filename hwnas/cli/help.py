@@ -166,7 +166,7 @@ def _metrics() -> list[str]:
         "too: an upper limit, or a lower one of what is to be maximised:",
     ]
     entries = {}
-    for name, metric in metrics.known().items():
+    for name, metric in metrics.all_metrics().items():
         words = metric.label + f", {metric.unit}" * bool(metric.unit)
         words += "; to be maximised" * metric.maximise
         words += "".join(f"; needs target.facts.{fact}=NUMBER" for fact in metric.facts)
@@ -205,7 +205,7 @@ def _options(verb: str, schema: type) -> list[str]:
 
 def _shown(schema: type) -> list[tuple[str, Any]]:
     """Return options with their defaults; a budget as the limits that it may have."""
-    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.costs())]
+    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
     return [
         shown
         for name, value in option_defaults(schema)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.search_progress import SearchProgress, SearchView, Snapshot
-from hwnas.tasks.metrics import column, paid, quality, shown
+from hwnas.tasks.metrics import costs_in, format_value, metric_of, quality_in
 from hwnas.workflows.reporter import FinishedTrials
 
 _WORDS = (
@@ -68,7 +68,7 @@ class LiveView:
 
 
 def _heads(view: SearchView) -> list[str]:
-    of = column(quality(view.objectives))
+    of = metric_of(quality_in(view.objectives))
     best = f"{'highest' if of.maximise else 'lowest'} {of.label}"
     return ["feasible", "front", "newest", "hypervolume", best]
 
@@ -85,12 +85,12 @@ def _cells(view: SearchView, snapshot: Snapshot) -> list[str]:
 
 
 def _figures(view: SearchView, member: Candidate) -> str:
-    metric, names = quality(view.objectives), paid(view.objectives)
+    metric, names = quality_in(view.objectives), costs_in(view.objectives)
     words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
-    return f"{shown(metric, member.figures[metric].value)} at {', '.join(words)}"
+    return f"{format_value(metric, member.figures[metric].value)} at {', '.join(words)}"
 
 
 def _unit(name: str) -> str:
     """Return the unit, and what it is of where that does not say it."""
-    found = column(name)
+    found = metric_of(name)
     return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"

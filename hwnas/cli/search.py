@@ -16,7 +16,7 @@ from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.early_exits import POINTS
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import column, means, shown
+from hwnas.tasks.metrics import expected_costs, format_value, metric_of
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.profile_kit import asked
 from hwnas.workflows.search.cascades import CASCADES_FILE as CASCADES
@@ -51,7 +51,7 @@ def print_members(console: Console, front: TargetFront, manifest: Row, title: st
     parts, finishing = front.context.parts, manifest["finishing"]
     config, target = parts.config, parts.config.target
     asked = {*config.objectives, *config.allowed.limits}
-    derived = [*(n for n in config.derives.names if n in asked), *means(sorted(asked))]
+    derived = [*(n for n in config.derives.names if n in asked), *expected_costs(sorted(asked))]
     listed = _spread(members, _TABLE_ROWS)
     short = "/".join(sorted({_short(member.dtype(target.dtype)) for member in members}))
     console.print(_front_table(title, short, listed, derived))
@@ -67,8 +67,8 @@ def print_members(console: Console, front: TargetFront, manifest: Row, title: st
         _finishing_words(candidates, task.metric, finishing),
         *front.more,
         *(member.refusal for member in members if member.int8_is_slower),
-        f"{short}: {column(task.metric).title} of the compiled file on the whole "
-        f"test split, measured; 95 %: {task.words.interval}.",
+        f"{short}: {metric_of(task.metric).title} of the compiled file on the whole "
+        f"test split, measured; 95 %: {task.description.interval}.",
         _searched_words(front, finishing),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
@@ -103,9 +103,9 @@ def _front_table(
         table.add_row(
             member.candidate.id,
             *[how] * any(runs),
-            shown(member.metric, found.value) if "/" not in dtype else _in_its_dtype(member),
-            f"±{shown(member.metric, (found.high - found.low) / 2, '.3f')}",
-            shown(member.metric, member.candidate.figures[member.metric].value),
+            format_value(member.metric, found.value) if "/" not in dtype else _in_its_dtype(member),
+            f"±{format_value(member.metric, (found.high - found.low) / 2, '.3f')}",
+            format_value(member.metric, member.candidate.figures[member.metric].value),
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
             _label(member),
         )
@@ -114,13 +114,13 @@ def _front_table(
 
 def _head(name: str) -> str:
     """Return what heads the column of a metric in a narrow table."""
-    metric = column(name)
+    metric = metric_of(name)
     return f"mean {metric.unit}" if metric.mean_of else metric.unit
 
 
 def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
     """Return what a derived metric is, where it comes from, and by which facts of the target."""
-    metric = column(name)
+    metric = metric_of(name)
     stated = "".join(
         f"; target.facts.{fact}={number:g}"
         for fact, number in target.facts.items()
@@ -137,7 +137,7 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
 
 def _in_its_dtype(member: Member) -> str:
     """Return how well a member answers, where others compute in another dtype."""
-    return f"{_short(member.dtype('float32'))} {shown(member.metric, member.quality.value)}"
+    return f"{_short(member.dtype('float32'))} {format_value(member.metric, member.quality.value)}"
 
 
 def _short(dtype: str) -> str:
@@ -215,7 +215,7 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
 def _searched_words(front: TargetFront, finishing: Row) -> str:
     """Return what the searched figures of members are."""
     config, own = front.context.config, front.context.own.named
-    metric, label = config.metric, column(config.metric).label
+    metric, label = config.metric, metric_of(config.metric).label
     weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
     weights = f"as {own['evaluator']} says" if "evaluator" in own else weights
     believed = all(m.candidate.figures[metric].source == "modelled" for m in front.members)
@@ -308,7 +308,10 @@ def _joint_table(members: Sequence[Member]) -> Table:
         state = "over budget" if member.over_budget else "" if member.on_front else "left front"
         for i, (target, own) in enumerate(member.parts.items()):
             first = (member.candidate.id, state) if i == 0 else ("", "")
-            figures = shown(metric, own.quality.value), f"{own.figures['latency_ms'].value:.4f}"
+            figures = (
+                format_value(metric, own.quality.value),
+                f"{own.figures['latency_ms'].value:.4f}",
+            )
             table.add_row(first[0], escape(target), *figures, first[1])
     return table
 

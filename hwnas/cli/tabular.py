@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas.cli.console import Phases, print_files, print_lines
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.workflows.config import TabularConfig
 from hwnas.workflows.search.tabular import TabularOutcome, search_table
 
@@ -25,7 +25,7 @@ def tabular_command(config: TabularConfig, arguments: Sequence[str]) -> None:
 
 def _print(console: Console, config: TabularConfig, outcome: TabularOutcome) -> None:
     names, members = outcome.benchmark.names, outcome.members
-    table = Table("id", *(escape(column(n).title) for n in names), box=box.SIMPLE_HEAD)
+    table = Table("id", *(escape(metric_of(n).title) for n in names), box=box.SIMPLE_HEAD)
     for part in table.columns[1:]:
         part.justify = "right"
     for member in members[:_ROWS]:

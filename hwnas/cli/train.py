@@ -11,7 +11,7 @@ from hwnas.cli.console import Phases, print_lines, print_phases
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
-from hwnas.tasks.metrics import column, shown
+from hwnas.tasks.metrics import format_value, metric_of
 from hwnas.training import parallel
 from hwnas.workflows.audit import AuditOutcome, audit
 from hwnas.workflows.config import AuditConfig, ProfileConfig, TrainConfig
@@ -104,7 +104,7 @@ def audit_command(config: AuditConfig) -> None:
 def _audit_table(found: AuditOutcome) -> Table:
     table = Table(
         "id", "from", "supernet", "95 %", "alone", "95 %", "2nd seed", "",
-        title=f"{column(found.metric).title.capitalize()} on the validation split",
+        title=f"{metric_of(found.metric).title.capitalize()} on the validation split",
         title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     for i, part in enumerate(table.columns):
@@ -112,7 +112,7 @@ def _audit_table(found: AuditOutcome) -> Table:
         part.justify = "right" if i in (2, 4, 6) else "left"
     for f in sorted(found.findings, key=lambda f: f.supernet.value):
         figures = [f.supernet, *f.alone]
-        values = [shown(found.metric, figure.value) for figure in figures]
+        values = [format_value(found.metric, figure.value) for figure in figures]
         halves = [_half(found.metric, figure) for figure in figures]
         table.add_row(
             f.subject.genotype.id, f.subject.group, values[0], halves[0], values[1], halves[1],
@@ -124,7 +124,7 @@ def _audit_table(found: AuditOutcome) -> Table:
 def _half(metric: str, figure: Quantity) -> str:
     if figure.low is None or figure.high is None or not math.isfinite(figure.value):
         return ""
-    return f"±{shown(metric, (figure.high - figure.low) / 2)}"
+    return f"±{format_value(metric, (figure.high - figure.low) / 2)}"
 
 
 # ``python -m hwnas train``: what the terminal shows of a training.
@@ -143,7 +143,7 @@ def train_command(config: TrainConfig, arguments: Sequence[str]) -> None:
 
 def _training_table(trained: TrainingOutcome) -> Table:
     table = Table(
-        "", column(trained.metric).title, "95 % interval", title=trained.title,
+        "", metric_of(trained.metric).title, "95 % interval", title=trained.title,
         title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     table.columns[1].justify = "right"

@@ -64,14 +64,14 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
             chooses = "DEFAULT" in runner.code
             head = _HEAD.format(
                 name=runner.name,
-                answer=task.words.answer,
+                answer=task.description.answer,
                 needs=runner.distribution,
                 imports=runner.imports,
                 more=f" [{there[-1]}]" if chooses else "",
             )
             default = own if own in there and backend.name == target.runtime else there[0]
             words = {**_words(backend, target), "DEFAULT": default}
-            found[runner.name] = head + _filled(runner.code, words) + task.printing()
+            found[runner.name] = head + _filled(runner.code, words) + task.print_code()
     return found
 
 

@@ -17,7 +17,7 @@ from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.base import Task
-from hwnas.tasks.metrics import column, shown
+from hwnas.tasks.metrics import format_value, metric_of
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def _front_matter(proof: Row) -> Row:
     data, model = proof["dataset"], proof["model"]
     kind = data["hub_id"] or data["name"]
     task = _task(proof)
-    metric, kind_of_task = task.metric, task.words.kind
+    metric, kind_of_task = task.metric, task.description.kind
     metrics = [
         {"type": metric, "value": float(f"{row[metric][0]:.6g}"), "name": f"{metric}, {name}"}
         for name, row in proof["artefacts"].items()
@@ -85,7 +85,7 @@ def _front_matter(proof: Row) -> Row:
 def _summary(proof: Row) -> str:
     model, data = proof["model"], proof["dataset"]
     c, h, w = model["input"]
-    words = _task(proof).words
+    words = _task(proof).description
     return (
         f"{words.network} for {data['name']} ({words.outputs}, images of {h}x{w} "
         f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
@@ -97,7 +97,7 @@ def _summary(proof: Row) -> str:
 
 
 def _task(proof: Row) -> Task:
-    return tasks.of_proof(proof)
+    return tasks.from_json({**proof["task"]})
 
 
 def _failure(proof: Row) -> list[str]:
@@ -126,7 +126,7 @@ def _checks(proof: Row) -> str:
 
 
 def _use(proof: Row) -> str:
-    words = _task(proof).words
+    words = _task(proof).description
     run = {name: kind.command for name, kind in kinds().items()}
     commands = [run[name] for name in proof["artefacts"] if run[name]]
     c, h, w = proof["model"]["input"]
@@ -142,10 +142,10 @@ def _use(proof: Row) -> str:
 
 def _limits(proof: Row) -> str:
     data, task = proof["dataset"], _task(proof)
-    label = column(task.metric).label
+    label = metric_of(task.metric).label
     lines = [
         f"For images like those of {data['name']}: its {label} on others is not known.",
-        *task.words.limits,
+        *task.description.limits,
         f"`images.npz` holds {proof['n_images']} test images, under the licence of the data set.",
         "How it differs between groups of people or conditions was not measured.",
         f"Costs: {proof['target']['caveat']}.",
@@ -188,7 +188,7 @@ def _training(proof: Row) -> str:
         [step["step"], str(step["epochs"] or ""), _found(metric, step[metric])]
         for step in finishing["steps"]
     ]
-    table = _table(["step", "epochs", f"{column(metric).label}, validation split"], steps)
+    table = _table(["step", "epochs", f"{metric_of(metric).label}, validation split"], steps)
     return f"{_list(lines)}\n\n{table}"
 
 
@@ -215,7 +215,7 @@ def _evaluation(proof: Row) -> str:
     rows = [("torch", proof["reference"]), *proof["artefacts"].items()]
     n, kept = proof["dataset"]["images"]["test"], proof["n_images"]
     task = _task(proof)
-    metric, label = task.metric, column(task.metric).label
+    metric, label = task.metric, metric_of(task.metric).label
     table = []
     for name, row in rows:
         near = row.get("agreement")
@@ -228,7 +228,7 @@ def _evaluation(proof: Row) -> str:
                 f"{near['same']:.1%}" if near else "",
             ]
         )
-    head = ["", f"{label} (95 %)", "largest error", "mean error", task.words.same]
+    head = ["", f"{label} (95 %)", "largest error", "mean error", task.description.same]
     allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
     largest = {
         row["agreement"]["reference"]: row["agreement"]["largest_output"]
@@ -245,7 +245,7 @@ def _evaluation(proof: Row) -> str:
     return (
         f"{_table(head, table)}\n\n{label.capitalize()}: of each file itself on all {n:,} test "
         "images, resized to uint8 as a device is given them; measured; "
-        f"{task.words.interval}. Errors: of its outputs against torch's on {kept} test "
+        f"{task.description.interval}. Errors: of its outputs against torch's on {kept} test "
         f"images (`images.npz`), whose largest is {largest['float32']:.3g}. Allowed are, as "
         f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
         f"of {allowed['int8']:g} in int8.{trained}{_reported(proof)}"
@@ -261,8 +261,8 @@ def _reported(proof: Row) -> str:
     name = artefact_metric(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        f"\n\nThe search reported, of {reported['of']}, {column(metric).label} "
-        f"{shown(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
+        f"\n\nThe search reported, of {reported['of']}, {metric_of(metric).label} "
+        f"{format_value(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
         + f" Byte for byte what it verified: {same}."
         * bool(same)
     )
@@ -277,9 +277,9 @@ def _costs(proof: Row) -> str:
         margin = ""
         if name in limits:
             share = limits[name]["margin"]
-            side = "above" if column(name).maximise == (share >= 0) else "below"
+            side = "above" if metric_of(name).maximise == (share >= 0) else "below"
             margin = f"{abs(share):.1%} {side} {limits[name]['limit']:g}"
-        title = column(name).title
+        title = metric_of(name).title
         rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
     head = ["", "value", "interval", "source", "budget"]
     target, machine = proof["target"], proof["made"]["machine"]
@@ -297,7 +297,7 @@ def _costs(proof: Row) -> str:
 
 
 def _files(proof: Row) -> str:
-    about = {**_about(), **_task(proof).words.files}
+    about = {**_about(), **_task(proof).description.files}
     about |= early_exits.about(proof["exits"]) if "exits" in proof else {}
     rows = [
         [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
@@ -332,10 +332,10 @@ def _supernet(source: Row) -> str:
 
 def _found(metric: str, values: Sequence[Any]) -> str:
     figure = Quantity(*values)
-    value = shown(metric, figure.value)
+    value = format_value(metric, figure.value)
     if figure.low is None or figure.high is None:
         return value
-    return f"{value} ({shown(metric, figure.low)} to {shown(metric, figure.high)})"
+    return f"{value} ({format_value(metric, figure.low)} to {format_value(metric, figure.high)})"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.int8_speed import RATIO
 from hwnas.tasks.base import PerImageResults, Task
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
@@ -108,7 +108,7 @@ def agreement(task: Task, found: Floats, expected: Floats, reference: str = "flo
         max_error=float(errors.max()),
         mean_error=float(errors.mean()),
         largest_output=float(np.abs(expected).max()),
-        same=float(task.same(found, expected).mean()),
+        same=float(task.same_answers(found, expected).mean()),
     )
 
 
@@ -120,8 +120,10 @@ def drop(
     What is held against the limit is the lower end of the 95 % interval of the paired difference:
     a loss that chance explains is none.
     """
-    loss = task.loss_of(found, reference)
-    words = f"{task.words.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
+    loss = task.degradation(found, reference)
+    words = (
+        f"{task.description.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
+    )
     return Check(f"{name}.drop", loss.low, points, words)
 
 
@@ -141,7 +143,7 @@ def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Chec
     found = []
     for name, limit in limits.items():
         if name in figures:
-            metric, figure = column(name), figures[name]
+            metric, figure = metric_of(name), figures[name]
             words = f"{name}, {figure.source}"
             value = metric.binding(figure)
             found.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))

@@ -24,8 +24,8 @@ from hwnas.hardware.backends.artefact_wrappers import file_names, load_segments,
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Target
 from hwnas.tasks.base import PerImageResults, Task
-from hwnas.tasks.metrics import column
-from hwnas.tasks.predictions import NEVER, leaving
+from hwnas.tasks.metrics import metric_of
+from hwnas.tasks.predictions import NEVER, exit_indices
 
 EXITS, ANSWERS = "exits.json", "exits.npz"
 _KEY, _MOST = "expected", 1 << 30  # array of ANSWERS, and bytes that it may have
@@ -46,7 +46,7 @@ class LoadedSegments:
         outputs = self.session.run(images)
         assert self.task.confidence is not None
         sure = np.stack([self.task.confidence(outputs[:, i]) for i in range(len(thresholds))])
-        at = leaving(sure, thresholds)
+        at = exit_indices(sure, thresholds)
         return ExitPredictions(outputs[np.arange(len(at)), at], at)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
@@ -167,7 +167,7 @@ def section(leaving: Row) -> str:
         lines.append(f"| leaves at exit {i} ({where}) | {' | '.join(shares)} |")
     rows = [("accuracy", *(_told(each["accuracy"], ".4f") for each in (foreseen, found)))]
     for name in foreseen["costs"]:
-        title = f"expected {column(name.removeprefix('expected_')).title}"
+        title = f"expected {metric_of(name.removeprefix('expected_')).title}"
         rows.append((title, *(_told(each["costs"][name], ".4g") for each in (foreseen, found))))
     lines += [f"| {' | '.join(row)} |" for row in rows]
     worst = Quantity(*leaving["worst"]["latency_ms"])

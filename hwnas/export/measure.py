@@ -29,7 +29,7 @@ from hwnas.hardware.latency_tables.latency_table import LatencyTable, table_name
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.target import Target, facts
 from hwnas.models.graph import OpSpec
-from hwnas.tasks.metrics import known
+from hwnas.tasks.metrics import all_metrics
 
 _OF_LIMITS = ("name", "batch", "threads", "dtype")  #: of a target: what its budget was said for
 
@@ -192,7 +192,7 @@ def _limits(recorded: Proof, target: Target) -> dict[str, float]:
     Those of an inference are of its images, threads and dtype, too. What leaving early comes to is
     no cost of files: checks of exits hold it.
     """
-    early = {name for name, metric in known().items() if metric.mean_of}
+    early = {name for name, metric in all_metrics().items() if metric.mean_of}
     before = target_of(recorded)
     same = all(getattr(target, name) == getattr(before, name) for name in _OF_LIMITS)
     kept = recorded["budget"] if same else {}

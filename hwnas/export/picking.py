@@ -10,7 +10,7 @@ from typing import final
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.nas.front import Front
 from hwnas.tasks import metrics
-from hwnas.tasks.metrics import column, maximised, paid, quality
+from hwnas.tasks.metrics import costs_in, maximise_flags, metric_of, quality_in
 
 # The small language of ``pick='accuracy max where latency_ms <= 0.8 and not flash_kib > 300'``.
 #
@@ -247,7 +247,7 @@ def pick(front: Front, wanted: str) -> list[str]:
         named = [n for n in columns if n in wanted]
         raise ConfigError(
             f"None of {len(offers)} members of the front fulfils pick='{wanted}'. On the front: "
-            f"{_ranges([*offers.values()], named, quality(front.objectives))}."
+            f"{_ranges([*offers.values()], named, quality_in(front.objectives))}."
         )
     if query.column is None:
         return [*fitting]
@@ -277,13 +277,13 @@ def knee(offers: Offers, objectives: Sequence[str]) -> str:
     Source: Das, "On characterizing the 'knee' of the Pareto curve based on normal-boundary
     intersection", Structural Optimization 1999, https://doi.org/10.1007/BF01195985.
     """
-    metric, costs = quality(objectives), paid(objectives)
+    metric, costs = quality_in(objectives), costs_in(objectives)
 
     def scaled(offer: Values, name: str) -> float:
         values = [other[name] for other in offers.values()]
         low, high = min(values), max(values)
         share = (offer[name] - low) / (high - low) if high > low else 0.0
-        return 1 - share if column(name).maximise is not (name == metric) else share
+        return 1 - share if metric_of(name).maximise is not (name == metric) else share
 
     def height(offer: Values) -> float:
         return scaled(offer, metric) - sum(scaled(offer, c) for c in costs) / len(costs)
@@ -310,8 +310,8 @@ def _named(name: str, offers: Offers, objectives: Sequence[str]) -> str:
 
 def _least(offers: Offers, objectives: Sequence[str], key: Callable[[Values], float]) -> str:
     """Return the id of what has least; among equals decide the metric, the costs, then the id."""
-    names = paid(objectives)
-    signs = [-1.0 if maximise else 1.0 for maximise in maximised(names)]
+    names = costs_in(objectives)
+    signs = [-1.0 if maximise else 1.0 for maximise in maximise_flags(names)]
 
     def rank(offer: tuple[str, Values]) -> tuple[float | str, ...]:
         costs = (sign * offer[1][name] for sign, name in zip(signs, names, strict=True))
@@ -322,13 +322,13 @@ def _least(offers: Offers, objectives: Sequence[str], key: Callable[[Values], fl
 
 def _error(offer: Values, objectives: Sequence[str]) -> float:
     """Return the metric of an offer, to be minimised."""
-    metric = quality(objectives)
-    return -offer[metric] if column(metric).maximise else offer[metric]
+    metric = quality_in(objectives)
+    return -offer[metric] if metric_of(metric).maximise else offer[metric]
 
 
 def _ranges(offers: Sequence[Values], names: Iterable[str], metric: str) -> str:
     found = []
-    for name in [*names] or [metric, *(n for n in metrics.costs() if n in offers[0])]:
+    for name in [*names] or [metric, *(n for n in metrics.cost_names() if n in offers[0])]:
         values = [offer[name] for offer in offers]
         found.append(f"{name} {min(values):.4g} to {max(values):.4g}")
     return ", ".join(found)

@@ -61,7 +61,7 @@ class ModelRecord(TypedDict):
     search_space: str
     family: str
     input: _Shape
-    n_outputs: NotRequired[Size]
+    n_outputs: Size
     macs_m: float
     params_m: float
     operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]
@@ -76,7 +76,6 @@ class AgreementRecord(TypedDict):
     mean_error: float | None
     largest_output: float | None
     same: NotRequired[float]
-    top1: NotRequired[float]  #: of the first edition
 
 
 class ArtefactRecord(TypedDict):
@@ -171,8 +170,8 @@ class Proof(TypedDict):
 
     format: int
     made: ProvenanceRecord
-    model: Annotated[ModelRecord, OPEN]  #: the first edition said outputs in words of its task
-    task: NotRequired[Annotated[_NamedRecord, OPEN]]
+    model: Annotated[ModelRecord, OPEN]
+    task: Annotated[_NamedRecord, OPEN]
     license: str
     source: dict[str, Any]
     seed: int
@@ -289,9 +288,9 @@ def _check_outcome(found: Proof) -> None:
 
 def _check_task(found: Proof) -> None:
     """Refuse a task, a metric or a target that there is not, or of other outputs and channels."""
-    task, model = tasks.of_proof(found), found["model"]
+    task, model = tasks.from_json({**found["task"]}), found["model"]
     n = model["operators"][-1]["op"]["out_shape"][0]
-    if task.n_outputs != n or model.get("n_outputs", n) != n:
+    if not task.n_outputs == model["n_outputs"] == n:
         raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")
     for name, row in found["artefacts"].items():
         if "not_run" not in row:

@@ -122,7 +122,7 @@ def _read(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults,
     parts = {"validation": outputs[:n], "test": outputs[n:]}
     heard = [
         {
-            name: predictions.heard(data.task, part[:, i], answered[name])
+            name: predictions.score_outputs(data.task, part[:, i], answered[name])
             for name, part in parts.items()
         }
         for i in range(len(lowered.outputs))

@@ -17,7 +17,6 @@ from hwnas.tasks.base import Targets, Task
 
 IMAGES = "images.npz"  #: pixels, targets and torch's outputs
 _MOST = 2 << 30  # bytes of its arrays
-_EARLIER = "labels"  # targets in files of the first edition
 
 
 def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
@@ -59,13 +58,10 @@ def read_kept(folder: Path, recorded: Proof) -> ReferenceImages:
         ProofError: they cannot be read, or are not of the network of the proof.
     """
     try:
-        names = ["pixels", "targets", _EARLIER, "expected", _INT8]
+        names = ["pixels", "targets", "expected", _INT8]
         arrays = read_npz(folder / IMAGES, names, _MOST)
         kept = ReferenceImages(
-            arrays["pixels"],
-            arrays["targets"] if "targets" in arrays else arrays[_EARLIER],
-            arrays["expected"],
-            arrays.get(_INT8),
+            arrays["pixels"], arrays["targets"], arrays["expected"], arrays.get(_INT8)
         )
         _check(kept, recorded)
     except KeyError as error:

@@ -147,15 +147,15 @@ def source(lowered: Graph, title: str, task: Task) -> str:
     text = _HEAD.format(
         title=_as_text(title),
         shape=f"{c}, {h}, {w}",
-        answer=task.words.answer,
+        answer=task.description.answer,
         n_outputs=lowered.output.op.out_shape[0],
         last=next(_name(node) for node in reversed(lowered) if node.op.n_params),
         layers="\n".join(f"        {line}" for line in layers),
         steps="\n".join(f"        {line}" for line in steps),
     )
     helpers = _PER_PIXEL * forward.per_pixel + _ATTENTION * forward.attention
-    printing = textwrap.indent(task.printing(), "    ")
-    tail = _TAIL.replace("{answer}", task.words.answer).replace("{printing}", printing)
+    printing = textwrap.indent(task.print_code(), "    ")
+    tail = _TAIL.replace("{answer}", task.description.answer).replace("{printing}", printing)
     return f"{text}{helpers}{tail}"
 
 

@@ -14,7 +14,7 @@ from hwnas.fleet.fleet_file import DeviceType, Fleet, RegionPath, read_fleet, un
 from hwnas.fleet.model_sources import check_latencies, listed, read_splits
 from hwnas.fleet.models import ModelCatalogue, located, read_models
 from hwnas.fleet.service_file import RequestClass, Service, SplitNetwork, read_service
-from hwnas.tasks.predictions import PredictionSet, read_answers
+from hwnas.tasks.predictions import PredictionSet, read_prediction_files
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,7 @@ def read_problem(
     splits = read_splits(service, catalogue, service_path.parent)
     check_latencies(catalogue, fleet)
     paths = [located(name, service_path.parent) for name in service.answers]
-    answers = read_answers(paths, _runs(catalogue))
+    answers = read_prediction_files(paths, _runs(catalogue))
     named = [*dict.fromkeys(load.trace_of)]
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
     carbon, left_out = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)

@@ -25,7 +25,7 @@ from hwnas.fleet.placements import (
 )
 from hwnas.fleet.problem import PlanningProblem
 from hwnas.fleet.service_file import RequestClass
-from hwnas.tasks.predictions import SHARES
+from hwnas.tasks.predictions import ESCALATED_FRACTIONS
 
 Ints = NDArray[np.intp]
 
@@ -99,7 +99,7 @@ def _counted(problem: PlanningProblem) -> _Cascades:
         alone = problem.answers.cascade(a, a, 0.0)
         assert alone is not None
         for j, b in enumerate(names):
-            for share in SHARES if a != b else ():
+            for share in ESCALATED_FRACTIONS if a != b else ():
                 counted = problem.answers.cascade(a, b, share)
                 assert counted is not None
                 if counted[0].value > alone[0].value:

@@ -9,7 +9,7 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.target import Target
 from hwnas.models.spaces import Genotype
-from hwnas.tasks.metrics.registry import known
+from hwnas.tasks.metrics.registry import all_metrics
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
     explicit = {*requested}
     names = [
         metric.name
-        for metric in known().values()
+        for metric in all_metrics().values()
         if metric.derive is not None
         and not _missing(metric.name, target)
         and (metric.name in explicit or _facts(metric.name))
@@ -55,7 +55,7 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
     Raises:
         ConfigError: it names the fact, and how to state it.
     """
-    known_facts = {fact: words for name in known() for fact, words in _facts(name).items()}
+    known_facts = {fact: words for name in all_metrics() for fact, words in _facts(name).items()}
     for fact in target.facts:
         if fact not in known_facts:
             raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, known_facts)}")
@@ -80,7 +80,7 @@ def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
         ConfigError: it names the fact; only a search can state it.
     """
     for name in requested:
-        for fact in _missing(name, target) if name in known() else ():
+        for fact in _missing(name, target) if name in all_metrics() else ():
             raise ConfigError(
                 f"{option}.{name} needs target.facts.{fact}, which the search for target "
                 f"'{target.name}' did not state: search again with target.facts.{fact}=NUMBER."
@@ -93,7 +93,7 @@ def _missing(name: str, target: Target) -> list[str]:
 
 def _facts(name: str) -> dict[str, str]:
     """Return the facts that a metric needs, including those of the metrics it is derived from."""
-    metric = known()[name]
+    metric = all_metrics()[name]
     facts = dict(metric.facts)
     for other in metric.needs:
         facts |= _facts(other)
@@ -102,7 +102,7 @@ def _facts(name: str) -> dict[str, str]:
 
 def _figure(name: str, figures: Quantities, target: Target) -> Quantity | None:
     """Return a figure, derived if necessary; ``None`` if a needed figure is unknown."""
-    metric = known()[name]
+    metric = all_metrics()[name]
     if name in figures or metric.derive is None:
         return figures.get(name)
     needed = {other: _figure(other, figures, target) for other in metric.needs}

@@ -23,7 +23,7 @@ from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.nas.benchmark_table_options import BenchmarkConfig
 from hwnas.tasks.base import Incumbent, Score
-from hwnas.tasks.metrics import column, maximised
+from hwnas.tasks.metrics import maximise_flags, metric_of
 
 Array = NDArray[np.float64]
 _ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
@@ -45,7 +45,7 @@ class Benchmark:
         self.space, self._rows = space, rows
         self.names = tuple(names)  #: ``accuracy`` and the costs
         self.values = values  #: ``(n, 1 + m)``
-        self._maximise = maximised(names)
+        self._maximise = maximise_flags(names)
 
     def row(self, genotype: Genotype) -> int | None:
         """Return where a genotype is in the table."""
@@ -75,7 +75,7 @@ class Benchmark:
         """Return which rows are within limits."""
         fits = np.ones(len(self.values), bool)
         for name, limit in limits.items():
-            values, metric = self.values[:, self.names.index(name)].tolist(), column(name)
+            values, metric = self.values[:, self.names.index(name)].tolist(), metric_of(name)
             fits &= [metric.violation(Quantity(value, "table"), limit) <= 0 for value in values]
         return np.flatnonzero(fits)
 

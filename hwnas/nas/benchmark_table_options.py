@@ -34,8 +34,10 @@ class BenchmarkConfig:
                 "benchmark.accuracy=COLUMN and benchmark.costs={latency_ms: COLUMN}."
             )
         for name in self.costs:
-            if name not in metrics.costs():
-                raise ConfigError(unknown_name("cost in benchmark.costs", name, metrics.costs()))
+            if name not in metrics.cost_names():
+                raise ConfigError(
+                    unknown_name("cost in benchmark.costs", name, metrics.cost_names())
+                )
         for name in self.reference:
             if name not in ("accuracy", *self.costs):
                 allowed = ("accuracy", *self.costs)

@@ -85,9 +85,9 @@ class Candidate:
 def _cost_columns(targets: Iterable[str], figures: Quantities) -> Iterator[str]:
     """Yield the columns of costs on targets: of what cost models say always, of others if known."""
     for target in targets:
-        for name in metrics.costs():
+        for name in metrics.cost_names():
             column = f"{target}.{name}".lstrip(".")
-            if name in metrics.GIVEN or column in figures:
+            if name in metrics.BASE_COSTS or column in figures:
                 yield column
 
 
@@ -192,7 +192,7 @@ def read_candidates(
         return None
     columns: list[str] = table.column_names
     try:
-        choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality(columns))]
+        choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality_in(columns))]
         known = [name for name in columns if f"{name}_source" in columns]
         found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
         own = [name for name in details if name in columns]

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
-from hwnas.tasks.intervals import share_of
-from hwnas.tasks.metrics import column, costs
+from hwnas.tasks.intervals import fraction
+from hwnas.tasks.metrics import cost_names, metric_of
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.tasks.predictions import ExitPredictionRecord
+from hwnas.tasks.predictions import Predictions
 
 LATENCY, ENERGY = "latency_ms", "energy_mj"
 _WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
@@ -42,7 +42,7 @@ class CascadeStage:
 
     id: str
     costs: Quantities
-    heard: Mapping[str, ExitPredictionRecord]  #: by split
+    heard: Mapping[str, Predictions]  #: by split
 
     @property
     def latency_ms(self) -> float:
@@ -84,7 +84,7 @@ class Cascade:
     def worst(self) -> dict[str, Quantity]:
         """What an image costs the device that goes on, and what the networks on it hold."""
         a, b = self.first.costs, self.second.costs
-        both = [n for n in costs() if n in a and n in b and not column(n).mean_of]
+        both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
         if self.way is None:
             return {n: _together(n, a[n], b[n]) for n in both}
         # Of what happens elsewhere, the device waits for the answer.
@@ -123,7 +123,7 @@ class Cascade:
         first, second = self.first.heard[split], self.second.heard[split]
         on = first.confidence[part] < self.threshold
         right = np.where(on, second.correct[part], first.correct[part])
-        share = share_of(on)
+        share = fraction(on)
         names = [LATENCY] if self.way is not None else [LATENCY, ENERGY]
         known = [n for n in names if n in self.first.costs and n in self.second.costs]
         expected = {
@@ -134,7 +134,7 @@ class Cascade:
             own = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
             price = _together(_PRICE, own, Quantity(self.way.usd_per_m, "modelled"))
             expected["expected_usd_per_m"] = _expected(Quantity(0.0, "modelled"), price, share)
-        return CascadeStatistics(share, share_of(right), expected)
+        return CascadeStatistics(share, fraction(right), expected)
 
     def _later(self, name: str) -> Quantity:
         """Return what the second network takes, and reaching it."""
@@ -246,7 +246,7 @@ def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
 
 
 def _combined(name: str, a: float, b: float) -> float:
-    if column(name).maximise:  # rates, as images a second
+    if metric_of(name).maximise:  # rates, as images a second
         return a * b / (a + b) if a + b else 0.0
     return max(a, b) if name in _OF_ONE else a + b
 

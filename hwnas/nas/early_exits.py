@@ -23,8 +23,8 @@ from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
-from hwnas.tasks.intervals import share_of
-from hwnas.tasks.predictions import NEVER, ExitPredictionRecord, leaving
+from hwnas.tasks.intervals import fraction
+from hwnas.tasks.predictions import NEVER, Predictions, exit_indices
 
 POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
 _TRIED = 1600  # combinations of thresholds of a network
@@ -39,7 +39,7 @@ class ExitNetworkResults:
     id: str
     costs: Quantities  #: of an image that runs to the end, and what the network holds
     segments: Sequence[Quantities]  #: what each segment costs
-    heard: Sequence[Mapping[str, ExitPredictionRecord]]  #: of each exit and of the end: by split
+    heard: Sequence[Mapping[str, Predictions]]  #: of each exit and of the end: by split
 
     def accuracy(self, split: str, part: slice = _ALL) -> float:
         """Return the share of right answers at the end."""
@@ -139,18 +139,18 @@ class EarlyExits:
     def _seen(self, split: str, part: slice) -> ExitStatistics:
         at = self._at(split, part)
         right = np.stack([of[split].correct[part] for of in self.network.heard])
-        left = tuple(share_of(at == i) for i in range(len(self.network.segments) - 1))
-        accuracy = share_of(right[at, np.arange(len(at))])
+        left = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
+        accuracy = fraction(right[at, np.arange(len(at))])
         return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return where images leave: int of shape ``(n_images,)``."""
         exits = [of[split].confidence[part] for of in self.network.heard[:-1]]
-        return leaving(np.stack(exits), self.thresholds)
+        return exit_indices(np.stack(exits), self.thresholds)
 
     def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
         """Return which share of images reaches each segment."""
-        return [share_of(at >= i) for i in range(len(self.network.segments))]
+        return [fraction(at >= i) for i in range(len(self.network.segments))]
 
     def _costs(self, reached: Sequence[Quantity]) -> Quantities:
         segments = self.network.segments
@@ -178,7 +178,7 @@ def swept(network: ExitNetworkResults) -> list[EarlyExits]:
 def expected(
     costs: Quantities,
     segments: Sequence[Quantities],
-    heard: Mapping[str, Sequence[ExitPredictionRecord]],
+    heard: Mapping[str, Sequence[Predictions]],
 ) -> Quantities:
     """Return what an image costs on the average that leaves early.
 

@@ -23,7 +23,7 @@ from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.nas.storage import is_shared
 from hwnas.nas.study import LocalStudy
 from hwnas.nas.trials import verbosity_kept
-from hwnas.tasks.metrics import quality
+from hwnas.tasks.metrics import quality_in
 
 # Processes of one command that evaluate candidates of one study.
 
@@ -148,7 +148,7 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
         finally:
             opened.close()
             if opened.candidates:
-                space, metric = search.problem.space, quality(search.objectives)
+                space, metric = search.problem.space, quality_in(search.objectives)
                 rows = [candidate.row(space, metric) for candidate in opened.candidates]
                 folder.write_parquet("candidates.parquet", rows)
 

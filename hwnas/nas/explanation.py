@@ -11,7 +11,7 @@ from hwnas.core.pareto import no_worse
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import distinct, pareto_front, points
 from hwnas.nas.trial_attributes import Proposal
-from hwnas.tasks.metrics import maximised, quality
+from hwnas.tasks.metrics import maximise_flags, quality_in
 
 _NEAREST = 3  #: ids that are offered where one is unknown
 
@@ -153,7 +153,7 @@ def _beaten(
 
     Those dominate, or are as good and came first.
     """
-    maximise, mine = maximised(objectives), points([candidate], objectives)
+    maximise, mine = maximise_flags(objectives), points([candidate], objectives)
     theirs = points(others, objectives)
     wins, loses = no_worse(mine, theirs, maximise), no_worse(theirs, mine, maximise)
     came_first = np.array([candidate.trial < c.trial for c in others], np.bool_)
@@ -163,4 +163,4 @@ def _beaten(
 
 
 def _scored(candidate: Candidate) -> float:
-    return candidate.figures[quality(candidate.figures)].value
+    return candidate.figures[quality_in(candidate.figures)].value

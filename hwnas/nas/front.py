@@ -11,7 +11,7 @@ from hwnas.core.quantity import Quantities
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.tasks.base import Incumbent
-from hwnas.tasks.metrics import column, maximised, paid, quality
+from hwnas.tasks.metrics import costs_in, maximise_flags, metric_of, quality_in
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Front:
         Source: method 10 of Newcombe, "Interval estimation for the difference between independent
         proportions", Statistics in Medicine 17, 1998.
         """
-        metric = column(member.metric)
+        metric = metric_of(member.metric)
 
         def dominates(other: Member) -> bool:
             below = metric.best(member.quality) - member.quality.value
@@ -74,13 +74,13 @@ class Front:
 
     def _minimised(self, member: Member, margin: float = 0.0) -> list[float]:
         """Return the verified objectives, negated if maximised, ``margin`` added to the metric."""
-        metric = quality(self.objectives)
-        sign = -1.0 if column(metric).maximise else 1.0
+        metric = quality_in(self.objectives)
+        sign = -1.0 if metric_of(metric).maximise else 1.0
         values = [sign * (part.quality.value + margin) for part in member.parts.values()]
         for name in self.objectives:
             if name != metric:
                 value = member.figures[name].value
-                values.append(-value if column(name).maximise else value)
+                values.append(-value if metric_of(name).maximise else value)
         return values
 
 
@@ -91,7 +91,7 @@ def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> 
     """
     complete = [c for c in candidates if c.state == "complete"]
     feasible = distinct([c for c in complete if all(name in c.figures for name in objectives)])
-    front, cost = ParetoFront[Candidate](maximised(objectives)), paid(objectives)[0]
+    front, cost = ParetoFront[Candidate](maximise_flags(objectives)), costs_in(objectives)[0]
     front.add(feasible, points(feasible, objectives))
     return sorted(
         front.members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id)
@@ -126,9 +126,9 @@ def incumbent(
     """
     latest_first = (c for c in reversed(candidates) if c.state == "complete")
     complete = [*{c.id: c for c in latest_first}.values()][::-1]  # each genotype's first trial
-    metric = quality(objectives)
+    metric = quality_in(objectives)
     # A target that cannot run a network has no costs for it.
-    signs = {n: -1.0 if column(n).maximise else 1.0 for n in paid(objectives) if n in costs}
+    signs = {n: -1.0 if metric_of(n).maximise else 1.0 for n in costs_in(objectives) if n in costs}
     cheaper = [
         c
         for c in complete
@@ -139,7 +139,7 @@ def incumbent(
     ]
     if len(complete) < _MIN_COMPLETE or not cheaper:
         return None
-    select = max if column(metric).maximise else min
+    select = max if metric_of(metric).maximise else min
     best = select(cheaper, key=lambda c: c.figures[metric].value)
     latest = complete[-_MAX_COMPLETE:]
     return Incumbent(

@@ -24,7 +24,7 @@ from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inpu
 from hwnas.nas.pareto.features import Assignment, ChoiceFeatures
 from hwnas.nas.pareto.models import least
 from hwnas.nas.search_progress import SearchView
-from hwnas.tasks.metrics import column, paid, perfect, quality
+from hwnas.tasks.metrics import costs_in, metric_of, perfect_value, quality_in
 from hwnas.training.evaluation import fidelity
 
 Array = NDArray[np.float64]
@@ -96,7 +96,7 @@ def beliefs(
     if len(groups) < MIN_CANDIDATES:
         rng = np.random.default_rng(_SEED)
         draws = _independent(np.log(readings.errors), readings.stds, rng)
-        figures = [own[0].figures[quality(objectives)] for own in groups.values()]
+        figures = [own[0].figures[quality_in(objectives)] for own in groups.values()]
     else:
         assignments = [space.assignment(own[0].genotype) for own in groups.values()]
         summary = None if lower is None else network_summary.summary(space, lower)
@@ -121,15 +121,15 @@ def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[C
 
 
 def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) -> _Observations:
-    metric = quality(objectives)
+    metric = quality_in(objectives)
     read = [[c.figures[metric] for c in group] for group in groups]
-    best = perfect(metric, (figure.value for own in read for figure in own))
-    sign = -1.0 if column(metric).maximise else 1.0
+    best = perfect_value(metric, (figure.value for own in read for figure in own))
+    sign = -1.0 if metric_of(metric).maximise else 1.0
     values, stds = np.array([_combined(own) for own in read]).T
     errors = sign * (values - best)
     errors = np.maximum(errors, np.maximum(stds, least(errors, is_share=best != 0)))
-    names = paid(objectives)
-    signs = [-1.0 if column(name).maximise else 1.0 for name in names]
+    names = costs_in(objectives)
+    signs = [-1.0 if metric_of(name).maximise else 1.0 for name in names]
     known = np.array([[group[0].figures[name].value for name in names] for group in groups])
     return _Observations(best, sign, errors, stds / errors, known * signs)
 
@@ -259,7 +259,7 @@ def known(
     """
     seen = [view.seen(candidate) for candidate in candidates]
     of_use = scored(seen, view.objectives)
-    metric = quality(view.objectives)
+    metric = quality_in(view.objectives)
     pairs = [
         (c.figures[metric].value, finished[c.id].value)
         for c in {c.id: c for c in of_use}.values()

@@ -28,9 +28,9 @@ from hwnas.nas.pareto.features import Assignment
 from hwnas.nas.pareto.sampler import ParetoSampler
 from hwnas.nas.pareto.selection import Costs
 from hwnas.nas.samplers import RunSampler
-from hwnas.tasks.metrics import column, means, paid, quality
+from hwnas.tasks.metrics import costs_in, expected_costs, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.tasks.predictions import ExitPredictionRecord
+from hwnas.tasks.predictions import Predictions
 from hwnas.training.evaluation.base import Evaluator
 
 # Positions of the initial designs between the smallest genotype (0) and the largest (1). Random
@@ -104,7 +104,7 @@ class SearchProblem:
     lower: Callable[[Genotype], Graph] | None = None
     #: Returns the predictions of every exit of a scored network. Set only if an objective or a
     #: limit is an expected cost (``expected_latency_ms``, ...).
-    exit_predictions: Callable[[Genotype], Sequence[ExitPredictionRecord]] | None = None
+    exit_predictions: Callable[[Genotype], Sequence[Predictions]] | None = None
 
 
 class TrialStorage(Protocol):
@@ -218,7 +218,11 @@ def _pareto_sampler(
     """Return the ``pareto`` sampler of a search, with all that is known before any evaluation."""
     space = problem.space
     max_queries = problem.cost_model.max_cost_queries
-    if problem.exit_predictions is not None and means(study.objectives) and max_queries is None:
+    if (
+        problem.exit_predictions is not None
+        and expected_costs(study.objectives)
+        and max_queries is None
+    ):
         max_queries = _N_EXIT_ESTIMATES
     summary = work = None
     if problem.lower is not None:
@@ -233,7 +237,7 @@ def _pareto_sampler(
         optional=space.optional(),
         root=space.root,
         scope=space.scope,
-        expensive=study.objectives.index(quality(study.objectives)),
+        expensive=study.objectives.index(quality_in(study.objectives)),
         n_startup=n_startup,
         n_costs=max_queries or None,
         work=work,
@@ -243,15 +247,15 @@ def _pareto_sampler(
 
 def _costs(problem: SearchProblem, study: TrialStorage, cost: Callable[[Genotype], Cost]) -> Costs:
     """Return a function from assignments to costs to be minimised; NaN if infeasible."""
-    names = paid(study.objectives)
-    signs = [-1.0 if column(name).maximise else 1.0 for name in names]
+    names = costs_in(study.objectives)
+    signs = [-1.0 if metric_of(name).maximise else 1.0 for name in names]
     fraction = _exit_fraction(problem, study)
 
     def row(assignment: Assignment) -> list[float]:
         genotype = problem.space.genotype(assignment)
         result = cost(genotype)
         has_exits = problem.exit_predictions is not None
-        mean_of = {n: column(n).mean_of if has_exits else "" for n in names}
+        mean_of = {n: metric_of(n).mean_of if has_exits else "" for n in names}
         full = [mean_of[name] or name for name in names]
         unknown = not all(name in result.figures for name in full)
         if unknown or result.reason or problem.budget.exceeded(result.figures):
@@ -277,7 +281,7 @@ def _exit_fraction(problem: SearchProblem, study: TrialStorage) -> Callable[[Gen
         return () if problem.lower is None else problem.lower(genotype).exits
 
     def fraction(genotype: Genotype, name: str) -> float:
-        exits, full = exits_of(genotype), column(name).mean_of
+        exits, full = exits_of(genotype), metric_of(name).mean_of
         similar = [
             c.figures[name].value / c.figures[full].value
             for c in study.candidates
@@ -312,7 +316,7 @@ def _evaluate(
         if not complete and len(fitting) >= _MIN_COLLAPSED:  # the training recipe is the cause
             raise
         return Candidate(number, genotype, cost.figures, cost.details, str(error))
-    figures = {quality(study.objectives): score.figure, **cost.figures}
+    figures = {quality_in(study.objectives): score.figure, **cost.figures}
     if problem.exit_predictions is not None:
         predictions = {"validation": problem.exit_predictions(genotype)}
         figures |= early_exits.expected(cost.figures, cost.segments, predictions)
@@ -344,14 +348,14 @@ def no_feasible_candidate(
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
     over = budget.violations(nearest.figures)
     limit = max(over, key=lambda name: over[name])
-    value = column(limit).binding(nearest.figures[limit])
+    value = metric_of(limit).binding(nearest.figures[limit])
     if over[limit] <= 0:  # within the budget, but the target cannot run it
         detail = f"the nearest, {nearest.id}, meets the limits but: {nearest.reason}."
     else:
         detail = (
             f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
-            f"{nearest.id}, {'reaches' if column(limit).maximise else 'needs'} "
-            f"{f'{value:.4g} {column(limit).unit}'.rstrip()}."
+            f"{nearest.id}, {'reaches' if metric_of(limit).maximise else 'needs'} "
+            f"{f'{value:.4g} {metric_of(limit).unit}'.rstrip()}."
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "

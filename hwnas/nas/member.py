@@ -11,7 +11,7 @@ from hwnas.hardware.costs.int8_speed import describe_ratio, int8_is_slower
 from hwnas.models.spaces import Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks import metrics
-from hwnas.tasks.metrics.budget import side
+from hwnas.tasks.metrics.budget import violated_side
 
 T = TypeVar("T")
 #: Label of a member that is dominated, but not significantly.
@@ -23,7 +23,7 @@ def verified_names(metric: str) -> tuple[str, ...]:
 
     The metric of the artefact is ``<metric>_int8`` if it computes in int8, else ``<metric>_fp32``.
     """
-    return (f"{metric}_fp32", f"{metric}_int8", *metrics.costs())
+    return (f"{metric}_fp32", f"{metric}_int8", *metrics.cost_names())
 
 
 def artefact_metric(metric: str, figures: Collection[str]) -> str:
@@ -33,7 +33,7 @@ def artefact_metric(metric: str, figures: Collection[str]) -> str:
 
 def metric_of(figures: Iterable[str]) -> str:
     """Return the metric of verified quantities, without its dtype."""
-    return metrics.quality(name.rpartition(".")[2].rpartition("_")[0] for name in figures)
+    return metrics.quality_in(name.rpartition(".")[2].rpartition("_")[0] for name in figures)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Member:
         metric = self.metric
         parts = self.parts.values()
         each = [part.figures[artefact_metric(metric, part.figures)] for part in parts]
-        worst = min if metrics.column(metric).maximise else max
+        worst = min if metrics.metric_of(metric).maximise else max
         return worst(each, key=lambda figure: figure.value)
 
     @property
@@ -133,7 +133,7 @@ class Member:
         """The change by verification as text; empty if there is none."""
         if self.over_budget:
             of = "" if self.is_for_all else "budget."
-            return "; ".join(f"{side(name)} {of}{name}" for name in self.over_budget)
+            return "; ".join(f"{violated_side(name)} {of}{name}" for name in self.over_budget)
         if self.int8_is_slower and not self.is_for_all:
             return "no faster than in float32"
         if self.on_front:

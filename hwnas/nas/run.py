@@ -19,7 +19,7 @@ from hwnas.nas.member import Member
 from hwnas.nas.study_source import StudyRecord, StudySource, study_in_database, study_in_file
 from hwnas.nas.targets import Targets
 from hwnas.nas.verified_files import VerifiedModelFile, read_front, read_model
-from hwnas.tasks.metrics import column, quality
+from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
 
@@ -272,12 +272,12 @@ def _read_state(run: Run) -> RunState:
 def _from_file(
     run: Run, spaces: Sequence[str], objectives: Sequence[str]
 ) -> list[Candidate] | None:
-    return read_candidates(run.path, spaces, [columns.read_column(quality(objectives))])
+    return read_candidates(run.path, spaces, [columns.read_column(quality_in(objectives))])
 
 
 def _as_observed(state: RunState, study: StudySource | None) -> RunState:
     """Return candidates with the observed metric, from the study if it can be read."""
-    metric = quality(state.objectives)
+    metric = quality_in(state.objectives)
     name = columns.read_column(metric)
     if not any(name in candidate.details for candidate in state.candidates):
         return state
@@ -291,7 +291,7 @@ def _as_observed(state: RunState, study: StudySource | None) -> RunState:
         figure = replace(candidate.figures[metric], value=value, low=None, high=None)
         return replace(candidate, figures={**candidate.figures, metric: figure})
 
-    note = f"{column(metric).label} as observed has no intervals in candidates.parquet"
+    note = f"{metric_of(metric).label} as observed has no intervals in candidates.parquet"
     candidates = [without_interval(candidate) for candidate in state.candidates]
     return replace(state, candidates=candidates, notes=(*state.notes, note))
 

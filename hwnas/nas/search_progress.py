@@ -10,7 +10,7 @@ import numpy as np
 from hwnas.core.pareto import ParetoFront, hypervolume
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import points
-from hwnas.tasks.metrics import maximised, perfect, quality
+from hwnas.tasks.metrics import maximise_flags, perfect_value, quality_in
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SearchProgress:
 
     def __init__(self, objectives: Sequence[str], limits: Mapping[str, float]):
         self._objectives = tuple(objectives)
-        self._maximise = maximised(objectives)
+        self._maximise = maximise_flags(objectives)
         self._limits = np.array([limits.get(name, math.nan) for name in objectives])
         self._ids: set[str] = set()
         self._n = self._n_feasible = 0
@@ -86,7 +86,7 @@ class SearchProgress:
         members, highest = self._front.members, None
         newest = max((member.trial for member in members), default=None)
         if members:
-            i = self._objectives.index(quality(self._objectives))
+            i = self._objectives.index(quality_in(self._objectives))
             sign = 1 if self._maximise[i] else -1
             highest = members[np.argmax(sign * self._front.points[:, i])]
         volume = self._hypervolume()
@@ -103,10 +103,10 @@ class SearchProgress:
         if not self._front.members or len(self._objectives) > _MAX_OBJECTIVES:
             return None
         worst = np.where(np.isnan(self._limits), self._worst, self._limits)
-        metric = quality(self._objectives)
+        metric = quality_in(self._objectives)
         i = self._objectives.index(metric)
         best = np.where(self._maximise, self._highest, 0.0)
-        best[i] = perfect(metric, self._front.points[:, i])
+        best[i] = perfect_value(metric, self._front.points[:, i])
         box = float(np.prod(np.abs(best - worst)))
         if box <= 0:
             return None

@@ -12,7 +12,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.nas.search_progress import SearchView
-from hwnas.tasks.metrics import qualities
+from hwnas.tasks.metrics import quality_names
 from hwnas.tasks.metrics.budget import Budget
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Targets:
         if not self.are_several:
             return candidate
         figures, budget = self._of(target, candidate.figures), self.budgets[target]
-        scored = {n: figure for n, figure in candidate.figures.items() if n in qualities()}
+        scored = {n: figure for n, figure in candidate.figures.items() if n in quality_names()}
         details = {n: value for n, value in candidate.details.items() if "." not in n}
         details |= self._of(target, candidate.details)
         reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
@@ -90,7 +90,7 @@ class Targets:
         """Return whether a candidate is scored and meets the budgets of all targets."""
         seen = (self.seen(candidate, target) for target in self.budgets)
         return all(
-            view.state == "complete" and any(n in qualities() for n in view.figures)
+            view.state == "complete" and any(n in quality_names() for n in view.figures)
             for view in seen
         )
 

@@ -23,7 +23,7 @@ from hwnas.models.spaces import Space
 from hwnas.models.spaces.union import to_json
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.trial_attributes import CANDIDATE, STD, set_system_attr
-from hwnas.tasks.metrics import column, paid, qualities, quality
+from hwnas.tasks.metrics import costs_in, metric_of, quality_in, quality_names
 
 SPACE = "space"  #: attribute of studies
 ALIVE = "hwnas:alive"  #: system attribute of trials: when their worker gave its last sign of life
@@ -81,7 +81,7 @@ def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[st
     """Return the study of that name, new or as it is."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
-        StudyDirection.MAXIMIZE if column(name).maximise else StudyDirection.MINIMIZE
+        StudyDirection.MAXIMIZE if metric_of(name).maximise else StudyDirection.MINIMIZE
         for name in objectives
     ]
     study = optuna.create_study(
@@ -118,7 +118,7 @@ def tell(
     own: dict[str, Any] = {CANDIDATE: candidate.to_json()}
     if candidate.per_image:
         own[_PER_IMAGE] = base64.b64encode(candidate.per_image).decode()
-    scored = candidate.figures.get(quality(objectives))
+    scored = candidate.figures.get(quality_in(objectives))
     if scored is not None and scored.std > 0:
         own[STD] = scored.std
     for name, content in own.items():
@@ -126,7 +126,7 @@ def tell(
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}
-    metric = quality(objectives)
+    metric = quality_in(objectives)
     known.setdefault(metric, _worst(study, metric, objectives))
     values = [known[name] for name in objectives]
     return study.tell(trial, values, skip_if_finished=True)
@@ -134,7 +134,7 @@ def tell(
 
 def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float:
     """Return what a candidate is told that was not scored: nothing right, or the largest error."""
-    if column(metric).maximise:
+    if metric_of(metric).maximise:
         return 0.0
     i, states = objectives.index(metric), (TrialState.COMPLETE,)
     return max((t.values[i] for t in study.get_trials(deepcopy=False, states=states)), default=0.0)
@@ -146,7 +146,9 @@ def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) 
     Costs by names that end with their units; and constraints, by which it marks the infeasible.
     """
     marked, figures = copy.copy(trial), candidate.figures
-    costs = {n: f.value for n, f in figures.items() if n not in objectives and n not in qualities()}
+    costs = {
+        n: f.value for n, f in figures.items() if n not in objectives and n not in quality_names()
+    }
     marked.user_attrs = {**trial.user_attrs, **costs}
     marked.system_attrs = {**trial.system_attrs, _MARKS: list(trial.constraints.values())}
     return marked
@@ -183,7 +185,7 @@ def _kept(trial: FrozenTrial, name: str) -> Any:
 
 
 def _has_costs(figures: Container[str], objectives: Sequence[str]) -> bool:
-    return all(name in figures for name in paid(objectives))
+    return all(name in figures for name in costs_in(objectives))
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:

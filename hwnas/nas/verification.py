@@ -27,7 +27,14 @@ from hwnas.nas.verified_files import file_of_member, member_of_file, read_model
 from hwnas.tasks import metrics
 from hwnas.tasks.base import Task
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.tasks.predictions import EXITS, FILES, ExitPredictionRecord, heard, packed, packed_each
+from hwnas.tasks.predictions import (
+    EXITS_FILE,
+    PREDICTIONS_FILE,
+    Predictions,
+    pack_exit_predictions,
+    pack_predictions,
+    score_outputs,
+)
 from hwnas.training.data import ImageBatch
 from hwnas.training.inference import per_sample
 
@@ -126,8 +133,8 @@ def _verify(
     expected: Quantities = {}
     if task.confidence is not None:
         splits = {
-            "validation": [heard(task, o[n:], np.concatenate(others)) for o in of_exits],
-            "test": [heard(task, o[:n], np.concatenate(targets)) for o in of_exits],
+            "validation": [score_outputs(task, o[n:], np.concatenate(others)) for o in of_exits],
+            "test": [score_outputs(task, o[:n], np.concatenate(targets)) for o in of_exits],
         }
         _write_predictions(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
         if verifier.leaves:
@@ -136,7 +143,7 @@ def _verify(
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(in_fp32)),
         f"{task.metric}_{short}": task.score(results),
-        **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
+        **{name: cost.figures[name] for name in metrics.cost_names() if name in cost.figures},
         **expected,
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
@@ -148,12 +155,12 @@ def _verify(
 def _write_predictions(
     genotype_id: str,
     model: str,
-    splits: Mapping[str, Sequence[ExitPredictionRecord]],
+    splits: Mapping[str, Sequence[Predictions]],
     folder: RunFolder,
 ) -> None:
     """Write the predictions of a network, and of its exits if it has any."""
     last = {split: each[-1] for split, each in splits.items()}
-    folder.write_bytes(FILES.format(genotype_id), packed(model, last))
+    folder.write_bytes(PREDICTIONS_FILE.format(genotype_id), pack_predictions(model, last))
     if n_exits := len(splits["test"]) - 1:
         models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]
-        folder.write_bytes(EXITS.format(genotype_id), packed_each(models, splits))
+        folder.write_bytes(EXITS_FILE.format(genotype_id), pack_exit_predictions(models, splits))

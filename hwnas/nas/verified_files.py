@@ -17,7 +17,7 @@ from hwnas.core.typed_files import read_json
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import is_known, paid, qualities
+from hwnas.tasks.metrics import costs_in, is_metric, quality_names
 from hwnas.tasks.metrics.budget import violations
 
 FORMAT = 1  #: of both files; earlier versions wrote none
@@ -95,7 +95,7 @@ def unverified(run: Path, genotype_id: str) -> str:
 
 
 def _check_objectives(names: list[str]) -> None:
-    if not {*names} & {*qualities()} or not paid(names) or not all(map(is_known, names)):
+    if not {*names} & {*quality_names()} or not costs_in(names) or not all(map(is_metric, names)):
         raise SchemaError(
             f"'objectives' are {', '.join(names)}; allowed: an accuracy or error metric, and costs"
         )
@@ -123,7 +123,7 @@ def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
 
 def _verified_metrics() -> list[str]:
     """Return the names of verified metrics."""
-    return [f"{metric}_{dtype}" for metric in qualities() for dtype in ("int8", "fp32")]
+    return [f"{metric}_{dtype}" for metric in quality_names() for dtype in ("int8", "fp32")]
 
 
 _VERIFIED, _SOURCE = "verified_", "_source"

@@ -1,4 +1,4 @@
-"""What a task must offer: what networks are for, and how good their answers are."""
+"""The interface of tasks: targets, losses and scores of networks."""
 
 from __future__ import annotations
 
@@ -15,102 +15,99 @@ from hwnas.core.quantity import Quantity
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What is known of how well a network answers, and what it is held against.
-
-
-@dataclass(frozen=True)
-class Incumbent:
-    """The network that a candidate must not be worse than, and what is known of others.
-
-    Bytes say what was found of each validation image, packed by the task.
-    """
-
-    per_image: bytes  #: of the network to be beaten, which costs no more than the candidate
-    earlier: tuple[bytes, ...]  #: of networks that were read whole, two at least
-    value: float = math.nan  #: of the metric, of the network to be beaten
-    details: tuple[Mapping[str, float], ...] = ()  #: what else is known of earlier networks
-
-
-@dataclass(frozen=True)
-class Score:
-    """What is known of how well a genotype's network answers, and from how many images."""
-
-    figure: Quantity  #: of the task's metric
-    n_images: int | None = None  #: ``None`` where no images were read
-    per_image: bytes = b""  #: what was found of each, packed by the task, where all were read
-    stopped: bool = False  #: the figure is predicted: it is worse than the incumbent's
-    details: Mapping[str, float] = field(default_factory=dict)  #: what else was found, by column
-
-
-Targets = NDArray[Any]  #: what a data set says of each image, ``(N,)`` or ``(N, n)``
-PerImageResults = NDArray[Any]  #: what was found of each image, ``(N,)``: its mean is the metric
+Targets = NDArray[Any]  #: targets of a data set, ``(N,)`` or ``(N, n)``
+Outputs = NDArray[Any]  #: outputs of a network, ``(N, n_outputs)``
+PerImageResults = NDArray[Any]  #: result per image, ``(N,)``; the metric is the mean
 Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class TaskDescription:
-    """What people are told of a task."""
+class Incumbent:
+    """The network that a candidate must beat, with the results of earlier networks.
 
-    kind: str  #: as Hugging Face calls it
-    network: str  #: what a network is: "An image classifier"
-    outputs: str  #: what it chooses from or says, with the number: "10 classes"
-    answer: str  #: what is printed of an image: "a label"
-    same: str  #: when two answers to an image are the same, as the head of a column
-    interval: str  #: which interval the metric has
-    points: str  #: what ``Task.points`` counts
-    files: Mapping[str, str]  #: files that an export has for the task, and what they hold
-    limits: tuple[str, ...]  #: of the answers, in sentences
+    Results per image are packed into bytes by the task.
+    """
+
+    per_image: bytes  #: results of the network to beat, which costs no more than the candidate
+    earlier: tuple[bytes, ...]  #: results of completely evaluated networks, at least two
+    value: float = math.nan  #: metric of the network to beat
+    details: tuple[Mapping[str, float], ...] = ()  #: other results of the earlier networks
+
+
+@dataclass(frozen=True)
+class Score:
+    """The metric of a network, with the number of images that it is based on."""
+
+    figure: Quantity  #: the metric of the task
+    n_images: int | None = None  #: ``None`` if no images were evaluated
+    per_image: bytes = b""  #: results per image, packed by the task, if all were evaluated
+    stopped: bool = False  #: evaluation stopped early; the metric is predicted, and worse
+    details: Mapping[str, float] = field(default_factory=dict)  #: other results by column
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """Texts about a task for model cards, tables and generated code."""
+
+    kind: str  #: task name of Hugging Face
+    network: str  #: kind of network: "An image classifier"
+    outputs: str  #: outputs with their number: "10 classes"
+    answer: str  #: printed result of an image: "a label"
+    same: str  #: column header for the fraction of equal answers
+    interval: str  #: type of the metric's interval
+    points: str  #: unit of ``Task.points``
+    files: Mapping[str, str]  #: contents of the files that the task adds to exports
+    limits: tuple[str, ...]  #: limitations of the outputs, in sentences
 
 
 @dataclass(frozen=True)
 class MetricLoss:
-    """How much worse one network answers than another on the same images, in points.
+    """Degradation of one network relative to another on the same images.
 
-    A point is a hundredth of what lies between no error and the error of guessing, or between all
-    wrong and all right.
+    A point is 1 % of the range between all wrong and all right, or of the error at chance level.
     """
 
     points: float
-    low: float  #: lower end of the 95 % interval, paired image by image
+    low: float  #: lower end of the paired 95 % interval
 
 
 class Task(Protocol):
-    """What networks are for, with the targets of one data set.
+    """What networks learn from one data set, and how their outputs are scored.
 
-    Needs torch in what training calls alone: a proof is repeated without it.
+    Only methods for training need torch: ``verify`` runs without it.
     """
 
     @property
     def name(self) -> str:
-        """What it is chosen by."""
+        """Name of the task type."""
         ...
 
     @property
     def metric(self) -> str:
-        """Return the column of the figure that says how good answers are."""
+        """Name of the quality metric."""
         ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What networks answer: classes, or values."""
+        """Names of the outputs: classes or values."""
         ...
 
     @property
     def n_outputs(self) -> int:
-        """Numbers that a network answers for an image."""
+        """Number of outputs per image."""
         ...
 
     @property
-    def words(self) -> TaskDescription:
-        """What people are told of it."""
+    def description(self) -> TaskDescription:
+        """Texts about the task."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``Kind.from_json`` needs."""
+        """Return the content for ``TaskType.from_json``."""
         ...
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return what ``loss`` compares outputs with."""
+        """Return the targets in the form that ``loss`` compares with outputs."""
         ...
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -121,7 +118,7 @@ class Task(Protocol):
         ...
 
     def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Return what training minimises, averaged over images.
+        """Return the training loss, averaged over images.
 
         Args:
             outputs: ``(N, n_outputs)``.
@@ -134,44 +131,44 @@ class Task(Protocol):
         """Return loss targets from the outputs of a teacher."""
         ...
 
-    def per_sample(self, outputs: PerImageResults, targets: Targets) -> PerImageResults:
-        """Return what is found of each image, ``(N,)``, given outputs ``(N, n_outputs)``."""
+    def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
+        """Return the result of each image; their mean is the metric."""
         ...
 
-    def score(self, found: PerImageResults) -> Quantity:
-        """Return the metric with its 95 % interval, from what was found of all images."""
+    def score(self, results: PerImageResults) -> Quantity:
+        """Return the metric with its 95 % interval."""
         ...
 
     @property
-    def confidence(self) -> Callable[[PerImageResults], PerImageResults] | None:
-        """Return what says how sure outputs ``(N, n_outputs)`` are, ``(N,)``, where they say it.
+    def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
+        """A function from outputs to confidences ``(N,)``; ``None`` if outputs have none.
 
-        A cascade passes on the images whose answers are the least sure.
+        A cascade escalates the images with the lowest confidence.
         """
         ...
 
-    def of_mean(self, mean: float, n: int) -> Quantity:
-        """Return the metric of ``n`` images of which its value alone is known."""
+    def score_of_mean(self, mean: float, n: int) -> Quantity:
+        """Return the metric of ``n`` images given only its value."""
         ...
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return whether answers are surely better than guessing.
+        """Return True if results are significantly better than chance level.
 
         Args:
-            total: Sum of what was found of images.
-            n: How many.
+            total: Sum of the results per image.
+            n: Number of images.
         """
         ...
 
-    def guessed(self, mean: float) -> str:
-        """Return in words that a network with this mean is no better than guessing."""
+    def chance_level_message(self, mean: float) -> str:
+        """Return a message that a network with this metric is at chance level."""
         ...
 
-    def whole(self, found: PerImageResults) -> Score:
-        """Return what reading all images said; others can be read against it."""
+    def score_all(self, results: PerImageResults) -> Score:
+        """Return the score of a complete evaluation, with packed results per image."""
         ...
 
-    def read(
+    def score_early(
         self,
         per_sample: Callable[[Index], PerImageResults],
         n: int,
@@ -179,93 +176,93 @@ class Task(Protocol):
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return what reading images says, stopping as soon as the incumbent cannot be reached.
+        """Evaluate images until the candidate is significantly worse than the incumbent.
 
         Args:
-            per_sample: Reads the images of places, and says what it finds of each.
-            n: The number of images of the split.
-            incumbent: The network to be beaten, with others that were read whole.
-            confidence: A candidate that is as good as the incumbent is stopped with a probability
-                of at most ``1 - confidence``.
-            rng: Decides the order of reading.
+            per_sample: Evaluates the images at the given indices.
+            n: Number of images of the split.
+            incumbent: The network to beat, with results of earlier networks.
+            confidence: A candidate as good as the incumbent is stopped with a probability of at
+                most ``1 - confidence``.
+            rng: Determines the order of evaluation.
         """
         ...
 
     def points(self, better: float, worse: float) -> float:
-        """Return how many points the second value of the metric is worse than the first."""
+        """Return the degradation from the first to the second value of the metric, in points."""
         ...
 
-    def loss_of(self, found: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return how much worse one network is than another, from what was found of each image."""
+    def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
+        """Return the degradation of a network relative to a reference on the same images."""
         ...
 
-    def same(self, outputs: PerImageResults, expected: PerImageResults) -> PerImageResults:
-        """Return for each image whether two networks' outputs are the same answer."""
+    def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
+        """Return for each image whether the outputs of two networks are the same answer."""
         ...
 
     def files(self) -> Mapping[str, bytes]:
-        """Return files that an export has for the task."""
+        """Return the files that the task adds to exports."""
         ...
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Return what a runner must know, beside how images are normalised."""
+        """Return the content that the task adds to ``preprocessing.json``."""
         ...
 
-    def printing(self) -> str:
-        """Return Python that prints the answers to images, one a line.
+    def print_code(self) -> str:
+        """Return Python code that prints one line per image.
 
-        It knows ``outputs`` (numpy, ``(N, n_outputs)``), ``np``, ``here`` (the folder) and ``said``
-        (``preprocessing.json``).
+        It can use ``outputs`` (numpy, ``(N, n_outputs)``), ``np``, ``here`` (the folder) and
+        ``said`` (the content of ``preprocessing.json``).
         """
         ...
 
 
 class TaskType(Protocol):
-    """A kind of task, whatever the data: what an entry point of ``hwnas.tasks`` leads to."""
+    """A type of task for any data set: the object of an entry point of ``hwnas.tasks``."""
 
     @property
     def metric(self) -> str:
-        """Return the column of the figure that says how good answers are."""
+        """Name of the quality metric."""
         ...
 
     @property
     def categorical(self) -> bool:
-        """Whether targets are of finitely many kinds, whose names a source may say."""
+        """True if targets are classes, which may have names in the source."""
         ...
 
     @property
     def columns(self) -> Sequence[str]:
-        """Usual names of the column of targets in a table."""
+        """Usual names of the target column in tables."""
         ...
 
     def targets(
-        self, where: str, said: Mapping[str, Sequence[Any]], names: Sequence[str] | None
+        self, where: str, raw: Mapping[str, Sequence[Any]], names: Sequence[str] | None
     ) -> tuple[dict[str, Targets], tuple[str, ...]]:
-        """Return targets by split, and the names of what networks answer.
+        """Return the targets by split, and the names of the outputs.
 
         Args:
-            where: What errors begin with.
-            said: What a source says of each image, by split.
-            names: Of classes, where the source says them.
+            where: Prefix of error messages.
+            raw: Targets of the source for each image, by split.
+            names: Class names of the source, if it has any.
 
         Raises:
-            DataError: these are no targets of such a task.
+            DataError: if the targets are invalid.
         """
         ...
 
     def strata(
         self, where: str, targets: Targets, names: Sequence[str], n_parts: int
     ) -> NDArray[np.int64] | None:
-        """Return the groups that every split has its share of; ``None``: there are none.
+        """Return the stratum of each image for stratified splits; ``None`` for random splits.
 
         Args:
-            where: What errors begin with.
-            targets: Of images that are split.
-            names: Of what networks answer.
-            n_parts: Splits that there will be.
+            where: Prefix of error messages.
+            targets: Targets of the images to split.
+            names: Names of the outputs.
+            n_parts: Number of splits.
 
         Raises:
-            DataError: a group is too small to be split.
+            DataError: if a stratum has fewer than ``n_parts`` images.
         """
         ...
 
@@ -273,8 +270,8 @@ class TaskType(Protocol):
         """Return the task of a data set.
 
         Args:
-            names: Of what networks answer.
-            targets: Of the training split.
+            names: Names of the outputs.
+            targets: Targets of the training split.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Classification of images into given classes: cross entropy, and the share of right answers."""
+"""Classification: cross entropy, accuracy with its Wilson interval, and class labels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from hwnas.core.errors import DataError
 from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.core.schema import validate
 from hwnas.tasks import early_stopping
-from hwnas.tasks.base import Incumbent, MetricLoss, PerImageResults, Score, Targets, TaskDescription
-from hwnas.tasks.base import Index as PerImageIndex
+from hwnas.tasks.base import (
+    Incumbent,
+    Index,
+    MetricLoss,
+    Outputs,
+    PerImageResults,
+    Score,
+    Targets,
+    TaskDescription,
+)
 from hwnas.tasks.intervals import proportion
 
 if TYPE_CHECKING:
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
 METRIC = "accuracy"
 
-_SIGMAS = 3.0  # above guessing that count as having learned
+_SIGMAS = 3.0  # standard deviations above chance level that count as having learned
 
 _PRINTING = """\
 labels = (here / "labels.txt").read_text(encoding="utf-8").splitlines()
@@ -34,7 +42,7 @@ print(*(labels[i] for i in outputs.argmax(1)), sep="\\n")
 @final
 @dataclass(frozen=True)
 class ClassificationTask:
-    """The task of telling classes apart. Outputs are logits, one a class."""
+    """Classification of images into given classes. Outputs are logits, one per class."""
 
     classes: tuple[str, ...]
     name: ClassVar[str] = "classification"
@@ -42,17 +50,17 @@ class ClassificationTask:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes."""
+        """Names of the classes."""
         return self.classes
 
     @property
     def n_outputs(self) -> int:
-        """One for each class."""
+        """Number of classes."""
         return len(self.classes)
 
     @property
-    def words(self) -> TaskDescription:
-        """What people are told of it."""
+    def description(self) -> TaskDescription:
+        """Texts about the task."""
         return TaskDescription(
             kind="image-classification",
             network="An image classifier",
@@ -61,24 +69,23 @@ class ClassificationTask:
             same="same class",
             interval="Wilson's interval",
             points="points of accuracy",
-            files={"labels.txt": "the classes in order, one a line"},
+            files={"labels.txt": "the classes in order, one per line"},
             limits=(
-                "It always answers one of its classes; that an image shows none of them it cannot "
-                "say.",
+                "It always predicts one of its classes, also for images that show none of them.",
                 "Its outputs are logits; their softmax was not calibrated as a probability.",
             ),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the classes."""
+        """Return the names of the classes."""
         return {"name": self.name, "classes": list(self.classes)}
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return labels ``(N,)`` as they are."""
+        """Return the labels ``(N,)``."""
         return targets
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return labels of what images show most of, and probabilities ``(N, n_classes)``."""
+        """Return the labels of the larger parts, and probabilities ``(N, n_classes)``."""
         from torch.nn.functional import one_hot
 
         n = len(self.classes)
@@ -92,144 +99,180 @@ class ClassificationTask:
         return cross_entropy(outputs, loss_targets, label_smoothing=smoothing)
 
     def distillation_targets(self, outputs: Tensor) -> Tensor:
-        """Return the probabilities that another network says, at a temperature of 1."""
+        """Return the softmax of a teacher's outputs, at a temperature of 1."""
         return outputs.softmax(dim=1)
 
-    def per_sample(self, outputs: PerImageResults, targets: Targets) -> PerImageResults:
-        """Return which images are classified rightly, ``(N,)``."""
+    def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
+        """Return which images are classified correctly, ``(N,)``."""
         correct: PerImageResults = outputs.argmax(axis=1) == targets
         return correct
 
-    def score(self, found: PerImageResults) -> Quantity:
-        """Return the share of right answers, with its Wilson interval."""
-        return proportion(int(found.sum()), len(found))
+    def score(self, results: PerImageResults) -> Quantity:
+        """Return the accuracy with its Wilson interval."""
+        return proportion(int(results.sum()), len(results))
 
     @property
-    def confidence(self) -> Callable[[PerImageResults], PerImageResults]:
-        """Return what says the largest probability that a network gives a class."""
+    def confidence(self) -> Callable[[Outputs], NDArray[Any]]:
+        """The largest probability of a class."""
         return _largest_probability
 
-    def of_mean(self, mean: float, n: int) -> Quantity:
-        """Return a share of right answers with its Wilson interval."""
+    def score_of_mean(self, mean: float, n: int) -> Quantity:
+        """Return an accuracy with its Wilson interval."""
         return proportion(round(mean * n), n)
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return whether more images are right than guessing gets, beyond chance."""
+        """Return True if the accuracy is significantly above chance level."""
         p = 1 / len(self.classes)
         return total / n > p + _SIGMAS * math.sqrt(p * (1 - p) / n)
 
-    def guessed(self, mean: float) -> str:
-        """Return how many images are right, in words."""
-        return f"is right on {mean:.1%} of its training images, no more than by guessing"
+    def chance_level_message(self, mean: float) -> str:
+        """Return a message that a network with this accuracy is at chance level."""
+        return f"has an accuracy of {mean:.1%} on its training images, which is chance level"
 
-    def whole(self, found: PerImageResults) -> Score:
-        """Return the accuracy on all images, and which of them were right."""
-        return early_stopping.score_of_all_bits(found)
+    def score_all(self, results: PerImageResults) -> Score:
+        """Return the accuracy on all images, with packed results per image."""
+        return early_stopping.score_of_all_bits(results)
 
-    def read(
+    def score_early(
         self,
-        per_sample: Callable[[PerImageIndex], PerImageResults],
+        per_sample: Callable[[Index], PerImageResults],
         n: int,
         incumbent: Incumbent,
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return the accuracy; predicted, where reading stopped early."""
+        """Return the accuracy; a prediction if evaluation stopped early."""
         return early_stopping.read_accuracy(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
-        """Return the percentage points of accuracy that are lost."""
+        """Return the lost percentage points of accuracy."""
         return 100 * (better - worse)
 
-    def loss_of(self, found: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the percentage points that are lost, by the difference of paired proportions.
+    def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
+        """Return the lost percentage points, by the difference of paired proportions.
 
         Source: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval).
         """
-        n = len(found)
-        lost, won = int((reference & ~found).sum()), int((found & ~reference).sum())
+        n = len(results)
+        lost, won = int((reference & ~results).sum()), int((results & ~reference).sum())
         difference = (lost - won) / n
         deviation = math.sqrt(max(lost + won - (lost - won) ** 2 / n, 0.0)) / n
         return MetricLoss(100 * difference, 100 * (difference - NORMAL_95 * deviation))
 
-    def same(self, outputs: PerImageResults, expected: PerImageResults) -> PerImageResults:
-        """Return for each image whether both networks answer the same class."""
-        same: PerImageResults = outputs.argmax(axis=1) == expected.argmax(axis=1)
+    def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
+        """Return for each image whether both networks predict the same class."""
+        same: NDArray[np.bool_] = outputs.argmax(axis=1) == expected.argmax(axis=1)
         return same
 
     def files(self) -> Mapping[str, bytes]:
-        """Return the classes, one a line."""
+        """Return ``labels.txt``, one class per line."""
         lines = (f"{' '.join(name.split())}\n" for name in self.classes)
         return {"labels.txt": "".join(lines).encode()}
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Return nothing: ``labels.txt`` says it."""
+        """Return nothing: ``labels.txt`` has the classes."""
         return {}
 
-    def printing(self) -> str:
-        """Return Python that prints a label for each image."""
+    def print_code(self) -> str:
+        """Return Python code that prints a label per image."""
         return _PRINTING
 
 
-def _largest_probability(logits: PerImageResults) -> PerImageResults:
+def _largest_probability(logits: Outputs) -> NDArray[Any]:
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
-    probabilities: PerImageResults = 1 / exponents.sum(axis=1)
+    probabilities: NDArray[Any] = 1 / exponents.sum(axis=1)
     return probabilities
 
 
-# Labels as a source has them, words or numbers, become indices of classes.
+class _TaskRecord(TypedDict):
+    name: str
+    classes: list[str]
 
-Index = NDArray[np.int64]
 
+@final
+class Classification:
+    """Classification of images with one label each, of at least two classes."""
 
-def indexed(
-    where: str, labels: Mapping[str, Sequence[Any]], names: Sequence[str] | None
-) -> tuple[dict[str, Index], tuple[str, ...]]:
-    """Return labels as indices, and the names of the classes.
+    metric = METRIC
+    categorical = True
+    columns = ("label", "labels", "class")
 
-    Args:
-        where: What errors begin with.
-        labels: By split: words or whole numbers, which count from 0 where ``names`` are given.
-        names: Of the classes; none: the labels that there are.
+    def targets(
+        self, where: str, raw: Mapping[str, Sequence[Any]], names: Sequence[str] | None
+    ) -> tuple[dict[str, Targets], tuple[str, ...]]:
+        """Return class indices by split, and the names of the classes.
 
-    Raises:
-        DataError: a label is missing or out of range, there are fewer than two classes, or a split
-            has classes that training has not.
-    """
-    for split, values in labels.items():
-        _check(f"{where}: split '{split}'", values, names)
-    found = set().union(*map(set, labels.values()))
-    ordered = list(range(len(names))) if names else sorted(found, key=lambda v: (str(type(v)), v))
-    shown = list(map(str, names or ordered))
-    known = set(labels["train"])
-    if len(known) < 2:
-        (only,) = known
-        raise DataError(
-            f"{where} holds one class only, '{shown[ordered.index(only)]}'; classification needs "
-            "two or more."
+        Args:
+            where: Prefix of error messages.
+            raw: Labels by split: texts or whole numbers, which count from 0 if ``names`` are given.
+            names: Names of the classes; default: the labels.
+
+        Raises:
+            DataError: if a label is missing or out of range, there is only one class, or a split
+                has classes that the training split lacks.
+        """
+        for split, labels in raw.items():
+            _check_labels(f"{where}: split '{split}'", labels, names)
+        values = set().union(*map(set, raw.values()))
+        ordered = (
+            list(range(len(names))) if names else sorted(values, key=lambda v: (str(type(v)), v))
         )
-    for split, values in labels.items():
-        if strange := sorted(map(ordered.index, set(values) - known)):
-            listed = ", ".join(f"'{shown[i]}'" for i in strange[:5])
+        classes = list(map(str, names or ordered))
+        trained = set(raw["train"])
+        if len(trained) < 2:
+            (only,) = trained
             raise DataError(
-                f"{where}: split '{split}' has {len(strange)} classes without any image in split "
-                f"'train': {listed}. Splits must have the same classes."
+                f"{where} has only one class, '{classes[ordered.index(only)]}'; classification "
+                "needs two or more."
             )
-    index = {value: i for i, value in enumerate(ordered)}
-    return {
-        split: np.array([index[value] for value in values], np.int64)
-        for split, values in labels.items()
-    }, tuple(shown)
+        for split, labels in raw.items():
+            if missing := sorted(map(ordered.index, set(labels) - trained)):
+                listed = ", ".join(f"'{classes[i]}'" for i in missing[:5])
+                raise DataError(
+                    f"{where}: split '{split}' has {len(missing)} classes without any image in "
+                    f"split 'train': {listed}. Splits must have the same classes."
+                )
+        index = {value: i for i, value in enumerate(ordered)}
+        targets: dict[str, Targets] = {
+            split: np.array([index[label] for label in labels], np.int64)
+            for split, labels in raw.items()
+        }
+        return targets, tuple(classes)
+
+    def strata(
+        self, where: str, targets: Targets, names: Sequence[str], n_parts: int
+    ) -> NDArray[np.int64]:
+        """Return the labels: every split gets the same fraction of each class.
+
+        Raises:
+            DataError: if a class has fewer images than there are splits.
+        """
+        counts = np.bincount(targets, minlength=len(names)).tolist()
+        few = [f"'{name}'" for name, n in zip(names, counts, strict=True) if 0 < n < n_parts]
+        if few:
+            raise DataError(
+                f"{where} is too small to split: every class needs at least {n_parts} images, and "
+                f"there are fewer of {', '.join(few[:5])}."
+            )
+        return targets
+
+    def task(self, names: Sequence[str], targets: Targets) -> ClassificationTask:
+        """Return the task of these classes."""
+        return ClassificationTask(tuple(names))
+
+    def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
+        """Return the task that ``ClassificationTask.to_json`` described."""
+        record: _TaskRecord = validate(_TaskRecord, dict(raw), "task")
+        return ClassificationTask(tuple(record["classes"]))
 
 
-def _check(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
-    """Refuse labels that are missing, of a wrong kind or out of range."""
+def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
+    """Raise ``DataError`` for labels that are missing, of a wrong type or out of range."""
     first: dict[Any, int] = {}
     for i, value in enumerate(labels):
         if not isinstance(value, int | str | None):
             raise DataError(
-                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or a "
-                "word."
+                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or text."
             )
         first.setdefault(value, i)
     for value, i in first.items():
@@ -239,72 +282,12 @@ def _check(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> No
         if isinstance(value, str):
             continue
         if value < 0:
-            cure = "; if the test split has no labels, give dataset.test_split=validation."
-            raise DataError(f"{row} has the label {value}: must not be negative{cure}")
+            raise DataError(
+                f"{row} has the label {value}: must not be negative; if the test split has no "
+                "labels, set dataset.test_split=validation."
+            )
         if names is not None and value >= len(names):
-            allowed = f"must lie in 0 to {len(names) - 1}, as there are {len(names)} classes."
-            raise DataError(f"{row} has the label {value}: {allowed}")
-
-
-def strata(where: str, labels: Index, classes: Sequence[str], n_parts: int) -> Index:
-    """Return the labels, of which every split has its share.
-
-    Raises:
-        DataError: a class has fewer images than there are parts.
-    """
-    counts = np.bincount(labels, minlength=len(classes))
-    few = [f"'{name}'" for name, n in zip(classes, counts.tolist(), strict=True) if 0 < n < n_parts]
-    if few:
-        raise DataError(
-            f"{where} is too small to split: it takes at least {n_parts} images of a class, and "
-            f"there are fewer of {', '.join(few[:5])}."
-        )
-    return labels
-
-
-# Classification: an image shows one of several classes.
-
-
-class _Said(TypedDict):
-    name: str
-    classes: list[str]
-
-
-@final
-class Classification:
-    """Images with labels, of two classes or more."""
-
-    metric = METRIC
-    categorical = True
-    columns = ("label", "labels", "class")
-
-    def targets(
-        self, where: str, said: Mapping[str, Sequence[Any]], names: Sequence[str] | None
-    ) -> tuple[dict[str, Targets], tuple[str, ...]]:
-        """Return indices of classes by split, and the names of the classes.
-
-        Raises:
-            DataError: a label is missing or out of range, there are fewer than two classes, or a
-                split has classes that training has not.
-        """
-        index, classes = indexed(where, said, names)
-        return {**index}, classes
-
-    def strata(
-        self, where: str, targets: Targets, names: Sequence[str], n_parts: int
-    ) -> NDArray[np.int64]:
-        """Return the labels: every split has its share of each class.
-
-        Raises:
-            DataError: a class has fewer images than there are parts.
-        """
-        return strata(where, targets, names, n_parts)
-
-    def task(self, names: Sequence[str], targets: Targets) -> ClassificationTask:
-        """Return the task of these classes."""
-        return ClassificationTask(tuple(names))
-
-    def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
-        """Return the task that ``Classes.to_json`` described."""
-        said: _Said = validate(_Said, dict(raw), "task")
-        return ClassificationTask(tuple(said["classes"]))
+            raise DataError(
+                f"{row} has the label {value}: must be 0 to {len(names) - 1}, as there are "
+                f"{len(names)} classes."
+            )

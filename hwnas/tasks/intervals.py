@@ -1,4 +1,4 @@
-"""A mean of errors, with its interval."""
+"""95 % intervals of means and proportions."""
 
 import functools
 import math
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from hwnas.core.quantity import NORMAL_95, Quantity
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)  # of integrals by Gauss and Legendre
-_STEPS = 6  # of Newton's method: five are enough for any degrees of freedom
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)  # of Gauss-Legendre quadrature
+_STEPS = 6  # of Newton's method; five suffice for any degrees of freedom
 
 
 def mean(errors: NDArray[np.floating]) -> Quantity:
-    """Return the mean as a measured figure with its 95 % interval by Student's t.
+    """Return the mean as a measured quantity with its 95 % interval by Student's t.
 
     Source: Student, "The probable error of a mean", Biometrika 1908,
     https://doi.org/10.1093/biomet/6.1.1.
@@ -24,7 +24,7 @@ def mean(errors: NDArray[np.floating]) -> Quantity:
 
 
 def half_width(values: NDArray[np.floating]) -> float:
-    """Return half of the 95 % interval of a mean; without end for a single value."""
+    """Return half the width of the 95 % interval of a mean; infinite for a single value."""
     n = len(values)
     if n < 2:
         return math.inf
@@ -34,11 +34,11 @@ def half_width(values: NDArray[np.floating]) -> float:
 
 @functools.cache
 def _quantile(df: int) -> float:
-    """Return the t up to which, on both sides of zero, 95 % of Student's distribution lie.
+    """Return the two-sided 95 % quantile of Student's t distribution.
 
-    Where t is ``sqrt(df) tan(a)``, the density of ``a`` goes as ``cos(a)^(df - 1)``. Newton's
-    method comes from the normal distribution's t and never steps beyond. scipy knows it, too, which
-    ``verify`` does without; they agree to 1e-10 up to 10,000 degrees of freedom.
+    With t = ``sqrt(df) tan(a)``, the density of ``a`` is proportional to ``cos(a)^(df - 1)``.
+    Newton's method starts from the normal quantile. It agrees with scipy, which ``verify`` does not
+    load, to 1e-10 up to 10,000 degrees of freedom.
     """
     density = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
     a = math.atan(1.96 / math.sqrt(df))
@@ -48,11 +48,8 @@ def _quantile(df: int) -> float:
     return math.sqrt(df) * math.tan(a)
 
 
-# Shares of what there is, such as of right answers, with their intervals.
-
-
 def proportion(successes: float, n: float) -> Quantity:
-    """Return ``successes / n`` as a measured figure with its 95 % Wilson score interval.
+    """Return ``successes / n`` as a measured quantity with its 95 % Wilson score interval.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927,
     https://doi.org/10.1080/01621459.1927.10502953.
@@ -64,6 +61,6 @@ def proportion(successes: float, n: float) -> Quantity:
     return Quantity(p, "measured", max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
 
 
-def share_of(flags: NDArray[np.bool_]) -> Quantity:
-    """Return the share of images that something is true of, as ``proportion`` does."""
+def fraction(flags: NDArray[np.bool_]) -> Quantity:
+    """Return the fraction of true values, as ``proportion`` does."""
     return proportion(int(flags.sum()), len(flags))

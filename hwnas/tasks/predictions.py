@@ -1,10 +1,10 @@
-"""What networks answer to the same images, and how sure they are: cascades are counted on them.
+"""Predictions per image of several networks, from which cascades and early exits are evaluated.
 
-A search writes a file for each network that it verifies, ``models/ID.answers.npz``, of the artefact
-itself: ``models`` (n,), named ``ID-int8`` or ``ID-float32`` as in plans, ``correct`` and
+A search writes the file ``models/ID.answers.npz`` for each verified network, from its compiled
+artefact: ``models`` (n,), named ``ID-int8`` or ``ID-float32`` as in plans, ``correct`` and
 ``confidence`` ``(n, images)`` of the validation split, and ``test_correct`` and ``test_confidence``
-of the test split. Beside it, of a network with exits, ``models/ID.exits.npz``: the same of each
-exit and of the end.
+of the test split. A network with early exits also has ``models/ID.exits.npz`` with the same arrays
+for each exit and the end.
 """
 
 import io
@@ -19,32 +19,32 @@ from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.quantity import Quantity
 from hwnas.core.safe_arrays import read_npz
 from hwnas.core.safe_read import CorruptFileError
-from hwnas.tasks.base import PerImageResults, Targets, Task
-from hwnas.tasks.intervals import share_of
+from hwnas.tasks.base import Outputs, Targets, Task
+from hwnas.tasks.intervals import fraction
 
 NEVER = 2.0  #: an exit threshold that no probability reaches
-#: Shares of requests that a cascade may escalate.
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
-_LEAST = 50  # images: fewer say next to nothing
-FILES = "models/{}.answers.npz"  #: of a network by its id, in the folder of a run
-EXITS = "models/{}.exits.npz"  #: likewise, of a network with exits
+#: Fractions of requests that a cascade may escalate.
+ESCALATED_FRACTIONS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+_MIN_IMAGES = 50  # for plans
+PREDICTIONS_FILE = "models/{}.answers.npz"  #: in a run folder, by the id of a network
+EXITS_FILE = "models/{}.exits.npz"  #: of a network with early exits
 _PREFIXES = {"validation": "", "test": "test_"}  # of arrays, by split
-_MOST = 1 << 30  # bytes of a file's arrays
+_MAX_BYTES = 1 << 30  # of the arrays of a file
 
 
 @dataclass(frozen=True)
 class PredictionSet:
-    """Whether models are right, and how sure, image by image."""
+    """Correctness and confidence of several models on the same images."""
 
-    models: tuple[str, ...]  #: their names
+    models: tuple[str, ...]  #: names
     correct: NDArray[np.bool_]  #: ``(models, images)``
-    confidence: NDArray[np.float64]  #: ``(models, images)``; only its order counts
-    left_out: tuple[str, ...] = ()  #: models of which only other weights' are known
+    confidence: NDArray[np.float64]  #: ``(models, images)``; only the order matters
+    left_out: tuple[str, ...] = ()  #: models with predictions of other weights only
 
     def cascade(self, first: str, second: str, share: float) -> tuple[Quantity, float] | None:
-        """Return accuracy where the least sure ``share`` is escalated, and the threshold.
+        """Return the accuracy if the least confident ``share`` is escalated, and the threshold.
 
-        ``None`` where the answers of one are not known.
+        ``None`` if the predictions of a model are unknown.
         """
         if first not in self.models or second not in self.models:
             return None
@@ -53,199 +53,197 @@ class PredictionSet:
         n = order.size
         cut = round(share * n)
         right = np.concatenate([self.correct[b, order[:cut]], self.correct[a, order[cut:]]])
-        return share_of(right), float(self.confidence[a, order[min(cut, n - 1)]])
+        return fraction(right), float(self.confidence[a, order[min(cut, n - 1)]])
 
 
 @dataclass(frozen=True)
-class ExitPredictionRecord:
-    """What one network answered to the images of one split."""
+class Predictions:
+    """Predictions of one network on one split."""
 
     correct: NDArray[np.bool_]  #: ``(images,)``
     confidence: NDArray[np.float64]  #: ``(images,)``
 
 
-def heard(task: Task, outputs: PerImageResults, targets: Targets) -> ExitPredictionRecord:
-    """Return what outputs ``(N, n_outputs)`` are worth, of a task that says how sure they are."""
+def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> Predictions:
+    """Return the predictions of outputs, of a task with confidences."""
     assert task.confidence is not None
-    return ExitPredictionRecord(
-        task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs)
-    )
+    return Predictions(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
 
 
-def leaving(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
-    """Return at which output each image leaves, ``(images,)``; the last is the end.
+def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
+    """Return the index of the exit that each image takes, ``(images,)``; the last is the end.
 
     Args:
-        confidence: Of the exits, ``(exits, images)``.
-        thresholds: One for each exit.
+        confidence: Confidences of the exits, ``(exits, images)``.
+        thresholds: Threshold of each exit.
     """
-    sure = confidence >= np.asarray(thresholds)[:, None]
-    found: NDArray[np.intp] = np.vstack([sure, np.ones(sure.shape[1], np.bool_)]).argmax(axis=0)
-    return found
+    leaves = confidence >= np.asarray(thresholds)[:, None]
+    index: NDArray[np.intp] = np.vstack([leaves, np.ones(leaves.shape[1], np.bool_)]).argmax(axis=0)
+    return index
 
 
-def packed(model: str, splits: Mapping[str, ExitPredictionRecord]) -> bytes:
-    """Return what a network answered as the bytes of a file.
+def pack_predictions(model: str, splits: Mapping[str, Predictions]) -> bytes:
+    """Return a file of a network's predictions.
 
     Args:
-        model: Its name, as ``ID-int8``.
-        splits: By ``validation`` and ``test``.
+        model: Name of the network, such as ``ID-int8``.
+        splits: Predictions on ``validation`` and ``test``.
     """
-    return packed_each([model], {split: [heard] for split, heard in splits.items()})
+    return pack_exit_predictions([model], {split: [known] for split, known in splits.items()})
 
 
-def packed_each(
-    models: Sequence[str], splits: Mapping[str, Sequence[ExitPredictionRecord]]
+def pack_exit_predictions(
+    models: Sequence[str], splits: Mapping[str, Sequence[Predictions]]
 ) -> bytes:
-    """Return what several models answered to the same images as the bytes of a file."""
+    """Return a file of the predictions of several models on the same images."""
     arrays = {"models": np.array(models)}
-    for split, each in splits.items():
-        arrays[f"{_PREFIXES[split]}correct"] = np.stack([heard.correct for heard in each])
-        confidence = np.stack([heard.confidence for heard in each]).astype(np.float32)
+    for split, predictions in splits.items():
+        arrays[f"{_PREFIXES[split]}correct"] = np.stack([p.correct for p in predictions])
+        confidence = np.stack([p.confidence for p in predictions]).astype(np.float32)
         arrays[f"{_PREFIXES[split]}confidence"] = confidence
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
 
 
-def read_heard(run: Path, genotype_id: str) -> dict[str, ExitPredictionRecord] | None:
-    """Return what a network of a run answered, by split; ``None`` where it was not kept.
+def read_predictions(run: Path, genotype_id: str) -> dict[str, Predictions] | None:
+    """Return the predictions of a network of a run by split; ``None`` if there are none.
 
     Raises:
-        RunError: the file is damaged.
+        RunError: if the file is corrupt.
     """
-    found = _read_splits(run / FILES.format(genotype_id))
-    return None if found is None else found[0]
+    models = _read_splits(run / PREDICTIONS_FILE.format(genotype_id))
+    return None if models is None else models[0]
 
 
-def read_exits(run: Path, genotype_id: str) -> list[dict[str, ExitPredictionRecord]] | None:
-    """Return what each exit of a network answered, and its end; ``None`` where it has none.
+def read_exit_predictions(run: Path, genotype_id: str) -> list[dict[str, Predictions]] | None:
+    """Return the predictions of each exit of a network and its end; ``None`` without exits.
 
     Raises:
-        RunError: the file is damaged.
+        RunError: if the file is corrupt.
     """
-    return _read_splits(run / EXITS.format(genotype_id))
+    return _read_splits(run / EXITS_FILE.format(genotype_id))
 
 
-def _read_splits(path: Path) -> list[dict[str, ExitPredictionRecord]] | None:
-    """Return what each model of a file answered, by split."""
+def _read_splits(path: Path) -> list[dict[str, Predictions]] | None:
+    """Return the predictions of each model of a file by split."""
     try:
         splits = {split: _arrays(path, prefix) for split, prefix in _PREFIXES.items()}
     except FileNotFoundError:
         return None
     except CorruptFileError as problem:
-        raise RunError(f"{path} cannot be read: {problem}; delete it to do without.") from None
+        raise RunError(
+            f"{path} cannot be read: {problem}; delete it to continue without it."
+        ) from None
     return [
         {
-            split: ExitPredictionRecord(found.correct[i], found.confidence[i])
-            for split, found in splits.items()
+            split: Predictions(arrays.correct[i], arrays.confidence[i])
+            for split, arrays in splits.items()
         }
-        for i in range(min(len(found.models) for found in splits.values()))
+        for i in range(min(len(arrays.models) for arrays in splits.values()))
     ]
 
 
-def read_answers(paths: Sequence[Path], runs: Mapping[str, Path] | None = None) -> PredictionSet:
-    """Return what files of answers say, or the files of runs: of their validation images.
+def read_prediction_files(
+    paths: Sequence[Path], runs: Mapping[str, Path] | None = None
+) -> PredictionSet:
+    """Return the predictions of all models in files or runs, on validation images.
 
     Args:
-        paths: The files, or the folders of the runs.
-        runs: Of models, by name, as far as they are of runs: what other runs kept of networks of
-            the same name is of other weights, and left out.
+        paths: Files, or folders of runs.
+        runs: The run that trained each model, by name; predictions saved by other runs for the
+            same name belong to other weights and are skipped.
 
     Raises:
-        ConfigError: one cannot be read, files are not of the same images, or do not say the same
-            of a model.
+        ConfigError: if a file cannot be read, has other images, or contradicts another file.
     """
-    found: dict[str, tuple[Path, ExitPredictionRecord]] = {}
+    known: dict[str, tuple[Path, Predictions]] = {}
     others: set[str] = set()
     for file in (file for path in paths for file in _files(path)):
-        for name, own in _read(file):
+        for name, predictions in _read(file):
             if (run := (runs or {}).get(name)) and _run_of(file) not in (None, run.resolve()):
                 others.add(name)
-            elif name in found:
-                _check_same(name, own, file, *found[name])
+            elif name in known:
+                _check_same(name, predictions, file, *known[name])
             else:
-                _check_images(name, own, file, found)
-                found[name] = file, own
-    if not found:
-        return PredictionSet(
-            (), np.zeros((0, 0), np.bool_), np.zeros((0, 0)), tuple(sorted(others))
-        )
+                _check_images(name, predictions, file, known)
+                known[name] = file, predictions
+    left_out = tuple(sorted(others - {*known}))
+    if not known:
+        return PredictionSet((), np.zeros((0, 0), np.bool_), np.zeros((0, 0)), left_out)
     return PredictionSet(
-        tuple(found),
-        np.stack([own.correct for _, own in found.values()]),
-        np.stack([own.confidence for _, own in found.values()]),
-        tuple(sorted(others - {*found})),
+        tuple(known),
+        np.stack([predictions.correct for _, predictions in known.values()]),
+        np.stack([predictions.confidence for _, predictions in known.values()]),
+        left_out,
     )
 
 
 def _run_of(file: Path) -> Path | None:
-    """Return the run that kept a file of answers; ``None``: it may be of any weights."""
-    name = file.resolve()
-    return name.parent.parent if name.match(FILES.format("*")) else None
+    """Return the run that wrote a file; ``None`` for files outside of runs."""
+    path = file.resolve()
+    return path.parent.parent if path.match(PREDICTIONS_FILE.format("*")) else None
 
 
 def _check_same(
-    name: str, own: ExitPredictionRecord, file: Path, other: Path, known: ExitPredictionRecord
+    name: str, predictions: Predictions, file: Path, other: Path, known: Predictions
 ) -> None:
-    same = np.array_equal(own.correct, known.correct) and np.array_equal(
-        own.confidence, known.confidence
-    )
-    if not same:
+    correct = np.array_equal(predictions.correct, known.correct)
+    if not (correct and np.array_equal(predictions.confidence, known.confidence)):
         raise ConfigError(
-            f"answers: {other} and {file} say other things of model '{name}': leave out of answers "
-            "what is not of the weights that run."
+            f"answers: {other} and {file} have different predictions of model '{name}': remove the "
+            "file of other weights from answers."
         )
 
 
 def _check_images(
     name: str,
-    own: ExitPredictionRecord,
+    predictions: Predictions,
     file: Path,
-    found: Mapping[str, tuple[Path, ExitPredictionRecord]],
+    known: Mapping[str, tuple[Path, Predictions]],
 ) -> None:
-    if not found:
+    if not known:
         return
-    other, (place, known) = next(iter(found.items()))
-    if known.correct.size != own.correct.size:
+    other, (path, first) = next(iter(known.items()))
+    if first.correct.size != predictions.correct.size:
         raise ConfigError(
-            f"answers: {place} has those of '{other}' to {known.correct.size} images, {file} "
-            f"of '{name}' to {own.correct.size}; all must be to the same."
+            f"answers: {path} has predictions of '{other}' on {first.correct.size} images, {file} "
+            f"of '{name}' on {predictions.correct.size}; all must be of the same images."
         )
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    pattern = FILES.format("*")
-    if not (found := sorted(path.glob(pattern))):
-        raise ConfigError(f"answers: {path} has no {pattern}: it is no run that kept answers.")
-    return found
+    pattern = PREDICTIONS_FILE.format("*")
+    if not (files := sorted(path.glob(pattern))):
+        raise ConfigError(f"answers: {path} has no {pattern}: it is not a run with predictions.")
+    return files
 
 
-def _read(path: Path) -> Iterator[tuple[str, ExitPredictionRecord]]:
-    """Yield the models of a file with their answers."""
+def _read(path: Path) -> Iterator[tuple[str, Predictions]]:
+    """Yield the models of a file with their predictions."""
     try:
-        found = _arrays(path, "")
+        arrays = _arrays(path, "")
     except FileNotFoundError:
-        raise ConfigError(f"answers: {path}: there is no such file.") from None
+        raise ConfigError(f"answers: {path} does not exist.") from None
     except CorruptFileError as problem:
         raise ConfigError(f"answers: {path} cannot be read: {problem}.") from None
-    if found.correct.shape[1] < _LEAST:
-        raise ConfigError(f"answers: {path}: plans need {_LEAST} images or more.")
-    for i, name in enumerate(found.models):
-        yield name, ExitPredictionRecord(found.correct[i], found.confidence[i])
+    if arrays.correct.shape[1] < _MIN_IMAGES:
+        raise ConfigError(f"answers: {path}: plans need {_MIN_IMAGES} images or more.")
+    for i, name in enumerate(arrays.models):
+        yield name, Predictions(arrays.correct[i], arrays.confidence[i])
 
 
 def _arrays(path: Path, prefix: str) -> PredictionSet:
-    """Return what a file says of one split.
+    """Return the predictions of a file on one split.
 
     Raises:
-        FileNotFoundError: there is none.
-        CorruptFileError: it says something else.
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if its content is invalid.
     """
     names = ("models", f"{prefix}correct", f"{prefix}confidence")
-    arrays = read_npz(path, names, _MOST)
+    arrays = read_npz(path, names, _MAX_BYTES)
     if missing := [name for name in names if name not in arrays]:
         raise CorruptFileError(f"it has no array '{missing[0]}'")
     models = tuple(map(str, np.atleast_1d(arrays["models"])))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.tasks.base import PerImageResults, Task
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.training.data import ImageData
 from hwnas.training.parallel import ThreadPool
 
@@ -82,7 +82,7 @@ def chance_level_messages(
         metrics: Metric on the validation split by network name.
         longer_options: Names of the options that lengthen training.
     """
-    n, label = len(data.validation), column(data.task.metric).label
+    n, label = len(data.validation), metric_of(data.task.metric).label
     at_chance = at_chance_level(data.task, metrics, n)
     if not at_chance:
         return []

@@ -302,7 +302,7 @@ class _Training:
             self.state.averages.update(step)
         mean = self.state.watch.count(step + 1, total, self._config.batch_size)
         if mean is not None:
-            reason = f"the largest network {self._material.data.task.guessed(mean)}"
+            reason = f"the largest network {self._material.data.task.chance_level_message(mean)}"
             raise self._collapse(step, reason, self.state.watch.good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 

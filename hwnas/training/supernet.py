@@ -131,8 +131,8 @@ class TrainingSetup:
         """Return everything that determines the weights, by the names used in messages."""
         signature, task = self.data.signature, self.data.task
         options = self.train.decisive(without_muon(self.family.recipe))
-        space, outputs = annotations.weight_relevant_space(self.space), task.words.outputs
-        plugins = "".join(f", {name}" for name in tasks.brought(task.name))
+        space, outputs = annotations.weight_relevant_space(self.space), task.description.outputs
+        plugins = "".join(f", {name}" for name in tasks.plugin_identity(task.name))
         return {
             "family": self.space.family,
             "search space": f"{space.name} ({space.digest})",

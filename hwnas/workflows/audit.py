@@ -23,7 +23,7 @@ from hwnas.models.int8.simulation import as_run
 from hwnas.models.spaces import Genotype, Space
 from hwnas.models.spaces.union import joined
 from hwnas.nas.verified_files import MemberRow, read_front
-from hwnas.tasks.metrics import column, maximised, paid, quality, shown
+from hwnas.tasks.metrics import costs_in, format_value, maximise_flags, metric_of, quality_in
 from hwnas.training import inference, loop, supernet
 from hwnas.training import jobs as kept_supernets
 from hwnas.training.data import ImageData
@@ -115,10 +115,10 @@ def _members(folder: RunFolder) -> _Members:
     content = read_front(folder.path)
     if content is None:
         raise missing_front_error(folder.path)
-    priced = paid(content["objectives"])
+    priced = costs_in(content["objectives"])
     staying = [row for row in content["members"] if row["verified_on_front"]]
     rows = sorted(staying, key=lambda row: float(row[priced[0]]))
-    return _Members(rows, priced, quality(content["objectives"]))
+    return _Members(rows, priced, quality_in(content["objectives"]))
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _leaving(
     names = members.judged_by.values()
     costs = [[float(rows[f.subject.genotype.id][name]) for name in names] for f in audited]
     points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
-    stays = non_dominated(points, maximised([members.metric, *members.costs]))
+    stays = non_dominated(points, maximise_flags([members.metric, *members.costs]))
     return {
         f.subject.genotype.id: "leaves front"
         for f, keeps in zip(audited, stays, strict=True)
@@ -286,7 +286,7 @@ def _words(
         words.append("That order cannot be told from chance.")
     metric = data.task.metric
     more = "higher" if verdict.gap >= 0 else "lower"
-    gap, label = _amount(metric, abs(verdict.gap)), column(metric).label
+    gap, label = _amount(metric, abs(verdict.gap)), metric_of(metric).label
     words.append(f"Alone their {label} is {gap} {more} on average.")
     words.append(_seed_words(findings, verdict, metric))
     return words
@@ -326,7 +326,11 @@ def _leaving_words(
 
 def _amount(metric: str, value: float) -> str:
     """Return a difference of the metric in words: of shares in points."""
-    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else shown(metric, value)
+    return (
+        f"{value * 100:.2f} points"
+        if metric_of(metric).perfect == 1
+        else format_value(metric, value)
+    )
 
 
 def _write(folder: RunFolder, png: bytes, content: Row) -> None:

@@ -24,7 +24,7 @@ from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.run import Run, in_space
-from hwnas.tasks.metrics import column, means
+from hwnas.tasks.metrics import expected_costs, metric_of
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
 from hwnas.training.evaluation.trained import TrainedEvaluator
@@ -116,7 +116,7 @@ class SearchComponents:
         for member in self.space.members:
             if origin := families.origin(member.family):
                 found[origin[0]] = origin[1]
-        if own := tasks.brought(self.data.task.name)[1:]:
+        if own := tasks.plugin_identity(self.data.task.name)[1:]:
             found[own[0]] = own[1]
         return found
 
@@ -184,10 +184,10 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
     if have_exits:
         _check_exits(config, data)
         accuracy = "trained"
-    elif asked := means([*config.objectives, *config.allowed.limits]):
+    elif asked := expected_costs([*config.objectives, *config.allowed.limits]):
         raise ConfigError(
             f"{asked[0]} is of networks that images leave early, and this search space has no "
-            f"exits: say {column(asked[0]).mean_of}, or take a space that has some."
+            f"exits: say {metric_of(asked[0]).mean_of}, or take a space that has some."
         )
     if accuracy is None:
         pixels = len(data.train) * data.train.side**2 * data.signature.in_channels

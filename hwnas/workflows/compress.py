@@ -20,7 +20,7 @@ from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.families.layers import weights_of
 from hwnas.models.graph import NATIVE_BITS, Graph
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults, swept, within
-from hwnas.tasks.metrics import means
+from hwnas.tasks.metrics import expected_costs
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.trained import predict_exits
 from hwnas.training.finetuning import compression
@@ -143,7 +143,7 @@ class _CompressionJob:
         """
         allowed, name = self.config.allowed, self.pick.genotype.id
         if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
-            exits = f", and {name} has no exits" * bool(means(missing))
+            exits = f", and {name} has no exits" * bool(expected_costs(missing))
             raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it{exits}.")
         if not allowed.exceeded(self.before):
             raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")

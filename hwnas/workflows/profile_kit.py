@@ -22,7 +22,7 @@ from hwnas.models.graph import Graph
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.run import Run, in_space
-from hwnas.tasks.metrics import column, quality
+from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.device import next_command, profile_command
 from hwnas.workflows.networks import Networks
@@ -163,8 +163,8 @@ def next_to_measure(
 
 def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
     """Return how probable each is on the front, its latency as uncertain as it is."""
-    name = quality(pool[0].figures)
-    good = np.array([c.figures[name].value for c in pool]) * (1 if column(name).maximise else -1)
+    name = quality_in(pool[0].figures)
+    good = np.array([c.figures[name].value for c in pool]) * (1 if metric_of(name).maximise else -1)
     incumbent = np.array([min(ms[good > mine], default=np.inf) for mine in good])
     found: Floats = stats.norm.cdf((incumbent - ms) / std)
     return found

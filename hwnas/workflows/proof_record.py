@@ -23,7 +23,7 @@ from hwnas.models.graph import n_macs, n_params
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.verified_files import read_model
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.training import jobs
 from hwnas.workflows.config import ExportConfig
 from hwnas.workflows.config.arguments import of_target
@@ -140,7 +140,7 @@ def record(
         "figures": proof_file.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {
-            name: {"limit": limit, "margin": -column(name).violation(held[name], limit)}
+            name: {"limit": limit, "margin": -metric_of(name).violation(held[name], limit)}
             for name, limit in config.allowed.limits.items()
             if name in held
         },

@@ -16,7 +16,7 @@ from hwnas.core.progress import Progress
 from hwnas.core.run_folder import Row
 from hwnas.export import proof_file
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
-from hwnas.tasks.metrics import qualities
+from hwnas.tasks.metrics import quality_names
 from hwnas.workflows.config.arguments import as_arguments
 from hwnas.workflows.config.compose import compose
 from hwnas.workflows.reporter import RecordingReporter
@@ -233,7 +233,7 @@ class TrainResult:
         found = [
             {"what": name, "value": value[0], "low": value[2], "high": value[3]}
             for name, value in self.summary.items()
-            if name.partition("_")[0] in qualities() and isinstance(value, list)
+            if name.partition("_")[0] in quality_names() and isinstance(value, list)
             and len(value) == 4 and not isinstance(value[0], list)
         ]  # fmt: skip
         return f"{html_table(pa.Table.from_pylist(found))}{html_lines(self.notes)}"

@@ -21,7 +21,7 @@ from hwnas.core.run_folder import to_table
 from hwnas.nas.candidates import read_table
 from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
-from hwnas.tasks.metrics import qualities, quality
+from hwnas.tasks.metrics import quality_in, quality_names
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.result_folders import html_lines, html_table
 
@@ -166,7 +166,7 @@ class SearchResult(os.PathLike[str]):
 def _is_shown(name: str) -> bool:
     """Return whether a column is a figure of its own or an id, and not a choice or an interval."""
     plain = name.removeprefix("verified_").rpartition(".")[2]
-    quality = plain.removesuffix("_int8").removesuffix("_fp32") in qualities()
+    quality = plain.removesuffix("_int8").removesuffix("_fp32") in quality_names()
     return quality or plain in ("id", "latency_ms", "energy_mj")
 
 
@@ -218,6 +218,6 @@ def so_far(path: Path) -> pa.Table | None:
         return None
     run.check_complete()
     summary = study.summary()
-    metric = quality(summary.objectives)
+    metric = quality_in(summary.objectives)
     rows = [candidate.row(summary.space, metric) for candidate in run.candidates]
     return to_table(rows)

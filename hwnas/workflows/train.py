@@ -26,7 +26,7 @@ from hwnas.models.int8.simulation import as_run
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import named
-from hwnas.tasks.metrics import qualities, shown
+from hwnas.tasks.metrics import format_value, quality_names
 from hwnas.training import inference, parallel
 from hwnas.training import supernet as supernets
 from hwnas.training.data import DataSplit
@@ -209,8 +209,10 @@ def _train_supernet(
     table.append(("smallest subnet", *_cells(metric, smallest)))
     middle = statistics.median(figure.value for figure in some)
     ends = [figure.value for figure in some]
-    spread = f"{shown(metric, min(ends))} to {shown(metric, max(ends))} (lowest, highest)"
-    table.append((f"median of {len(some)} random subnets", shown(metric, middle), spread))
+    spread = (
+        f"{format_value(metric, min(ends))} to {format_value(metric, max(ends))} (lowest, highest)"
+    )
+    table.append((f"median of {len(some)} random subnets", format_value(metric, middle), spread))
     table.append(("largest subnet", *_cells(metric, largest)))
     kept = setup.checkpoint().path
     found = {
@@ -309,8 +311,8 @@ def _facts(summary: TrainingSummary) -> Row:
 def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
     assert figure.low is not None
     assert figure.high is not None
-    ends = f"{shown(metric, figure.low)} to {shown(metric, figure.high)}"
-    return shown(metric, figure.value), ends
+    ends = f"{format_value(metric, figure.low)} to {format_value(metric, figure.high)}"
+    return format_value(metric, figure.value), ends
 
 
 @contextlib.contextmanager
@@ -359,7 +361,7 @@ class CsvLog:
     def __call__(self, row: LogRow) -> None:
         """Take in a row; every now and then, write."""
         self._rows.append(dict(row))
-        measured = any(name.partition("_")[0] in qualities() for name in row)
+        measured = any(name.partition("_")[0] in quality_names() for name in row)
         if len(self._rows) % _EVERY == 1 or measured:
             self.flush()
 

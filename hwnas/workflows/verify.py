@@ -29,7 +29,7 @@ from hwnas.hardware.backends import base
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.tasks.base import PerImageResults, Targets, Task
-from hwnas.tasks.metrics import column, shown
+from hwnas.tasks.metrics import format_value, metric_of
 from hwnas.workflows.reporter import Reporter
 
 # Repeats what the proof of an export says of its early exits; needs no torch.
@@ -121,8 +121,8 @@ class _RepeatedProof:
 
     def __init__(self, folder: Path, recorded: Proof, config: VerifyConfig, reporter: Reporter):
         self._folder, self._recorded, self._config = folder, recorded, config
-        self._task, self._known = tasks.of_proof(recorded), recorded["artefacts"]
-        self._label = column(self._task.metric).label
+        self._task, self._known = tasks.from_json({**recorded["task"]}), recorded["artefacts"]
+        self._label = metric_of(self._task.metric).label
         self._reporter = reporter
         self._sessions: dict[str, Session] = {}
         self._exits = None
@@ -188,8 +188,8 @@ class _RepeatedProof:
                 own = self._task.score(self._task.per_sample(outputs, kept.targets))
                 self._say(
                     f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
-                    f"{self._task.words.same} as torch on {near.same:.1%} of {near.n_images} "
-                    f"images ({self._label} {shown(self._task.metric, own.value)})."
+                    f"{self._task.description.same} as torch on {near.same:.1%} of {near.n_images} "
+                    f"images ({self._label} {format_value(self._task.metric, own.value)})."
                 )
                 self.failed += [] if check.holds else [check.name]
         if self._exits is not None:
@@ -221,9 +221,9 @@ class _RepeatedProof:
             before = {**self._known[name]}.get(metric)
             said = before[0] if isinstance(before, tuple | list) else None
             self._say(
-                f"{name}: {self._label} {shown(metric, figure.value)} on {n:,} test images "
-                f"({shown(metric, figure.low)} to {shown(metric, figure.high)})"
-                + ("." if said is None else f"; the proof says {shown(metric, said)}.")
+                f"{name}: {self._label} {format_value(metric, figure.value)} on {n:,} test images "
+                f"({format_value(metric, figure.low)} to {format_value(metric, figure.high)})"
+                + ("." if said is None else f"; the proof says {format_value(metric, said)}.")
             )
             # Rounding differs from machine to machine, and turns an image in a thousand at most.
             points = max(0.1, 150 / n)

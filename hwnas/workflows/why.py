@@ -11,7 +11,7 @@ from hwnas.nas.front import pareto_front
 from hwnas.nas.member import Member
 from hwnas.nas.run import Run
 from hwnas.nas.trial_attributes import Phase, Proposal
-from hwnas.tasks.metrics import column, paid, qualities, quality
+from hwnas.tasks.metrics import costs_in, metric_of, quality_in, quality_names
 from hwnas.tasks.metrics.budget import violations
 from hwnas.workflows.config import WhyConfig
 from hwnas.workflows.why_sources import (
@@ -46,7 +46,7 @@ def why(config: WhyConfig) -> WhyReport:
     verified = run.member(explained.candidate)
     proposal = run.record.proposals[explained.candidate.trial]
     several = isinstance(run.config.get("search_space"), list)
-    label = column(quality(objectives)).label.capitalize()
+    label = metric_of(quality_in(objectives)).label.capitalize()
     sections: list[tuple[str, list[Part]]] = [
         ("Choices", [*_choices(explained.candidate, several=several)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, run)]),
@@ -151,8 +151,8 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     if proposal.expected is None:
         return []
     value, low, high = proposal.expected
-    metric = quality(run.record.objectives)
-    words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
+    metric = quality_in(run.record.objectives)
+    words = f"Expected {metric_of(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
     if (scored := candidate.figures.get(metric)) is None:
         words += "; it was not scored."
     else:
@@ -160,7 +160,7 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
         words += f"; found {scored.value:.4g}, {side} the interval."
     kept, n = explanation.kept_within(run.record.candidates, run.record.proposals)
     lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
-    names = paid(run.record.objectives)
+    names = costs_in(run.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
             off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
@@ -179,12 +179,12 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
     """Return the figures; below each, what verification found."""
     table = TextTable(("figure", "value", "interval", "source"))
     for name, figure in candidate.figures.items():
-        table.add(column(name).title, *_figure_cells(figure))
+        table.add(metric_of(name).title, *_figure_cells(figure))
         for other, found in (verified.figures if verified else {}).items():
             target, _, plain = other.rpartition(".")
             if other == name:
                 table.add("  verified", *_figure_cells(found))
-            elif name in qualities() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
+            elif name in quality_names() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
                 dtype = plain.removeprefix(f"{name}_")
                 words = " ".join(word for word in ("  verified", target, dtype) if word)
                 table.add(words, *_figure_cells(found))
@@ -226,14 +226,14 @@ def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str
         worst = max(over, key=lambda name: over[name], default="")
         why = candidate.reason.rstrip(".")
         if worst and over[worst] > 0:
-            needed = f"{column(worst).binding(candidate.figures[worst]):.4g}"
+            needed = f"{metric_of(worst).binding(candidate.figures[worst]):.4g}"
             why = f"{_option(worst)} binds most, it would have to be {needed}"
         lines.append(f"It was not scored: {why}.")
     return lines
 
 
 def _margin(name: str, figure: Quantity, limit: float) -> str:
-    metric = column(name)
+    metric = metric_of(name)
     over, value = metric.violation(figure, limit), metric.binding(figure)
     end = f"{'lower' if metric.maximise else 'upper'} end "
     end = "" if value == figure.value else end
@@ -309,7 +309,7 @@ def _table(
     candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
 ) -> TextTable:
     """Return the objectives of candidates, and by how much they differ from one's own."""
-    table = TextTable(("id", "trial", *(column(name).title for name in objectives)))
+    table = TextTable(("id", "trial", *(metric_of(name).title for name in objectives)))
     for candidate in candidates:
         cells = [_cell(candidate, name, own) for name in objectives]
         table.add(candidate.id, str(candidate.trial), *cells)

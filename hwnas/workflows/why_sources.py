@@ -13,8 +13,8 @@ from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate, read_columns
 from hwnas.nas.front import distinct
 from hwnas.nas.run import Run
-from hwnas.tasks import of_manifest
-from hwnas.tasks.metrics import paid, quality
+from hwnas.tasks import recorded_task
+from hwnas.tasks.metrics import costs_in, quality_in
 
 _AFTER = re.compile(r".*_after_(\d+)_epochs")
 
@@ -36,7 +36,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
     """
     manifest = run.manifest
     figures, lines = [*_read(manifest, candidate)], []
-    metric = of_manifest(manifest).metric
+    metric = recorded_task(manifest).metric
     if candidate.stopped and accuracy_source(manifest) == "trained":
         lines.append(
             "Its training stopped there: it will hardly become as good as one that costs no more."
@@ -81,14 +81,14 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
 
 def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quantity]]:
     """Yield what was read after each training, and what was expected where that was the end."""
-    n, task = manifest.get("images", {}).get("validation"), of_manifest(manifest)
+    n, task = manifest.get("images", {}).get("validation"), recorded_task(manifest)
     for name, value in candidate.details.items():
         if after := _AFTER.fullmatch(name):
-            figure = task.of_mean(value, n) if n else Quantity(value, "measured")
+            figure = task.score_of_mean(value, n) if n else Quantity(value, "measured")
             yield f"after {_epochs(int(after[1]))}", figure
     if candidate.stopped and accuracy_source(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
-        yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
+        yield f"expected after {_epochs(total)}", candidate.figures[quality_in(candidate.figures)]
 
 
 def _few(config: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ def verified_candidates(run: Run) -> list[Candidate]:
     """Return the verified front of a search for one target, cheapest first."""
     if "targets" in run.manifest:
         return []
-    first, *_ = paid(run.record.objectives)
+    first, *_ = costs_in(run.record.objectives)
     members = [
         replace(m.candidate, figures={**m.candidate.figures, **m.all_figures})
         for m in run.front(distinct(run.record.candidates)).remaining

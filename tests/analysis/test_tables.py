@@ -27,7 +27,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from tests.analysis.made import ACCURACY, LATENCY, PAIR, run_of
 
 A = run_of("a", [[0.9, 4.0], [0.8, 2.0], [0.6, 1.0]], half=(0.01, 0.1))
@@ -310,7 +310,7 @@ def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
     beyond: dict[float, float | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cost, names = Objective(name, column(name).maximise), ("accuracy", name)
+    cost, names = Objective(name, metric_of(name).maximise), ("accuracy", name)
     runs = [
         run_of(f"{i}", [(q - i / 10, x) for q, x in values], group="own", names=names)
         for i in range(4)

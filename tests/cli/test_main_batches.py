@@ -36,7 +36,7 @@ from hwnas.models.families import annotations as running
 from hwnas.models.graph import Signature
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.tasks.predictions import FILES, ExitPredictionRecord, packed
+from hwnas.tasks.predictions import PREDICTIONS_FILE, Predictions, pack_predictions
 from hwnas.workflows.search import cascades
 from tests.conftest import space_yaml, target
 
@@ -239,9 +239,9 @@ def test_cascades_are_of_single_images(
     of_target: int, said: dict[str, int], n: int, tmp_path: Path
 ) -> None:
     candidate = Candidate(0, spaces.Genotype("s", tuple(said.items())), {})
-    heard = ExitPredictionRecord(np.ones(4, np.bool_), np.ones(4))
-    answers = packed("m", dict.fromkeys(("validation", "test"), heard))
-    (tmp_path / FILES.format(candidate.id)).parent.mkdir(parents=True)
-    RunFolder(tmp_path).write_bytes(FILES.format(candidate.id), answers)
+    heard = Predictions(np.ones(4, np.bool_), np.ones(4))
+    answers = pack_predictions("m", dict.fromkeys(("validation", "test"), heard))
+    (tmp_path / PREDICTIONS_FILE.format(candidate.id)).parent.mkdir(parents=True)
+    RunFolder(tmp_path).write_bytes(PREDICTIONS_FILE.format(candidate.id), answers)
     member = Member(candidate, {"latency_ms": Quantity(1.0, "measured")}, {}, {})
     assert len(cascades.stages(RunFolder(tmp_path), [member], of_target)) == n

@@ -22,7 +22,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.nas.study_source import study_in_file
-from hwnas.tasks.predictions import EXITS, ExitPredictionRecord, packed_each
+from hwnas.tasks.predictions import EXITS_FILE, Predictions, pack_exit_predictions
 from hwnas.workflows.search import cascades
 
 SPACE = Path(__file__).parents[1] / "models" / "families" / "exits.yaml"
@@ -349,10 +349,12 @@ def test_a_cpu_runs_segments_by_onnxruntime(
 
 def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:
     candidate = Candidate(0, Genotype("s", ()), {})
-    sure = ExitPredictionRecord(np.ones(8, np.bool_), np.ones(8))
-    answers = packed_each(["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")})
-    (tmp_path / EXITS.format(candidate.id)).parent.mkdir(parents=True)
-    RunFolder(tmp_path).write_bytes(EXITS.format(candidate.id), answers)
+    sure = Predictions(np.ones(8, np.bool_), np.ones(8))
+    answers = pack_exit_predictions(
+        ["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")}
+    )
+    (tmp_path / EXITS_FILE.format(candidate.id)).parent.mkdir(parents=True)
+    RunFolder(tmp_path).write_bytes(EXITS_FILE.format(candidate.id), answers)
     costs = {name: Quantity(1.0, "measured") for name in ("latency_ms", "energy_mj")}
     for high, n in ((0.9, 1), (1.1, 0)):
         details = {RATIOS[-1]: high}

@@ -27,7 +27,7 @@ from hwnas.nas.targets import Targets
 from hwnas.nas.verified_files import FORMAT
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.tasks.predictions import read_answers
+from hwnas.tasks.predictions import read_prediction_files
 from hwnas.workflows.config.arguments import for_targets
 from hwnas.workflows.search import joint_front
 from hwnas.workflows.search.finishing import FinetuningOutcome
@@ -92,7 +92,7 @@ def test_cascades_go_on_here_or_over_a_link(
         assert float(row["verified_expected_latency_ms"]) == pytest.approx(a + share * (b + 0.002))
         assert float(row["verified_expected_usd_per_m"]) == pytest.approx(3 * share)
         assert float(row["flash_kib"]) == first["figures"]["flash_kib"][0]
-    answered = read_answers([Path("run/npu")])  # as plans call networks
+    answered = read_prediction_files([Path("run/npu")])  # as plans call networks
     assert {row["first"] for row in rows} <= {n.removesuffix("-int8") for n in answered.models}
     ahead = [row for row in rows if row["verified_on_front"] == "True"]
     assert f"{len(ahead)}cascade" in shown

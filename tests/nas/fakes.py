@@ -31,7 +31,7 @@ class SizeCost:
         self.asked.append(genotype.id)
         if size(genotype) == self.refuses:
             raise CompileError("refused")
-        figures = {name: Quantity(float(size(genotype)), "modelled") for name in metrics.GIVEN}
+        figures = {name: Quantity(float(size(genotype)), "modelled") for name in metrics.BASE_COSTS}
         reason = "falls back" if size(genotype) == self.unrunnable else ""
         return Cost(figures, {"detail": 1.0}, (), reason)
 

@@ -8,7 +8,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.nas import cascades
 from hwnas.nas.cascades import Cascade, CascadeLink, CascadeStage
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.tasks.predictions import ExitPredictionRecord
+from hwnas.tasks.predictions import Predictions
 
 N = 2000
 
@@ -21,7 +21,7 @@ def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) 
         hardness = rng.uniform(0, 1, N)
         noise = np.random.default_rng([seed, offset]).normal(0, 0.1, N)
         margin = skill - hardness + noise
-        heard[split] = ExitPredictionRecord(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+        heard[split] = Predictions(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
     costs = {"latency_ms": latency_ms, "energy_mj": 2 * latency_ms, **more}
     return CascadeStage(
         name, {n: Quantity(v, "compiler-estimate") for n, v in costs.items()}, heard
@@ -122,10 +122,7 @@ def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
         CascadeStage(
             s.id,
             s.costs,
-            {
-                n: ExitPredictionRecord(h.correct[:99], h.confidence[:99])
-                for n, h in s.heard.items()
-            },
+            {n: Predictions(h.correct[:99], h.confidence[:99]) for n, h in s.heard.items()},
         )
         for s in three
     ]

@@ -7,7 +7,7 @@ from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantity
 from hwnas.nas import early_exits
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
-from hwnas.tasks.predictions import NEVER, ExitPredictionRecord, leaving
+from hwnas.tasks.predictions import NEVER, Predictions, exit_indices
 
 N = 3000
 LATENCIES = (1.0, 2.0, 4.0)
@@ -17,15 +17,13 @@ def network(
     name: str = "a", n: int = N, skills: tuple[float, ...] = (0.7, 0.85, 0.95)
 ) -> ExitNetworkResults:
     """Return a network whose outputs are right, and sure, where images are easy enough."""
-    heard: list[dict[str, ExitPredictionRecord]] = [{} for _ in skills]
+    heard: list[dict[str, Predictions]] = [{} for _ in skills]
     for split, seed in (("validation", 0), ("test", 1)):
         hardness = np.random.default_rng(seed).uniform(0, 1, n)
         for i, skill in enumerate(skills):
             noise = np.random.default_rng([i, seed]).normal(0, 0.1, n)
             margin = skill - hardness + noise
-            heard[i][split] = ExitPredictionRecord(
-                margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin)))
-            )
+            heard[i][split] = Predictions(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
     figures = [
         {
             "latency_ms": Quantity(ms, "compiler-estimate"),
@@ -40,9 +38,9 @@ def network(
 
 def test_an_image_leaves_at_the_first_exit_that_is_sure() -> None:
     confidence = np.array([[0.9, 0.2, 0.9, 0.5], [0.9, 0.8, 0.1, 0.4]])
-    assert leaving(confidence, [0.5, 0.5]).tolist() == [0, 1, 0, 0]
-    assert leaving(confidence, [0.95, 0.4]).tolist() == [1, 1, 2, 1]
-    assert leaving(confidence, [NEVER, NEVER]).tolist() == [2, 2, 2, 2]
+    assert exit_indices(confidence, [0.5, 0.5]).tolist() == [0, 1, 0, 0]
+    assert exit_indices(confidence, [0.95, 0.4]).tolist() == [1, 1, 2, 1]
+    assert exit_indices(confidence, [NEVER, NEVER]).tolist() == [2, 2, 2, 2]
 
 
 def test_figures_are_those_of_images_counted_one_by_one() -> None:
@@ -88,10 +86,10 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
     """The upper end of other images stays below in 97.5 % of draws, and not in nearly all."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(400):
-        heard = [dict[str, ExitPredictionRecord](), dict[str, ExitPredictionRecord]()]
+        heard = [dict[str, Predictions](), dict[str, Predictions]()]
         for split, size in (("validation", n), ("test", n_test)):
             for of in heard:
-                of[split] = ExitPredictionRecord(np.ones(size, bool), rng.uniform(0, 1, size))
+                of[split] = Predictions(np.ones(size, bool), rng.uniform(0, 1, size))
         segments = [{"latency_ms": Quantity(ms, "compiler-estimate")} for ms in LATENCIES[:2]]
         each = EarlyExits(ExitNetworkResults("a", {}, segments, heard), (0.4,))
         found = each.verified.costs["expected_latency_ms"].upper

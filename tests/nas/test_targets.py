@@ -19,7 +19,7 @@ from hwnas.nas.member import Member
 from hwnas.nas.options import SamplerConfig
 from hwnas.nas.study import LocalStudy
 from hwnas.nas.targets import Targets, join_members
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import few_of
 from tests.nas.fakes import SizeAccuracy, SizeCost, size
@@ -100,10 +100,10 @@ def test_figures_of_one_target_have_plain_names(genotype: Genotype) -> None:
 
 
 def test_columns_of_a_target_have_its_name() -> None:
-    assert column("npu.latency_ms").title == "npu latency [ms]"
-    assert column("accuracy").maximise
+    assert metric_of("npu.latency_ms").title == "npu latency [ms]"
+    assert metric_of("accuracy").maximise
     with pytest.raises(ConfigError, match="Unknown metric"):
-        column("npu.latency")
+        metric_of("npu.latency")
 
 
 class _Other:

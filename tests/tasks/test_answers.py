@@ -6,54 +6,58 @@ import numpy as np
 import pytest
 
 from hwnas.core.errors import ConfigError, RunError
-from hwnas.tasks.predictions import FILES, ExitPredictionRecord, packed, read_answers, read_heard
+from hwnas.tasks.predictions import (
+    PREDICTIONS_FILE,
+    Predictions,
+    pack_predictions,
+    read_prediction_files,
+    read_predictions,
+)
 
 
-def _heard(seed: int, n: int) -> ExitPredictionRecord:
+def _heard(seed: int, n: int) -> Predictions:
     rng = np.random.default_rng(seed)
-    return ExitPredictionRecord(
-        rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64)
-    )
+    return Predictions(rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64))
 
 
-def _written(run: Path, model: str, seed: int = 0) -> dict[str, ExitPredictionRecord]:
+def _written(run: Path, model: str, seed: int = 0) -> dict[str, Predictions]:
     splits = {"validation": _heard(seed, 60), "test": _heard(seed + 1, 70)}
-    path = run / FILES.format(model)
+    path = run / PREDICTIONS_FILE.format(model)
     path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_bytes(packed(model, splits))
+    path.write_bytes(pack_predictions(model, splits))
     return splits
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     splits = _written(tmp_path, "abc")
-    read = read_heard(tmp_path, "abc")
+    read = read_predictions(tmp_path, "abc")
     assert read is not None
     assert read.keys() == splits.keys()
     for split, heard in splits.items():
         assert (read[split].correct == heard.correct).all()
         assert (read[split].confidence == heard.confidence).all()
-    assert read_heard(tmp_path, "other") is None
+    assert read_predictions(tmp_path, "other") is None
 
 
 def test_few_images_are_enough_for_a_search_and_not_for_a_plan(tmp_path: Path) -> None:
-    path = tmp_path / FILES.format("a")
+    path = tmp_path / PREDICTIONS_FILE.format("a")
     path.parent.mkdir()
-    path.write_bytes(packed("a", {"validation": _heard(0, 49), "test": _heard(1, 3)}))
-    read = read_heard(tmp_path, "a")
+    path.write_bytes(pack_predictions("a", {"validation": _heard(0, 49), "test": _heard(1, 3)}))
+    read = read_predictions(tmp_path, "a")
     assert read is not None
     assert len(read["test"].correct) == 3
     with pytest.raises(ConfigError, match="50 images or more"):
-        read_answers([path])
+        read_prediction_files([path])
 
 
 def test_equal_answers_are_equal_bytes() -> None:
     splits = {"validation": _heard(0, 60)}
-    assert packed("a", splits) == packed("a", splits)
+    assert pack_predictions("a", splits) == pack_predictions("a", splits)
 
 
 def test_a_plan_reads_a_run(tmp_path: Path) -> None:
     first, second = _written(tmp_path, "a"), _written(tmp_path, "b", seed=5)
-    answers = read_answers([tmp_path])
+    answers = read_prediction_files([tmp_path])
     assert answers.models == ("a", "b")
     for i, splits in enumerate((first, second)):
         assert (answers.correct[i] == splits["validation"].correct).all()
@@ -69,26 +73,29 @@ def test_of_two_runs_the_answers_count_that_are_of_the_weights_that_run(tmp_path
     runs = [tmp_path / name for name in "ab"]
     written = [_written(run, "x", seed) for run, seed in zip(runs, (0, 5), strict=True)]
     _written(runs[1], "y", seed=9)
-    with pytest.raises(ConfigError, match=r"x\.answers\.npz and .* other things of model 'x'"):
-        read_answers(runs)
-    found = read_answers(runs, {"x": runs[1], "y": tmp_path / "c"})
+    with pytest.raises(ConfigError, match=r"x\.answers\.npz and .* different predictions"):
+        read_prediction_files(runs)
+    found = read_prediction_files(runs, {"x": runs[1], "y": tmp_path / "c"})
     assert found.models == ("x",)
     assert (found.correct[0] == written[1]["validation"].correct).all()
     assert found.left_out == ("y",)  # a third run's, of which none are there
-    assert read_answers([*runs, runs[1]], {"x": runs[1]}).models == ("x", "y")  # the same twice
+    assert read_prediction_files([*runs, runs[1]], {"x": runs[1]}).models == (
+        "x",
+        "y",
+    )  # the same twice
 
 
 def test_answers_to_other_images_are_refused_by_name(tmp_path: Path) -> None:
     _written(tmp_path, "x")
-    path = tmp_path / FILES.format("y")
-    path.write_bytes(packed("y", {"validation": _heard(0, 61)}))
-    with pytest.raises(ConfigError, match=r"'x' to 60 images, .* of 'y' to 61"):
-        read_answers([tmp_path])
+    path = tmp_path / PREDICTIONS_FILE.format("y")
+    path.write_bytes(pack_predictions("y", {"validation": _heard(0, 61)}))
+    with pytest.raises(ConfigError, match=r"'x' on 60 images, .* of 'y' on 61"):
+        read_prediction_files([tmp_path])
 
 
 def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no models/\*\.answers\.npz"):
-        read_answers([tmp_path])
+        read_prediction_files([tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -109,14 +116,14 @@ def test_damaged_answers_are_refused_in_a_line(
         "correct": np.ones((1, 60), bool),
         "confidence": np.ones((1, 60)),
     }
-    path = tmp_path / FILES.format("a")
+    path = tmp_path / PREDICTIONS_FILE.format("a")
     path.parent.mkdir()
     written = arrays if "models" in arrays else {**whole, **arrays}
     np.savez(path, allow_pickle=False, **written)
     with pytest.raises(RunError, match=words):
-        read_heard(tmp_path, "a")
+        read_predictions(tmp_path, "a")
     with pytest.raises(ConfigError, match=words):
-        read_answers([path])
+        read_prediction_files([path])
     path.write_bytes(b"no archive")
-    with pytest.raises(RunError, match="delete it to do without"):
-        read_heard(tmp_path, "a")
+    with pytest.raises(RunError, match="delete it to continue without"):
+        read_predictions(tmp_path, "a")

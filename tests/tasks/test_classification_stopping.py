@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
 from hwnas.tasks import early_stopping
-from hwnas.tasks.base import Incumbent, Score
-from hwnas.tasks.early_stopping import Bits, Index
+from hwnas.tasks.base import Incumbent, Index, Score
+from hwnas.tasks.early_stopping import Bits
 
 N = 2000
 
@@ -146,8 +146,8 @@ def test_unread_images_of_a_stratum_are_beta_binomial() -> None:
     stratum = early_stopping._Stratum(np.arange(100), mean=0.3, strength=8.0)
     read = np.arange(40) % 4 == 0
     exact = stats.betabinom(60, 0.3 * 8 + 10, 0.7 * 8 + 30)
-    assert stratum.unread(read) == pytest.approx((exact.mean(), exact.var()))
-    assert stratum.unread(np.ones(100, np.bool_)) == (0.0, 0.0)  # nothing is left
+    assert stratum.predict_rest(read) == pytest.approx((exact.mean(), exact.var()))
+    assert stratum.predict_rest(np.ones(100, np.bool_)) == (0.0, 0.0)  # nothing is left
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 11])

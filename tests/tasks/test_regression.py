@@ -24,7 +24,7 @@ TASK = RegressionTask.of(("angle_deg",), TARGETS)
 
 def _read(mine: Errors, incumbent: Errors, rng: np.random.Generator) -> Score:
     beaten = Incumbent(incumbent.tobytes(), ())
-    return TASK.read(lambda index: mine[index], len(mine), beaten, 0.9, rng)
+    return TASK.score_early(lambda index: mine[index], len(mine), beaten, 0.9, rng)
 
 
 def test_outputs_are_standard_deviations_and_errors_are_in_the_unit() -> None:
@@ -124,7 +124,7 @@ def test_candidates_are_stopped_in_any_unit() -> None:
         (["cat", "dog"], "needs numbers"),
         ([1.0, None], "row 1 has the value None"),
         ([1.0, float("nan")], "must be finite"),
-        ([[1.0, 2.0], [1.0]], "need as many"),
+        ([[1.0, 2.0], [1.0]], "need the same number"),
         ([2.0, 2.0], "nothing to learn"),
         ([1e39, 1.0], r"row 0 has the value 1e\+39: .* at most 1e\+36 in size"),
         ([10**400, 1], "at most 1e"),

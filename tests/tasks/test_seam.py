@@ -66,9 +66,9 @@ def test_scores_agree_with_each_image(task: Task) -> None:
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low < figure.value < figure.high
-    assert task.loss_of(found, found).points == 0
-    assert task.same(outputs, outputs).all()
-    assert task.whole(found).figure == figure
+    assert task.degradation(found, found).points == 0
+    assert task.same_answers(outputs, outputs).all()
+    assert task.score_all(found).figure == figure
 
 
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
@@ -93,12 +93,12 @@ def test_early_stopping_keeps_what_is_as_good_and_stops_what_is_worse(name: str)
         return np.asarray((1 - quality) * (hard + noise), np.float32)
 
     earlier = [network(0.5) for _ in range(6)]
-    packed = [task.whole(found).per_image for found in earlier]
+    packed = [task.score_all(found).per_image for found in earlier]
     incumbent = Incumbent(packed[0], tuple(packed))
 
     def read(found: PerImageResults) -> bool:
         order = np.random.default_rng(3)
-        return task.read(lambda index: found[index], n, incumbent, 0.99, order).stopped
+        return task.score_early(lambda index: found[index], n, incumbent, 0.99, order).stopped
 
     assert read(network(0.2))
     assert not read(network(0.6))

@@ -73,7 +73,7 @@ def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
 ) -> None:
     assert setup.of["search space"] == f"tiny ({setup.space.digest})"
     assert setup.of["task"] == "1 channels, 10 classes"
-    assert tasks.brought("regression") == ()
+    assert tasks.plugin_identity("regression") == ()
     places = set()
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
     for name, version in (("mine", "1.0"), ("other", "1.0"), ("other", "1.1")):
@@ -81,9 +81,9 @@ def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
         info.mkdir(parents=True, exist_ok=True)
         (info / "METADATA").write_text(f"Name: two-tasks\nVersion: {version}\n")
         (info / "entry_points.txt").write_text(f"[{tasks.GROUP}]\nmine = x:X\nother = x:X\n")
-        assert tasks.brought(name) == (name, "two-tasks", version)
+        assert tasks.plugin_identity(name) == (name, "two-tasks", version)
         task: Any = SimpleNamespace(
-            name=name, words=setup.data.task.words, n_outputs=setup.data.task.n_outputs
+            name=name, words=setup.data.task.description, n_outputs=setup.data.task.n_outputs
         )
         places.add(replace(setup, data=replace(setup.data, task=task)).checkpoint().path)
     assert len(places | {setup.checkpoint().path}) == 4

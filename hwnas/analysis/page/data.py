@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hwnas.analysis.page.model import FrontExplorer, OverlaidFront, PagePoint, RunData
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
-from hwnas.tasks.metrics import Metric, qualities
+from hwnas.tasks.metrics import Metric, quality_names
 
 # Numbers in a page: columns as compact typed arrays, which a browser reads without parsing.
 
@@ -121,7 +121,7 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
                 "unit": column.unit,
                 "maximise": column.maximise,
                 "percent": _is_share(name, points),
-                "quality": name in qualities(),
+                "quality": name in quality_names(),
                 "objective": name in explorer.objectives,
                 "limit": explorer.limits.get(name),
                 "searched": _column([p.figures for p in points], name, ends=name in exact),

@@ -67,7 +67,7 @@ _OF_ALL = "mac_utilisation"  # a mean over cycles
 _POWERS = ("power_active_w", "power_idle_w")  # means over time
 _FLAGS = ("drifted", "latency_drifted")  # of any
 _CYCLES = "cycles"
-_OF_WHOLE = builtin.NAME  # follows from the latency of all
+_OF_WHOLE = builtin.THROUGHPUT_NAME  # follows from the latency of all
 
 
 def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:

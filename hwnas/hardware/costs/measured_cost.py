@@ -38,7 +38,7 @@ def host_cost(
         "flash_kib": Quantity(weight_bytes(graph) / 1024, "modelled"),
         "macs_m": Quantity(n_macs(graph) / 1e6, "modelled"),
         "params_m": Quantity(n_params(graph) / 1e6, "modelled"),
-        **builtin.of_batch(latency, graph.batch),
+        **builtin.throughput_of_batch(latency, graph.batch),
     }
     return Cost(figures, details)
 

@@ -190,7 +190,7 @@ def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
         "flash_kib": Quantity(weights / 1024, "modelled"),
         "macs_m": Quantity(n_macs(graph) / 1e6, "modelled"),
         "params_m": Quantity(n_params(graph) / 1e6, "modelled"),
-        **builtin.of_batch(latency, graph.batch),
+        **builtin.throughput_of_batch(latency, graph.batch),
     }
     return Cost(figures, {**components, **details}, _layers(graph, bounds, target))
 

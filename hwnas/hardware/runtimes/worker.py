@@ -237,7 +237,7 @@ def _answer_calls(
 
             meter = open_meter(target.meter, target.meter_channel)
         # Half: the call that measures it runs images and times the network, too.
-        tail_s = limit_s / 2 if builtin.FACT in target.facts else None
+        tail_s = limit_s / 2 if builtin.P99_FACT in target.facts else None
         bench = DeviceBench(_engine(target, remote), timing, target.dtype, meter, tail_s)
         pipe.send(("ok", None))
     except Exception as error:

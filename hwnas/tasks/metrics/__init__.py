@@ -1,40 +1,39 @@
-"""Metrics: what is said of a network, searched for, limited, listed and drawn.
+"""Metrics of networks: searched for, limited, listed and plotted.
 
-Those of hwnas are the modules of ``hwnas.tasks.metrics.builtin``, a file each. A package may bring
-others: its entry point in the group ``hwnas.metrics`` has the metric's name, and leads to a
-``Metric``.
+The metrics of hwnas are in ``hwnas.tasks.metrics.builtin``. A package can add others: an entry
+point of the group ``hwnas.metrics`` has the name of the metric and refers to a ``Metric``.
 """
 
 from hwnas.tasks.metrics.metric import Metric
 from hwnas.tasks.metrics.registry import (
-    GIVEN,
-    better,
-    column,
-    costs,
-    is_known,
-    known,
-    maximised,
-    means,
-    paid,
-    perfect,
-    qualities,
-    quality,
-    shown,
+    BASE_COSTS,
+    all_metrics,
+    cost_names,
+    costs_in,
+    expected_costs,
+    format_value,
+    is_better,
+    is_metric,
+    maximise_flags,
+    metric_of,
+    perfect_value,
+    quality_in,
+    quality_names,
 )
 
 __all__ = [
-    "GIVEN",
+    "BASE_COSTS",
     "Metric",
-    "better",
-    "column",
-    "costs",
-    "is_known",
-    "known",
-    "maximised",
-    "means",
-    "paid",
-    "perfect",
-    "qualities",
-    "quality",
-    "shown",
+    "all_metrics",
+    "cost_names",
+    "costs_in",
+    "expected_costs",
+    "format_value",
+    "is_better",
+    "is_metric",
+    "maximise_flags",
+    "metric_of",
+    "perfect_value",
+    "quality_in",
+    "quality_names",
 ]

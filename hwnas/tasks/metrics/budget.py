@@ -1,4 +1,4 @@
-"""A budget: what the user of a network allows, as limits of metrics by their names."""
+"""Budgets: limits of metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,91 +7,88 @@ from typing import Any
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import AllowedRange
 from hwnas.core.quantity import Quantities
-from hwnas.tasks.metrics import GIVEN, column, costs
+from hwnas.tasks.metrics import BASE_COSTS, cost_names, metric_of
 
 _LIMIT = AllowedRange("(0, 1e15]")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a candidate's costs: upper ones, and lower ones of what is to be maximised."""
+    """Limits of costs: upper limits, or lower limits of metrics that are maximised."""
 
     limits: Mapping[str, float] = field(default_factory=dict)
     name: str = "custom"
 
     def __post_init__(self) -> None:
         for name, limit in self.limits.items():
-            if name not in costs():
-                allowed = [f"budget.{known}" for known in costs()]
+            if name not in cost_names():
+                allowed = [f"budget.{known}" for known in cost_names()]
                 raise ConfigError(unknown_name("limit", f"budget.{name}", allowed))
             if limit not in _LIMIT:
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got {limit:g}.")
 
     @staticmethod
-    def of(written: Mapping[str, Any]) -> "Budget":
-        """Return the budget that ``{name: edge, latency_ms: 0.5, sram_kib: null}`` says.
+    def of(options: Mapping[str, Any]) -> "Budget":
+        """Return the budget of options like ``{name: edge, latency_ms: 0.5, sram_kib: null}``.
 
         Raises:
-            ConfigError: a limit is of no metric, is not a number or not positive.
+            ConfigError: if a limit is not of a metric, or not a positive number.
         """
-        limits = {n: v for n, v in written.items() if n != "name" and v is not None}
+        limits = {n: v for n, v in options.items() if n != "name" and v is not None}
         for name, limit in limits.items():
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got '{limit}'.")
         numbers = {name: float(limit) for name, limit in limits.items()}
-        return Budget(numbers, str(written.get("name", Budget.name)))
+        return Budget(numbers, str(options.get("name", Budget.name)))
 
     def digested(self) -> dict[str, Any]:
-        """Return what decides whether two budgets are the same.
-
-        ``GIVEN`` are there whether they are limited or not: as when a budget had these alone, so
-        that runs of that time can be resumed.
-        """
-        return {"name": self.name, **dict.fromkeys(GIVEN), **self.limits}
+        """Return the content that enters digests; it always has the keys ``BASE_COSTS``."""
+        return {"name": self.name, **dict.fromkeys(BASE_COSTS), **self.limits}
 
     def __str__(self) -> str:
-        """All limits, in words."""
-        return words(self.limits)
+        """All limits as text."""
+        return format_limits(self.limits)
 
     def violations(self, figures: Quantities) -> dict[str, float]:
-        """Return, for each limit, how far a candidate is beyond it as a fraction of the limit."""
+        """Return the violation of each limit; see ``violations``."""
         return violations(self.limits, figures)
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the name of the budget if a candidate fits it."""
+        """Return the name of the budget if a candidate meets it, else an empty set."""
         return frozenset() if self.exceeded(figures) else frozenset([self.name])
 
     def exceeded(self, figures: Quantities) -> str:
-        """Return which limits a candidate is beyond, in words; empty if it fits."""
+        """Return the violated limits as text; empty if a candidate meets the budget."""
         return exceeded(self.limits, figures)
 
 
 def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, float]:
-    """Return, for each limit of a known figure, how far a candidate is beyond it.
+    """Return the violation of each limit of a known quantity as a fraction of the limit.
 
-    In fractions of the limit: zero or less fits. The worse end of a figure's interval must fit.
+    It is 0 or less if the worse end of the quantity's interval meets the limit.
     """
     return {
-        name: column(name).violation(figures[name], limit)
+        name: metric_of(name).violation(figures[name], limit)
         for name, limit in limits.items()
         if name in figures
     }
 
 
 def exceeded(limits: Mapping[str, float], figures: Quantities) -> str:
-    """Return which limits a candidate is beyond, in words; empty if it fits."""
+    """Return the violated limits as text; empty if a candidate meets the budget."""
     return "; ".join(
-        f"{name} {column(name).binding(figures[name]):.4g} {side(name)} budget {limits[name]:g}"
-        for name, by in violations(limits, figures).items()
-        if by > 0
+        f"{name} {metric_of(name).binding(figures[name]):.4g} {violated_side(name)} budget "
+        f"{limits[name]:g}"
+        for name, violation in violations(limits, figures).items()
+        if violation > 0
     )
 
 
-def side(name: str) -> str:
-    """Return the wrong side of a metric's limit: ``over`` it, or ``under`` it."""
-    return "under" if column(name).maximise else "over"
+def violated_side(name: str) -> str:
+    """Return the side of a metric's limit that violates it: ``over`` or ``under``."""
+    return "under" if metric_of(name).maximise else "over"
 
 
-def words(limits: Mapping[str, float]) -> str:
-    """Return limits in words: ``latency_ms <= 0.5, throughput_ips >= 100``."""
-    return ", ".join(f"{n} {column(n).relation} {v:g}" for n, v in limits.items()) or "none"
+def format_limits(limits: Mapping[str, float]) -> str:
+    """Return limits as text: ``latency_ms <= 0.5, throughput_ips >= 100``."""
+    return ", ".join(f"{n} {metric_of(n).relation} {v:g}" for n, v in limits.items()) or "none"

@@ -1,10 +1,8 @@
-"""What a metric is, and how one figure follows from another.
+"""Metrics, and arithmetic for metrics that are derived from others.
 
-A metric that is derived has the source and the interval of the figure that it is computed from:
-from a measured latency follows a measured throughput, and a measured cost at a stated price. Facts
-of a target count as exact numbers, as the factor between two units does. How far off a price or a
-grid's yearly mean is, no interval says; it is the same for all networks, and orders none of them
-otherwise.
+A derived quantity has the source and the interval of the quantity it is computed from: throughput
+from a measured latency is measured. Facts of a target, such as a price, are treated as exact: their
+error is the same for all networks and does not change their order.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,22 +33,22 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure is: its label for people, its unit, which direction is better, its origin."""
+    """A metric: label, unit, direction and derivation."""
 
-    name: str  #: of its column in all files, which ends with its unit
+    name: str  #: column in all files; it ends with the unit
     label: str
     unit: str = ""
     maximise: bool = False
-    perfect: float | None = None  #: value that no network betters; only metrics of tasks have one
-    worst: float | None = None  #: value that no network is worse than, where there is one
-    #: Computes it from the figures named in ``needs`` and from a target that states ``facts``;
-    #: ``None``: a cost model, or reading images, says it.
+    perfect: float | None = None  #: best possible value; only quality metrics have one
+    worst: float | None = None  #: worst possible value, if there is one
+    #: Computes the metric from the quantities in ``needs`` and the target's ``facts``; ``None`` for
+    #: metrics of cost models and of tasks.
     derive: Callable[[Quantities, Target], Quantity] | None = None
-    needs: tuple[str, ...] = ()  #: the metrics that it is derived from
-    #: The cost of which it is the mean over images that leave at early exits: it is known only once
-    #: images were read; empty: it is no such mean.
+    needs: tuple[str, ...] = ()  #: metrics that it is derived from
+    #: The cost whose mean over images with early exits this is; known only after evaluation on
+    #: images. Empty for other metrics.
     mean_of: str = ""
-    #: What a target must state (``target.facts``), by name, in words.
+    #: Facts that a target must state (``target.facts``): descriptions by name.
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -60,37 +58,34 @@ class Metric:
 
     @property
     def relation(self) -> str:
-        """What a limit says: ``<=`` is an upper one, ``>=`` a lower one."""
+        """The relation of a limit: ``<=`` for upper limits, ``>=`` for lower limits."""
         return ">=" if self.maximise else "<="
 
-    def best(self, figure: Quantity) -> float:
-        """Return the better end of a figure's interval."""
-        end = figure.high if self.maximise else figure.low
-        return figure.value if end is None else end
+    def best(self, quantity: Quantity) -> float:
+        """Return the better end of a quantity's interval."""
+        end = quantity.high if self.maximise else quantity.low
+        return quantity.value if end is None else end
 
-    def binding(self, figure: Quantity) -> float:
-        """Return the end of a figure's interval that a limit is held against: the worse one."""
-        return figure.lower if self.maximise else figure.upper
+    def binding(self, quantity: Quantity) -> float:
+        """Return the worse end of a quantity's interval, which is compared with limits."""
+        return quantity.lower if self.maximise else quantity.upper
 
-    def violation(self, figure: Quantity, limit: float) -> float:
-        """Return how far a figure is on the wrong side of a limit, as a fraction of the limit.
-
-        Zero or less fits.
-        """
-        share = self.binding(figure) / limit
-        return 1.0 - share if self.maximise else share - 1.0
+    def violation(self, quantity: Quantity, limit: float) -> float:
+        """Return the violation of a limit as a fraction of the limit; 0 or less if it is met."""
+        ratio = self.binding(quantity) / limit
+        return 1.0 - ratio if self.maximise else ratio - 1.0
 
 
-def times(figure: Quantity, factor: float) -> Quantity:
-    """Return a figure times a positive factor."""
-    low, high = (None if end is None else end * factor for end in (figure.low, figure.high))
-    return Quantity(figure.value * factor, figure.source, low, high)
+def scale(quantity: Quantity, factor: float) -> Quantity:
+    """Return a quantity times a positive factor."""
+    low, high = (None if end is None else end * factor for end in (quantity.low, quantity.high))
+    return Quantity(quantity.value * factor, quantity.source, low, high)
 
 
-def over(number: float, figure: Quantity) -> Quantity:
-    """Return a positive number over a positive figure: the ends of its interval change places.
+def divide(number: float, quantity: Quantity) -> Quantity:
+    """Return a positive number divided by a positive quantity.
 
-    An end at zero is none for what is over it.
+    If one end of the quantity's interval is 0, the quotient has no bound on that side (None).
     """
-    low, high = (number / end if end else None for end in (figure.high, figure.low))
-    return Quantity(number / figure.value, figure.source, low, high)
+    low, high = (number / end if end else None for end in (quantity.high, quantity.low))
+    return Quantity(number / quantity.value, quantity.source, low, high)

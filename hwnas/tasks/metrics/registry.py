@@ -1,4 +1,4 @@
-"""The metrics that there are, by name: of hwnas itself, and of installed packages."""
+"""Metrics by name: built-in ones, and those of installed packages."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,55 +12,55 @@ from hwnas.tasks.metrics.metric import Metric
 
 GROUP = "hwnas.metrics"  #: of entry points
 
-#: The costs that every cost model says. They have columns in all files of results, known or not.
-GIVEN = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
-_FIRST = ("accuracy", "mae", *GIVEN)  # in the order of columns; others follow by name
+#: Costs that every cost model predicts; result files always have columns for them.
+BASE_COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
+_FIRST = ("accuracy", "mae", *BASE_COSTS)  # first columns, in order; others follow by name
 
 
-@functools.cache  # installed packages stay what they are while a process runs
-def known() -> Mapping[str, Metric]:
+@functools.cache  # installed packages do not change while a process runs
+def all_metrics() -> Mapping[str, Metric]:
     """Return all metrics by name, in the order of columns.
 
     Raises:
-        ConfigError: what a package brings is no metric, or its name is taken.
+        ConfigError: if the metric of a package is invalid, or its name is taken.
     """
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for metric in (*_ordered(_built_in()), *_ordered(map(_loaded, entry_points(group=GROUP)))):
-        if metric.name in found:
+        if metric.name in metrics:
             raise ConfigError(
-                f"Two metrics are called '{metric.name}'; uninstall the package that brings one "
-                f"(entry points in the group {GROUP})."
+                f"Two metrics are named '{metric.name}': uninstall the package that provides one "
+                f"of them (entry points of the group {GROUP})."
             )
-        found[metric.name] = metric
-    return found
+        metrics[metric.name] = metric
+    return metrics
 
 
-def column(name: str) -> Metric:
+def metric_of(name: str) -> Metric:
     """Return the metric of a column; ``npu.latency_ms`` is the latency on the target ``npu``.
 
     Raises:
-        ConfigError: there is no such metric.
+        ConfigError: if there is no such metric.
     """
     target, _, plain = name.rpartition(".")
-    if plain not in known():
-        raise ConfigError(unknown_name("metric", plain, known()))
-    found = known()[plain]
-    return replace(found, label=f"{target} {found.label}") if target else found
+    if plain not in all_metrics():
+        raise ConfigError(unknown_name("metric", plain, all_metrics()))
+    metric = all_metrics()[plain]
+    return replace(metric, label=f"{target} {metric.label}") if target else metric
 
 
-def is_known(name: str) -> bool:
-    """Return whether a column is of a metric, of a target or of the only one."""
-    return name.rpartition(".")[2] in known()
+def is_metric(name: str) -> bool:
+    """Return True if a column is a metric, with or without a target as prefix."""
+    return name.rpartition(".")[2] in all_metrics()
 
 
-def costs() -> tuple[str, ...]:
-    """Return the names of the metrics that do not say how good answers are."""
-    return tuple(name for name, metric in known().items() if metric.perfect is None)
+def cost_names() -> tuple[str, ...]:
+    """Return the names of all metrics that are no quality metrics."""
+    return tuple(name for name, metric in all_metrics().items() if metric.perfect is None)
 
 
-def means(names: Iterable[str]) -> list[str]:
-    """Return which of the names are of means over images that leave early."""
-    return [name for name in names if column(name).mean_of]
+def expected_costs(names: Iterable[str]) -> list[str]:
+    """Return the given names that are expected costs of networks with early exits."""
+    return [name for name in names if metric_of(name).mean_of]
 
 
 def _ordered(metrics: Iterable[Metric]) -> list[Metric]:
@@ -76,74 +76,73 @@ def _built_in() -> Iterator[Metric]:
 
 
 def _loaded(point: EntryPoint) -> Metric:
-    """Return the metric that an entry point leads to.
+    """Return the metric of an entry point.
 
     Raises:
-        ConfigError: it cannot be imported, or is none of that name.
+        ConfigError: if it cannot be imported, is not a ``Metric`` or has another name.
     """
     package = "" if point.dist is None else f" of package {point.dist.name}"
-    words = f"Entry point '{point.name} = {point.value}'{package}"
+    where = f"Entry point '{point.name} = {point.value}'{package}"
     try:
         metric: Any = point.load()
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{words} cannot be loaded: {reason}") from error
+        raise ConfigError(f"{where} cannot be loaded: {reason}") from error
     if not isinstance(metric, Metric):
-        raise ConfigError(f"{words} is no metric; see hwnas.tasks.metrics.metric.Metric.")
+        raise ConfigError(f"{where} is no hwnas.tasks.metrics.Metric.")
     if metric.name != point.name:
-        raise ConfigError(f"{words} is the metric '{metric.name}': give both the same name.")
+        raise ConfigError(f"{where} is the metric '{metric.name}': give both the same name.")
     return metric
 
 
-# Which metric says how good answers are: that of a task, which has a perfect value.
+# Quality metrics measure predictions (accuracy, error). Each task has one; it has a perfect value.
 
 
-def qualities() -> tuple[str, ...]:
-    """Return the names of the metrics that say how good answers are."""
-    return tuple(name for name, metric in known().items() if metric.perfect is not None)
+def quality_names() -> tuple[str, ...]:
+    """Return the names of all quality metrics."""
+    return tuple(name for name, metric in all_metrics().items() if metric.perfect is not None)
 
 
-def quality(names: Iterable[str]) -> str:
-    """Return which of the names of objectives or figures says how good answers are.
+def quality_in(names: Iterable[str]) -> str:
+    """Return the quality metric among the names of objectives or quantities.
 
     Raises:
-        StopIteration: none does.
+        StopIteration: if there is none.
     """
-    return next(name for name in names if name in qualities())
+    return next(name for name in names if name in quality_names())
 
 
-def paid(names: Iterable[str]) -> list[str]:
-    """Return the names of objectives or figures but for the one that says how good answers are."""
-    return [name for name in names if name not in qualities()]
+def costs_in(names: Iterable[str]) -> list[str]:
+    """Return the given names without quality metrics."""
+    return [name for name in names if name not in quality_names()]
 
 
-def maximised(names: Iterable[str]) -> list[bool]:
-    """Return which objectives are to be maximised; the others are to be minimised."""
-    return [column(name).maximise for name in names]
+def maximise_flags(names: Iterable[str]) -> list[bool]:
+    """Return for each objective True if it is maximised, and False if it is minimised."""
+    return [metric_of(name).maximise for name in names]
 
 
-def better(name: str, first: float, second: float) -> bool:
-    """Return whether the first of two values of a metric is better."""
-    return first > second if column(name).maximise else first < second
+def is_better(name: str, first: float, second: float) -> bool:
+    """Return True if the first of two values of a metric is better."""
+    return first > second if metric_of(name).maximise else first < second
 
 
-def shown(name: str, value: float, form: str = ".4f") -> str:
-    """Return a value of a metric for people.
+def format_value(name: str, value: float, form: str = ".4f") -> str:
+    """Return a value of a metric as text.
 
     Args:
-        name: Of the metric.
-        value: To be shown.
-        form: Of shares, in fixed decimals; what has a unit, which may be small or large, is shown
-            in four digits.
+        name: Name of the metric.
+        value: The value.
+        form: Format of fractions. Values with a unit have four significant digits.
     """
-    if column(name).perfect == 1:
+    if metric_of(name).perfect == 1:
         return f"{value:{form}}"
     digits = ".0f" if 1e4 <= abs(value) < 1e9 else ".4g"
     return f"{value:{form.partition('.')[0]}{digits}}"
 
 
-def perfect(name: str, values: Iterable[float]) -> float:
-    """Return the value of a metric that no network betters: 100 where accuracies are per cent."""
-    best = column(name).perfect
+def perfect_value(name: str, values: Iterable[float]) -> float:
+    """Return the best possible value of a metric; 100 if accuracies are in per cent."""
+    best = metric_of(name).perfect
     assert best is not None
     return 100.0 if best == 1 and max(values, default=0.0) > 1 else best

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hwnas.core.quantity import Quantity
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 
 _SLOPE = (1.0, 0.25)  # prior: mean and standard deviation
 _SHIFT = 1.0  # prior: standard deviation of the mean change of the log error
@@ -45,7 +45,7 @@ class FidelityForecast:
     @property
     def figure(self) -> Quantity:
         """Median of the metric with its 95 % interval, clipped at 0."""
-        metric = column(self.metric)
+        metric = metric_of(self.metric)
         assert metric.perfect is not None
         sign = -1 if metric.maximise else 1
         value, low, high = (
@@ -91,7 +91,7 @@ def log_error(metric: str, value: float) -> float:
 
 
 def _error(metric: str, value: float) -> float:
-    of = column(metric)
+    of = metric_of(metric)
     assert of.perfect is not None
     return (
         max(of.perfect - value, _MIN_RATE) if of.maximise else max(value - of.perfect, _MIN_ERROR)

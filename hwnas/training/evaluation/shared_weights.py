@@ -55,14 +55,14 @@ class SupernetEvaluator:
             results = self._read(network, resolution)
             return Score(task.score(results), len(results))
         if incumbent is None or not all((incumbent.per_image, *incumbent.earlier)):
-            return task.whole(self._read(network, resolution))
+            return task.score_all(self._read(network, resolution))
 
         def read(index: Index) -> PerImageResults:
             return self._read(network, resolution, torch.from_numpy(index))
 
         order = np.random.default_rng(int(genotype.id, 16))
         n = len(self._data.validation)
-        return task.read(read, n, incumbent, self._confidence, order)
+        return task.score_early(read, n, incumbent, self._confidence, order)
 
     def _read(
         self, network: nn.Module, resolution: int, index: Tensor | None = None

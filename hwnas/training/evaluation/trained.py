@@ -21,7 +21,7 @@ from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.int8.simulation import as_run
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
-from hwnas.tasks.predictions import ExitPredictionRecord, heard
+from hwnas.tasks.predictions import Predictions, score_outputs
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.evaluation import fidelity
@@ -73,7 +73,7 @@ class TrainedEvaluator:
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
-    def exit_predictions(self, genotype: Genotype) -> tuple[ExitPredictionRecord, ...]:
+    def exit_predictions(self, genotype: Genotype) -> tuple[Predictions, ...]:
         """Return the predictions of each exit and of the end on the validation split.
 
         Empty for a network without exits.
@@ -200,7 +200,7 @@ class TrainedEvaluator:
 
 def predict_exits(
     network: nn.Module, setup: TrainingSetup, genotype: Genotype
-) -> tuple[ExitPredictionRecord, ...]:
+) -> tuple[Predictions, ...]:
     """Return the predictions of each exit and of the end on the validation split."""
     data, outputs, targets = setup.data, list[NDArray[np.float32]](), list[NDArray[np.int64]]()
     with torch.inference_mode():
@@ -208,7 +208,7 @@ def predict_exits(
             outputs.append(network(batch[0], every=True).numpy())
             targets.append(batch[1].numpy())
     answers, truth = np.concatenate(outputs, axis=1), np.concatenate(targets)
-    return tuple(heard(data.task, of_exit, truth) for of_exit in answers)
+    return tuple(score_outputs(data.task, of_exit, truth) for of_exit in answers)
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Quantity:

@@ -28,7 +28,7 @@ from hwnas.models.families.layers import fold_batch_norm, layer_of
 from hwnas.models.graph import INPUT, NATIVE_BITS, Graph
 from hwnas.models.int8.weight_grids import grids, quantise_weights_
 from hwnas.tasks.base import Task
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.inference import recalibrate
 
@@ -304,4 +304,4 @@ def _solve(effects: _LayerEffects, needed: Array) -> dict[str, int] | None:
 
 def unsupported_limits(budget: Budget) -> list[str]:
     """Return the limits that compression cannot reach: those of metrics to be maximised."""
-    return [name for name in budget.limits if column(name).maximise]
+    return [name for name in budget.limits if metric_of(name).maximise]

@@ -23,7 +23,7 @@ from hwnas.models.int8.weight_grids import grids, quantise_weights_
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.partition import without_exits
 from hwnas.tasks.base import PerImageResults
-from hwnas.tasks.metrics import better
+from hwnas.tasks.metrics import is_better
 from hwnas.training.finetuning import compression
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import (
@@ -215,7 +215,7 @@ class _Pipeline:
         figure = self._validate_int8(trained, load)
         epochs = self._config.later
         self.steps.append(FinetuneStep("int8-trained", task.metric, figure, epochs, seconds))
-        if not better(task.metric, figure.value, plain.value):
+        if not is_better(task.metric, figure.value, plain.value):
             return int8, None, f"post-training, {calibration}; int8 training did not improve it"
         return trained, simulated.eval(), f"trained for int8, {epochs} epochs, {calibration}"
 

@@ -124,7 +124,7 @@ class SearchConfig:
             )
         metric = tasks.get(self.dataset.task).metric
         self.objectives = self.objectives or [metric, "latency_ms", "energy_mj"]
-        allowed = (metric, *metrics.costs())
+        allowed = (metric, *metrics.cost_names())
         for name in self.objectives:
             if name not in allowed:
                 raise ConfigError(unknown_name("objective", name, allowed))
@@ -154,7 +154,7 @@ class SearchConfig:
     @property
     def metric(self) -> str:
         """The objective that says how well networks answer."""
-        return metrics.quality(self.objectives)
+        return metrics.quality_in(self.objectives)
 
     @property
     def spaces(self) -> list[str]:

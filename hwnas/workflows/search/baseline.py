@@ -17,7 +17,7 @@ from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.cascades import EXPECTED, LATENCY
 from hwnas.nas.member import Member
-from hwnas.tasks.metrics import column, paid, perfect
+from hwnas.tasks.metrics import costs_in, metric_of, perfect_value
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.cascades import CASCADES_FILE, CascadeReport
 from hwnas.workflows.search.context import TargetContext
@@ -235,15 +235,15 @@ def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
     Raises:
         ConfigError: there is none.
     """
-    metric, priced = config.metric, paid(config.objectives)
-    cost = next((name for name in priced if not column(name).maximise), None)
+    metric, priced = config.metric, costs_in(config.objectives)
+    cost = next((name for name in priced if not metric_of(name).maximise), None)
     if cost is None:
         raise ConfigError(
             f"baseline={config.baseline} says how much less a network costs at equal "
-            f"{column(metric).label}: objectives={config.objectives} need a cost to be minimised, "
-            "for example latency_ms."
+            f"{metric_of(metric).label}: objectives={config.objectives} need a cost to be "
+            "minimised, for example latency_ms."
         )
-    return Objective(metric, column(metric).maximise), Objective(cost, maximise=False)
+    return Objective(metric, metric_of(metric).maximise), Objective(cost, maximise=False)
 
 
 def _of_run(path: Path, context: TargetContext) -> Baseline:
@@ -323,7 +323,7 @@ def _of_table(path: Path, config: SearchConfig) -> Baseline:
     if not path.exists():
         raise RunError(f"baseline={path}: there is no such folder or file.")
     plane = _objectives(config)
-    objectives = [Objective(name, column(name).maximise) for name in config.objectives]
+    objectives = [Objective(name, metric_of(name).maximise) for name in config.objectives]
     if (points := foreign.verified_front(path, plane)) is not None:
         run = ComparedRun(path.stem, declared(config.objectives), [], points, path=str(path))
         return _fitting(Baseline(str(path), run, "verified", "", 0), config)
@@ -334,7 +334,7 @@ def _of_table(path: Path, config: SearchConfig) -> Baseline:
     if len(runs) > 1:
         raise RunError(f"baseline={path}: {len(runs)} runs are in that file; a baseline is one.")
     scored = [point.figures[config.metric].value for point in runs[0].scored]
-    if perfect(config.metric, scored) == 100:
+    if perfect_value(config.metric, scored) == 100:
         raise RunError(f"baseline={path}: accuracies must be fractions, not per cent.")
     return _fitting(Baseline(str(path), runs[0], "searched", "", 0), config)
 

@@ -13,7 +13,7 @@ from hwnas.nas import cascades, early_exits
 from hwnas.nas.cascades import Cascade, CascadeLink, CascadeStage
 from hwnas.nas.early_exits import POINTS, EarlyExits, ExitNetworkResults
 from hwnas.nas.member import Member
-from hwnas.tasks.predictions import read_exits, read_heard
+from hwnas.tasks.predictions import read_exit_predictions, read_predictions
 from hwnas.workflows.config import SearchConfig
 
 CASCADES_FILE = "cascades.csv"
@@ -94,7 +94,7 @@ def stages(folder: RunFolder, members: Sequence[Member], batch: int) -> list[Cas
     for member in members:
         if member.candidate.genotype.to_dict().get(annotations.BATCH, batch) != 1:
             continue
-        heard = read_heard(folder.path, member.candidate.id)
+        heard = read_predictions(folder.path, member.candidate.id)
         if heard is not None and member.is_deliverable:
             found.append(CascadeStage(member.candidate.id, member.figures, heard))
     return sorted(found, key=lambda stage: stage.latency_ms)
@@ -164,7 +164,7 @@ def exits_of_target(folder: RunFolder, members: Sequence[Member]) -> ExitReport:
     """Return what leaving early comes to for members within the budget."""
     networks = []
     for member in members:
-        heard = read_exits(folder.path, member.candidate.id) if member.segments else None
+        heard = read_exit_predictions(folder.path, member.candidate.id) if member.segments else None
         if heard is not None and member.is_deliverable:
             networks.append(
                 ExitNetworkResults(member.candidate.id, member.figures, member.segments, heard)

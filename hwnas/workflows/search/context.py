@@ -16,7 +16,7 @@ from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets
 from hwnas.nas.verification import verify
-from hwnas.tasks.metrics import column, means, paid
+from hwnas.tasks.metrics import costs_in, expected_costs, metric_of
 from hwnas.training.evaluation.base import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.workflows import components
@@ -138,7 +138,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
 
 def _means(config: SearchConfig) -> list[str]:
     """Return the means over images that leave early that are asked for."""
-    return means([*config.objectives, *config.allowed.limits])
+    return expected_costs([*config.objectives, *config.allowed.limits])
 
 
 def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None:
@@ -163,9 +163,9 @@ def _evaluator(context: TargetContext) -> Evaluator:
 def _cost_model(context: TargetContext) -> CostModel:
     if context.own.cost_model is not None:
         config = context.config
-        asked = [*paid(config.objectives), *config.allowed.limits, "latency_ms"]
+        asked = [*costs_in(config.objectives), *config.allowed.limits, "latency_ms"]
         # A mean over images that leave early follows from what an image costs.
-        names = tuple(dict.fromkeys(column(n).mean_of or n for n in asked))
+        names = tuple(dict.fromkeys(metric_of(n).mean_of or n for n in asked))
         return CheckedCostModel(context.own.cost_model, config.derives, names)
     return components.cost_model(context.parts, context.device)
 
@@ -176,7 +176,8 @@ def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
     if not all_of_them.are_several:
         return tuple(first.objectives)
     each = (
-        all_of_them.prefixed(s.target, dict.fromkeys(paid(s.config.objectives))) for s in contexts
+        all_of_them.prefixed(s.target, dict.fromkeys(costs_in(s.config.objectives)))
+        for s in contexts
     )
     return (first.metric, *(name for names in each for name in names))
 

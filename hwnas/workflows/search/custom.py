@@ -13,7 +13,7 @@ from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.derived_metrics import DerivedMetrics
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
-from hwnas.tasks.metrics import better, column
+from hwnas.tasks.metrics import is_better, metric_of
 from hwnas.training.evaluation.base import Evaluator
 
 
@@ -96,13 +96,13 @@ class CheckedCostModel:
 
 def _check_bounds(value: float, metric: str, where: str) -> None:
     """Refuse a value better than the perfect one, or worse than the worst: one of another unit."""
-    perfect, worst = column(metric).perfect, column(metric).worst
-    if perfect is not None and better(metric, value, perfect):
+    perfect, worst = metric_of(metric).perfect, metric_of(metric).worst
+    if perfect is not None and is_better(metric, value, perfect):
         raise ConfigError(
             f"{where} that {metric} is {value:g}, which is better than a perfect {perfect:g}"
             f"{'; say a fraction, not per cent' if perfect == 1 else ''}."
         )
-    if worst is not None and better(metric, worst, value):
+    if worst is not None and is_better(metric, worst, value):
         raise ConfigError(f"{where} that {metric} is {value:g}; the worst there is is {worst:g}.")
 
 

@@ -13,7 +13,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.training import jobs
 from hwnas.training.finetuning.stages import LargestSubnetTeacher
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
@@ -69,7 +69,7 @@ def finisher(
     done = manifest["finishing"]
     teacher = done["teacher"]
     if teacher is None:  # the search had none; this may have the one that answers best
-        sign = 1 if column(of.config.metric).maximise else -1
+        sign = 1 if metric_of(of.config.metric).maximise else -1
         finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}

@@ -15,7 +15,7 @@ from hwnas.models.families import annotations as precision
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.verification import NETWORK_ERRORS, Verifier
-from hwnas.tasks.metrics import means
+from hwnas.tasks.metrics import expected_costs
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DataSplit, ImageBatch
@@ -201,5 +201,5 @@ def verifier(
         task=data.task,
         dtype=config.target.dtype,
         weights=finisher.weights_of,
-        leaves=bool(means([*config.objectives, *config.allowed.limits])),
+        leaves=bool(expected_costs([*config.objectives, *config.allowed.limits])),
     )

@@ -20,7 +20,7 @@ from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.search_progress import SearchView
-from hwnas.tasks.metrics import better, column
+from hwnas.tasks.metrics import is_better, metric_of
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows.components import as_left, left_after
 from hwnas.workflows.search.context import TargetContext
@@ -248,7 +248,7 @@ def _teacher(
         left_s: Seconds that are left.
     """
     config = finisher.parts.config
-    sign = 1 if column(config.metric).maximise else -1
+    sign = 1 if metric_of(config.metric).maximise else -1
 
     def ordered(some: Sequence[Candidate]) -> list[Candidate]:
         return sorted(some, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
@@ -265,8 +265,8 @@ def _teacher(
         return (first or _least(best, finisher)).genotype
     if first is None:
         return begun.genotype
-    known = column(config.metric).best(begun.figures[config.metric])
-    is_worse = better(config.metric, first.figures[config.metric].value, known)
+    known = metric_of(config.metric).best(begun.figures[config.metric])
+    is_worse = is_better(config.metric, first.figures[config.metric].value, known)
     return (first if is_worse else begun).genotype
 
 

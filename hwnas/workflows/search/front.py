@@ -13,7 +13,7 @@ from hwnas.hardware.target import Target
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.nas.verified_files import FORMAT
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.training import inference
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search.baseline import BaselineComparison
@@ -151,7 +151,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
         "front.json",
         {
             "format": FORMAT,
-            "objectives": {n: "max" if column(n).maximise else "min" for n in config.objectives},
+            "objectives": {n: "max" if metric_of(n).maximise else "min" for n in config.objectives},
             "target": config.target.name,
             "caveat": config.target.caveat,
             "energy_model": asdict(_energy_source(config.target)),

@@ -13,7 +13,7 @@ from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.member import Member
 from hwnas.nas.targets import join_members
 from hwnas.nas.verified_files import FORMAT
-from hwnas.tasks.metrics import column
+from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training import inference
 from hwnas.workflows.reporter import Reporter
@@ -130,7 +130,7 @@ def write_joint_front(
     names: Sequence[str] = manifest["objectives"]
     content = {
         "format": FORMAT,
-        "objectives": {n: "max" if column(n).maximise else "min" for n in names},
+        "objectives": {n: "max" if metric_of(n).maximise else "min" for n in names},
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
         **({"unverified": dict(joint.front.failed)} if joint.front.failed else {}),

@@ -29,7 +29,7 @@ from tests.analysis.page.conftest import Opened
 EVIL = "</script><script>alert(1)</script>"
 NONE = "\u2013"  # of what is not known
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
-SHOWN = {name: metrics.known()[name] for name in OBJECTIVES}
+SHOWN = {name: metrics.all_metrics()[name] for name in OBJECTIVES}
 
 
 def _figures(accuracy: float, ms: float) -> Quantities:
@@ -282,7 +282,10 @@ def test_selection_is_that_of_all_sections(opened: Callable[[Page], Opened]) -> 
 def test_fronts_of_other_tools_need_ids_and_objectives_alone(
     opened: Callable[[Page], Opened],
 ) -> None:
-    columns = {"error": metrics.known()["latency_ms"], "speed": metrics.known()["accuracy"]}
+    columns = {
+        "error": metrics.all_metrics()["latency_ms"],
+        "speed": metrics.all_metrics()["accuracy"],
+    }
     points = [
         PagePoint(str(i), {"error": Quantity(i, "measured"), "speed": Quantity(i * i, "measured")},
               on_front=True)
@@ -312,7 +315,7 @@ def test_errors_have_their_intervals_and_rows_the_order_of_costs(
         for i in range(3)
     ]
     names = ("mae", "latency_ms")
-    shown = {name: metrics.known()[name] for name in names}
+    shown = {name: metrics.all_metrics()[name] for name in names}
     found = opened(Page("run", [FrontExplorer("Front", names, shown, [RunData("run", points)])]))
     assert found.ids() == ["0", "1", "2"]
     cells = found.tab.locator("tr", has=found.tab.get_by_label("select 0")).locator("td")
@@ -354,7 +357,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
         points = []
         for i, ((accuracy, ms), code) in enumerate(zip(values, codes, strict=True)):
             figures = dict(_figures(accuracy, ms))
-            for name in metrics.known().keys() - figures.keys():
+            for name in metrics.all_metrics().keys() - figures.keys():
                 figures[name] = figures["latency_ms"]
             options = [pairs[j][k] for j, k in enumerate(code)]
             on_front = i < 200
@@ -368,7 +371,9 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
 
 @pytest.mark.slow
 def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
-    page = Page("many", [FrontExplorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
+    page = Page(
+        "many", [FrontExplorer("Fronts", OBJECTIVES, metrics.all_metrics(), _crowd(20, 5_000))]
+    )
     found = opened(page)
     size = len(render(page).encode()) / 1e6
     seconds = float(found.tab.evaluate("document.documentElement.dataset.ready")) / 1000

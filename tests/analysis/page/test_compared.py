@@ -31,13 +31,13 @@ Visit = Callable[[Path], Opened]
 def _candidate(space: SearchSpace, trial: int, rng: random.Random) -> Candidate:
     ms = rng.uniform(1, 9)
     accuracy = proportion(round(1000 * (0.95 - 0.4 / ms - 0.1 * rng.random())), 1000)
-    costs = {name: Quantity(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in metrics.GIVEN}
+    costs = {name: Quantity(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in metrics.BASE_COSTS}
     return Candidate(trial, space.sample(rng), {"accuracy": accuracy, **costs})
 
 
 def _member(candidate: Candidate) -> Member:
     figures = {"accuracy_int8": candidate.figures["accuracy"]}
-    figures |= {name: candidate.figures[name] for name in metrics.GIVEN}
+    figures |= {name: candidate.figures[name] for name in metrics.BASE_COSTS}
     known = {name: figures[name] for name in verified_names("accuracy") if name in figures}
     return Member(candidate, known, {}, {})
 

@@ -61,7 +61,7 @@ def test_front_at_the_end_is_that_of_all(n: int) -> None:
 
 def test_verification_is_told() -> None:
     candidate = _candidate(0, 0.8, 2.0)
-    figures = {name: Quantity(1.0, "modelled") for name in metrics.GIVEN}
+    figures = {name: Quantity(1.0, "modelled") for name in metrics.BASE_COSTS}
     figures |= {name: Quantity(0.75, "measured") for name in ("accuracy_fp32", "accuracy_int8")}
     stays, leaves = (Member(candidate, figures, {}, {}, (), stays) for stays in (True, False))
     kept, left = decisions([], [stays, leaves], OBJECTIVES)

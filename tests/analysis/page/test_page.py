@@ -22,7 +22,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import NEAR, Member, verified_names
-from hwnas.tasks.metrics import Metric, column
+from hwnas.tasks.metrics import Metric, metric_of
 from hwnas.tasks.metrics.budget import Budget
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -160,7 +160,7 @@ def test_member_row_has_searched_and_verified_columns(
 
 def test_plot_over_a_targets_cost_shows_its_own_verified_accuracy() -> None:
     names = ("accuracy", "npu.accuracy", "npu.latency_ms", "latency_ms")
-    columns = {name: column(name) for name in names}
+    columns = {name: metric_of(name) for name in names}
     point = PagePoint("a", {name: Quantity(1.0, "measured") for name in names})
     objectives = ("accuracy", "npu.latency_ms", "latency_ms")
     found = content(FrontExplorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)

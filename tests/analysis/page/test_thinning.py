@@ -54,7 +54,7 @@ def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -
 def test_page_of_many_keeps_the_front_and_counts_all() -> None:
     points = [_point(i, -a, ms) for i, (a, ms) in enumerate(_cloud(120_000).tolist())]
     points[7] = _point(7, 0.9, 1000.0, on_front=True)
-    columns = {name: metrics.known()[name] for name in ("accuracy", "latency_ms")}
+    columns = {name: metrics.all_metrics()[name] for name in ("accuracy", "latency_ms")}
     runs = [RunData("a", points[:70_000]), RunData("b", points[70_000:])]
     found = content(FrontExplorer("", tuple(columns), columns, runs), n_runs=2)
     assert found["n"] == 100_000

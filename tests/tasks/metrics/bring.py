@@ -8,13 +8,13 @@ _MODULE = '''
 """How warm a device gets: a metric that hwnas does not know."""
 
 from hwnas.tasks.metrics import Metric
-from hwnas.tasks.metrics.metric import times
+from hwnas.tasks.metrics.metric import scale
 
 LABEL = "heat"
 
 
 def _heat(figures, target):
-    return times(figures["energy_mj"], target.facts["k_per_mj"])
+    return scale(figures["energy_mj"], target.facts["k_per_mj"])
 
 
 METRIC = Metric(

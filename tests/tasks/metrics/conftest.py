@@ -14,7 +14,7 @@ def fresh_metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None
 
     def look_again() -> None:
         sys.modules.pop("own_metric", None)
-        registry.known.cache_clear()
+        registry.all_metrics.cache_clear()
 
     yield look_again
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantity
-from hwnas.tasks.metrics.budget import Budget, violations, words
+from hwnas.tasks.metrics.budget import Budget, format_limits, violations
 
 
 def test_upper_limit_is_held_against_the_upper_end() -> None:
@@ -42,7 +42,7 @@ def test_limits_of_targets_have_the_direction_of_their_metric() -> None:
         "npu.latency_ms": pytest.approx(0.5),
         "cpu.throughput_ips": pytest.approx(0.2),
     }
-    assert words(limits) == "npu.latency_ms <= 2, cpu.throughput_ips >= 50"
+    assert format_limits(limits) == "npu.latency_ms <= 2, cpu.throughput_ips >= 50"
 
 
 def test_budget_without_limits_is_never_violated() -> None:

@@ -11,27 +11,27 @@ from tests.tasks.metrics.bring import bring
 
 
 def test_files_of_results_keep_their_order() -> None:
-    assert list(metrics.known())[:8] == ["accuracy", "mae", *metrics.GIVEN]
-    assert metrics.GIVEN == (
+    assert list(metrics.all_metrics())[:8] == ["accuracy", "mae", *metrics.BASE_COSTS]
+    assert metrics.BASE_COSTS == (
         "latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m",
     )  # fmt: skip
-    assert {"throughput_ips", "co2_g", "cost_usd_per_m"} <= {*metrics.costs()}
-    assert "accuracy" not in metrics.costs()
+    assert {"throughput_ips", "co2_g", "cost_usd_per_m"} <= {*metrics.cost_names()}
+    assert "accuracy" not in metrics.cost_names()
 
 
 def test_every_metric_names_metrics_that_there_are() -> None:
-    for name, metric in metrics.known().items():
+    for name, metric in metrics.all_metrics().items():
         assert metric.name == name
-        assert {*metric.needs} <= {*metrics.known()}
+        assert {*metric.needs} <= {*metrics.all_metrics()}
         assert bool(metric.needs) is (metric.derive is not None)
         assert metric.derive is not None or not metric.facts
 
 
 def test_metric_of_a_target_has_its_name_before_the_label() -> None:
-    assert metrics.column("npu.throughput_ips").title == "npu throughput [images/s]"
-    assert metrics.column("npu.throughput_ips").maximise
+    assert metrics.metric_of("npu.throughput_ips").title == "npu throughput [images/s]"
+    assert metrics.metric_of("npu.throughput_ips").maximise
     with pytest.raises(ConfigError, match=r"Unknown metric 'throughput'\. Did you mean"):
-        metrics.column("npu.throughput")
+        metrics.metric_of("npu.throughput")
 
 
 def test_metric_of_a_package_is_found(
@@ -40,26 +40,26 @@ def test_metric_of_a_package_is_found(
     bring(tmp_path, "heat_k = own_metric:METRIC")
     monkeypatch.syspath_prepend(str(tmp_path))
     fresh_metrics()
-    assert metrics.column("heat_k").title == "heat [K]"
-    assert list(metrics.known())[-1] == "heat_k"
+    assert metrics.metric_of("heat_k").title == "heat [K]"
+    assert list(metrics.all_metrics())[-1] == "heat_k"
 
 
 def test_shares_are_shown_in_decimals_and_what_has_a_unit_in_digits() -> None:
-    assert metrics.shown("accuracy", 0.912345) == "0.9123"
-    assert metrics.shown("npu.accuracy", 0.012345, ".3f") == "0.012"
+    assert metrics.format_value("accuracy", 0.912345) == "0.9123"
+    assert metrics.format_value("npu.accuracy", 0.012345, ".3f") == "0.012"
     values = (1.23456e-12, 0.0123456, 12.3456, 123456.7, 1.23456e12)
     told = ["1.235e-12", "0.01235", "12.35", "123457", "1.235e+12"]
-    assert [metrics.shown("mae", value) for value in values] == told
-    assert metrics.shown("mae", 1.5e-12, "+.4f") == "+1.5e-12"
+    assert [metrics.format_value("mae", value) for value in values] == told
+    assert metrics.format_value("mae", 1.5e-12, "+.4f") == "+1.5e-12"
 
 
 @pytest.mark.parametrize(
     ("point", "message"),
     [
         ("heat_k = no_such_module:METRIC", "cannot be loaded: ModuleNotFoundError"),
-        ("heat_k = own_metric:LABEL", "is no metric"),
+        ("heat_k = own_metric:LABEL", "is no hwnas.tasks.metrics.Metric"),
         ("warmth_k = own_metric:METRIC", "is the metric 'heat_k': give both the same name"),
-        ("latency_ms = own_metric:TAKEN", "Two metrics are called 'latency_ms'"),
+        ("latency_ms = own_metric:TAKEN", "Two metrics are named 'latency_ms'"),
     ],
 )
 def test_what_is_no_metric_is_refused_in_a_line(
@@ -73,6 +73,6 @@ def test_what_is_no_metric_is_refused_in_a_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     fresh_metrics()
     with pytest.raises(ConfigError) as caught:
-        metrics.known()
+        metrics.all_metrics()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
