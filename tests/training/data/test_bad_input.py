@@ -177,7 +177,7 @@ def _read_whole(path: Path, in_memory: bool) -> None:
         (_one_class, "has only one class, '3'"),
         (_damaged, "split 'train', row 5 is damaged"),
         (_sixteen_bits, "row 3 is an image of mode I;16, .*convert all images to 8 bits"),
-        (_single_image, "too small to split.*at least 3 images of a class.*fewer of 'eel'"),
+        (_single_image, "too small to split.*at least 3 images.*fewer of 'eel'"),
         (_too_few_for_fraction, "too small to split"),
         (_negative, "split 'test', row 2 has the label -1.*dataset.test_split=validation"),
         (_beyond, "row 3 has the label 7: must be 0 to 2"),
