@@ -27,12 +27,12 @@ def compared(folder: Path, seed: int, scale: float, limit_s: float) -> dict[str,
     """Return a row on one fleet: what both plans cost, and how late they are."""
     made.write(folder, seed=seed, n_models=8, scale=scale, hours=6)
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    task = PlanningTask(problem, planner.choices_of(problem, NullProgress()), "cost")
+    task = PlanningTask(problem, planner.read_choices(problem, NullProgress()), "cost")
     o = task.choices.options
     alone = replace(task.choices, options=o.only((o.second < 0).nonzero()[0]))
     row: dict[str, Any] = {"fleet": seed, "scale": scale}
     for name, each in (("cascades", task), ("single", replace(task, choices=alone))):
-        found = planner.planned_of(each, limit_s, [0, 1, 2, 3], NullProgress()).plan
+        found = planner.plan_task(each, limit_s, [0, 1, 2, 3], NullProgress()).plan
         row |= {f"{name}_usd": found.value, f"{name}_late": late(problem, found),
                 f"{name}_gap": found.gap}  # fmt: skip
     return row | {"saved": 1 - row["cascades_usd"] / row["single_usd"]}

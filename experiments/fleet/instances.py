@@ -22,11 +22,11 @@ from hwnas.core.progress import NullProgress
 from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.placements import Goodputs
 from hwnas.fleet.plan import to_yaml
-from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.plan_conversion import to_plan
 from hwnas.fleet.problem import PlanningProblem, read_problem
-from hwnas.fleet.routes import choices
+from hwnas.fleet.routes import find_choices
 from hwnas.fleet.service_file import OBJECTIVES
-from hwnas.fleet.solver import solution
+from hwnas.fleet.solver import solve_task
 from hwnas.fleet.task import PlanningTask
 from tests.fleet import brute_force, checker, made
 
@@ -43,8 +43,8 @@ def tiny(seed: int, folder: Path) -> dict[str, Any]:
     """Return what plan and brute force find for a tiny instance."""
     made.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
     problem = _problem(folder)
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = solution(task, 60, NullProgress())
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = solve_task(task, 60, NullProgress())
     value = found.value if found.serves else math.inf
     best = brute_force.least_cost(task)
     near = value == best or math.isclose(value, best, rel_tol=1e-6)
@@ -58,15 +58,15 @@ def drawn(seed: int, folder: Path) -> dict[str, Any]:
     made.write_answers(folder, rng)
     problem = _problem(folder)
     objective = OBJECTIVES[seed % 3]
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), objective)
-    found = solution(task, 3, NullProgress())
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), objective)
+    found = solve_task(task, 3, NullProgress())
     if not found.serves:
         return {"seed": seed, "outcome": "refused", "words": "a limit leaves demand unserved"}
-    (folder / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+    (folder / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
     broken = checker.broken(folder, folder)
-    cascades = sum(r.second is not None for h in as_plan(found).hours for r in h.routes)
+    cascades = sum(r.second is not None for h in to_plan(found).hours for r in h.routes)
     return {"seed": seed, "outcome": "broken" if broken else "holds", "objective": objective,
-            "value": found.value, "gap": as_plan(found).gap, "cascades": cascades,
+            "value": found.value, "gap": to_plan(found).gap, "cascades": cascades,
             "words": "; ".join(broken)}  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from experiments.fleet import made
 from hwnas.core.progress import NullProgress
 from hwnas.fleet import planner
 from hwnas.fleet.problem import read_problem
-from hwnas.fleet.solver import solution
+from hwnas.fleet.solver import solve_task
 from hwnas.fleet.task import PlanningTask
 
 
@@ -25,9 +25,9 @@ def main(limit_s: float) -> None:
         made.write(folder)
         began = time.perf_counter()
         problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-        choices = planner.choices_of(problem, NullProgress())
-        print(f"{len(choices.stations):,} stations, {len(choices.options):,} options an hour")
-        found = solution(PlanningTask(problem, choices, "cost"), limit_s, NullProgress())
+        choices = planner.read_choices(problem, NullProgress())
+        print(f"{len(choices.placements):,} stations, {len(choices.options):,} options an hour")
+        found = solve_task(PlanningTask(problem, choices, "cost"), limit_s, NullProgress())
         took = time.perf_counter() - began
     print(
         f"{took:.0f} s: {found.value:.3f} $ a day, serves all: {found.serves}; bound of the kept "

@@ -24,9 +24,9 @@ from hwnas.core.progress import NullProgress
 from hwnas.fleet import planner, simulation
 from hwnas.fleet.placements import Placement, ServingConfig, service_times
 from hwnas.fleet.plan import DeploymentPlan
-from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.plan_conversion import to_plan
 from hwnas.fleet.problem import PlanningProblem, read_problem
-from hwnas.fleet.solver import solution
+from hwnas.fleet.solver import solve_task
 from hwnas.fleet.task import PlanningTask
 
 HERE = Path(__file__).parent
@@ -47,13 +47,13 @@ def by_rule(problem: PlanningProblem, station: Placement, rule: str, factor: flo
         if worst < station.limit_ms:
             best = max(best, (batch / whole * 1e3 * factor, batch))
     rate, batch = best
-    variants = (ServingConfig(batch, 0.0, 1, rate, rate),) if rate else station.variants[:1]
+    variants = (ServingConfig(batch, 0.0, 1, rate, rate),) if rate else station.configs[:1]
     return replace(station, variants=variants)
 
 
 def late(problem: PlanningProblem, plan: DeploymentPlan) -> float:
     """Return the largest share of late requests of a class in an hour, over five seeds."""
-    scene = simulation.SimulationSetup(planner.arrivals(problem))
+    scene = simulation.SimulationSetup(planner.arrivals_by_class(problem))
     seen = simulation.simulate(plan, scene, [*SEEDS], NullProgress())
     return max(c.late for each in seen for c in each.classes.values())
 
@@ -67,7 +67,7 @@ def ours(task: PlanningTask) -> Iterator[dict[str, Any]]:
     options = task.choices.options
     single = replace(task.choices, options=options.only((options.second < 0).nonzero()[0]))
     for rule, of in (("ours", task), ("ours, single models", replace(task, choices=single))):
-        plan = planner.planned_of(of, LIMIT_S, [0, 1, 2, 3], NullProgress()).plan
+        plan = planner.plan_task(of, LIMIT_S, [0, 1, 2, 3], NullProgress()).plan
         yield _row(rule, 1.0, plan, late(task.problem, plan))
 
 
@@ -76,10 +76,10 @@ def theirs(task: PlanningTask) -> Iterator[dict[str, Any]]:
     problem, choices = task.problem, task.choices
     for rule in ("proteus", "ipa"):
         for factor in FACTORS:
-            stations = tuple(by_rule(problem, s, rule, factor) for s in choices.stations)
+            stations = tuple(by_rule(problem, s, rule, factor) for s in choices.placements)
             of = PlanningTask(problem, replace(choices, stations=stations), "cost")
-            found = solution(of, LIMIT_S, NullProgress())
-            plan = as_plan(found)
+            found = solve_task(of, LIMIT_S, NullProgress())
+            plan = to_plan(found)
             share = late(problem, plan) if found.serves else 1.0
             yield _row(rule, factor, plan, share)
             if share <= simulation.LATE or not found.serves:
@@ -96,7 +96,7 @@ def task_of(seed: int, trace: str | None) -> PlanningTask:
         folder = Path(name)
         made.write(folder, seed=seed, n_models=8, scale=0.3, hours=3, trace=trace)
         problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    return PlanningTask(problem, planner.choices_of(problem, NullProgress()), "cost")
+    return PlanningTask(problem, planner.read_choices(problem, NullProgress()), "cost")
 
 
 def main(fleets: int, traces: list[str]) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from hwnas.cli.console import Phases
 from hwnas.fleet.deployment import onnx_served, servers, validation
 from hwnas.fleet.deployment.pools import DeployedPool, PoolModelSource
-from hwnas.fleet.deployment.validation import ServeChecker, ServeCheckOptions, served
+from hwnas.fleet.deployment.validation import ServeChecker, ServeCheckOptions, pools_to_serve
 from hwnas.fleet.plan import PoolType
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.models import families, spaces
@@ -40,7 +40,7 @@ def pool(name: str, wait_ms: float) -> DeployedPool:
     middle = {choice: options[len(options) // 2] for choice, options in found.choices.items()}
     lowered = families.get(found.family).lower(found, found.genotype(middle), Signature(1, 10))
     lowered = fuse(lowered, "float32")
-    model = onnx_served.served(write_fp32(lowered, random_weights(lowered, 0)))
+    model = onnx_served.to_served_model(write_fp32(lowered, random_weights(lowered, 0)))
     kind = PoolType("cpu", name, _BATCH, wait_ms, 1e3, 1.0, 1, None, {}, 0.0, "")
     return DeployedPool(
         name.replace("_", "-"), name, kind, PoolModelSource(), model, (1,), (1.0,), 0, 0.0
@@ -60,14 +60,14 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "sleep":
         servers._MODEL = _HERE / "sleeping_model.py"
-        validation._work = lambda n: 1e-3 * n  # that machine is always as fast
+        validation._constant_work = lambda n: 1e-3 * n  # that machine is always as fast
     options = ServeCheckOptions(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
-    one, found = pool(_SPACES[asked.what], asked.wait), servers.probed(asked.python)
+    one, found = pool(_SPACES[asked.what], asked.wait), servers.probe(asked.python)
     if asked.what == "network":  # which onnxruntime runs there
         servers.choose_server("triton", asked.python, found)
     with (
         Phases(Console()) as phases,
-        servers.running("triton", asked.python, found, served([one])) as server,
+        servers.run_server("triton", asked.python, found, pools_to_serve([one])) as server,
     ):
         profile, rows = ServeChecker(options, phases).checked(one, server)
     name = f"served_{asked.what}" + f"_{asked.wait:g}ms" * (asked.wait > 0)

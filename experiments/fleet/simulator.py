@@ -23,7 +23,7 @@ def mean(load: float, servers: int, noise: events.Floats, seed: int) -> float:
     """Return the simulated mean time in a queue, in service times."""
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1 / (load * servers), N))
-    pools, routes = events.single(np.ones(1), 0.0, servers, noise)
+    pools, routes = events.single_pool(np.ones(1), 0.0, servers, noise)
     found = events.simulate(arrivals, np.zeros(N, np.int32), pools, routes, seed=seed)
     return float(found.latency_s[N // 10 :].mean())
 
@@ -42,7 +42,7 @@ def speed() -> float:
     service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
     eight = np.full(n_pools, 8, np.int32)
     pools = events.PoolArrays(
-        service, eight, np.zeros(n_pools), eight, events.lognormal(0.1), np.zeros(n_pools)
+        service, eight, np.zeros(n_pools), eight, events.lognormal_noise(0.1), np.zeros(n_pools)
     )
     klass = np.repeat(np.arange(4), 2).astype(np.int32)
     routes = events.RouteArrays(

@@ -1,8 +1,7 @@
-"""Plans beside a plan: what less carbon, more accuracy or shorter latencies would cost.
+"""Alternative plans: the cost of less carbon, higher accuracy or shorter latencies.
 
-One limit at a time is tightened step by step, and the least cost within it found (epsilon
-constraints; Haimes et al., 1971). Each program begins at the solution of the one before it, which
-keeps a tighter limit. Each is simulated, and corrected as the plan itself is.
+One limit at a time is tightened step by step (epsilon constraints; Haimes et al., 1971). Each
+program starts from the previous solution. Each plan is simulated and corrected like the main plan.
 """
 
 import time
@@ -19,54 +18,46 @@ from hwnas.core.run_folder import Row
 from hwnas.fleet import plan_conversion, planner
 from hwnas.fleet.hours import Hour
 from hwnas.fleet.plan import DeploymentPlan
-from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.plan_conversion import to_plan
 from hwnas.fleet.planner import PlanningOutcome
-from hwnas.fleet.problem import PlanningProblem, untold
-from hwnas.fleet.routes import choices
-from hwnas.fleet.solver import Solution, again, solution
-from hwnas.fleet.task import Array, PlanningTask, corrected_as
+from hwnas.fleet.problem import PlanningProblem, missing_keys
+from hwnas.fleet.routes import find_choices
+from hwnas.fleet.solver import Solution, solve_again, solve_task
+from hwnas.fleet.task import Array, PlanningTask, copy_corrections
 
 _DAY = 24
-_SPEEDS = (0.3, 0.9)  # of p99 limits: the tightest, and the loosest
-_LITTLE = 1e-3  # of carbon or accuracy: less is not worth a point
-_ROUNDING = 1e-6  # of a limit that was found by a program of its own
-_DIGITS = 9  # of figures, after which they differ by rounding alone
+_SPEEDS = (0.3, 0.9)  # factors of the p99 limits: tightest and loosest
+_LITTLE = 1e-3  # smallest change of carbon or accuracy that is worth a point
+_ROUNDING = 1e-6  # tolerance on a limit that another program found
+_DIGITS = 9  # decimal places; smaller differences are rounding
 
 
 @dataclass(frozen=True)
 class LimitPoint:
-    """A limit that is tightened."""
+    """A tightened limit."""
 
     varied: str
-    asks: str  #: in the words of ``service.yaml``
+    asks: str  #: the limit, as in ``service.yaml``
     problem: PlanningProblem
-    p99: float = 1.0  #: times the limits of the service
+    p99: float = 1.0  #: factor of the service's limits
 
 
 @dataclass(frozen=True)
 class PlanFront:
-    """Plans over cost, carbon, accuracy and latency."""
+    """Pareto front of plans over cost, carbon, accuracy and latency."""
 
-    rows: Sequence[Row]  #: those that no other dominates, the plan's own first
+    rows: Sequence[Row]  #: non-dominated plans, the main plan first
     sentences: Sequence[str]
 
 
-def swept(
-    found: PlanningOutcome, n: int, limit_s: float, seed: int, progress: Progress
+def plan_front(
+    outcome: PlanningOutcome, n: int, limit_s: float, seed: int, progress: Progress
 ) -> PlanFront:
-    """Return the front of plans around a plan.
-
-    Args:
-        found: The plan.
-        n: How many others are looked for.
-        limit_s: Seconds that all may take.
-        seed: Of their simulations.
-        progress: Is told of points.
-    """
-    base = replace(found.solution, task=replace(found.solution.task, objective="cost"))
-    rows = [_row(LimitPoint("the plan", "", base.task.problem), replace(found, solution=base))]
+    """Return the front of at most ``n`` plans around a plan, within ``limit_s`` seconds."""
+    base = replace(outcome.solution, task=replace(outcome.solution.task, objective="cost"))
+    rows = [_row(LimitPoint("the plan", "", base.task.problem), replace(outcome, solution=base))]
     began = time.perf_counter()
-    longest = base.seconds.get("columns", 0.0)  # which no limit shortens
+    longest = base.seconds.get("columns", 0.0)  # column generation takes as long at any limit
     done = tried = 0
     with progress.phase("Front", n) as advance:
         for points in _directions(base, _shares(n), limit_s / max(n, 1)):
@@ -78,20 +69,20 @@ def swept(
                     until = began + limit_s
                     with suppress(TimeoutError):  # not corrected until then
                         each_s = min(left, 2 * limit_s / n)
-                        solved = _solved(base, point, start, each_s)
-                        held = _held(solved, seed, until, each_s)
+                        solved = _solve_at(base, point, start, each_s)
+                        held = _corrected_at(solved, seed, until, each_s)
                         done += 1
                         if held is not None:
                             start = held.solution
                             rows.append(_row(point, held))
                 advance(1)
         advance(n - tried)
-    is_known = not untold(base.task.problem)["carbon"]
-    return PlanFront(*_told(rows, (done, tried), limit_s, carbon_is_known=is_known))
+    is_known = not missing_keys(base.task.problem)["carbon"]
+    return PlanFront(*_select_front(rows, (done, tried), limit_s, carbon_is_known=is_known))
 
 
 def _shares(n: int) -> tuple[int, int, int]:
-    """Return how many points each direction has: carbon, accuracy, latency."""
+    """Return the number of points of each direction: carbon, accuracy, latency."""
     return n - 2 * (n // 3), n // 3, n // 3
 
 
@@ -104,11 +95,11 @@ def _directions(
 
 
 def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[LimitPoint]:
-    """Yield budgets of carbon, from the least there can be to almost that of the plan."""
+    """Yield carbon budgets, from the minimum to almost that of the plan."""
     most, problem = base.taken("carbon"), base.task.problem
-    if not n or most <= 0 or untold(problem)["carbon"]:
+    if not n or most <= 0 or missing_keys(problem)["carbon"]:
         return
-    cleanest = solution(replace(base.task, objective="carbon"), limit_s, NullProgress())
+    cleanest = solve_task(replace(base.task, objective="carbon"), limit_s, NullProgress())
     least = cleanest.taken("carbon") * (1 + _ROUNDING)
     if not cleanest.serves or least > most * (1 - _LITTLE):
         return
@@ -120,10 +111,10 @@ def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[LimitPoint]:
 
 
 def _accuracy(base: Solution, n: int) -> Iterator[LimitPoint]:
-    """Yield floors of accuracy, from the highest that all classes can have downwards."""
+    """Yield accuracy floors, from the highest feasible one downwards."""
     o, problem = base.task.choices.options, base.task.problem
     room = min(
-        float(o.accuracy[o.klass == k].max(initial=0.0)) - c.accuracy_min
+        float(o.accuracy[o.request_class == k].max(initial=0.0)) - c.accuracy_min
         for k, (_, c) in enumerate(problem.classes)
     )
     for more in np.linspace(room, 0.0, n + 1)[:-1] if room > _LITTLE else []:
@@ -134,7 +125,7 @@ def _accuracy(base: Solution, n: int) -> Iterator[LimitPoint]:
 
 
 def _latency(base: Solution, n: int) -> Iterator[LimitPoint]:
-    """Yield limits of latencies, from the shortest to almost those of the service."""
+    """Yield latency limits, from the shortest to almost those of the service."""
     problem = base.task.problem
     for factor in np.geomspace(*_SPEEDS, n) if n else []:
         classes = {name: replace(c, p99_ms=c.p99_ms * float(factor)) for name, c in problem.classes}
@@ -143,55 +134,55 @@ def _latency(base: Solution, n: int) -> Iterator[LimitPoint]:
         yield LimitPoint("latency", asks, replace(problem, service=service), float(factor))
 
 
-def _solved(
+def _solve_at(
     base: Solution, point: LimitPoint, start: Solution | None, limit_s: float
 ) -> Solution | None:
-    """Return the least cost at a point; ``None`` where a class has no model that fits."""
+    """Return the cheapest solution at a point; ``None`` if a class has no feasible model."""
     try:
-        found = choices(point.problem, base.task.choices.goodputs, NullProgress())
+        result = find_choices(point.problem, base.task.choices.goodputs, NullProgress())
     except ConfigError:
         return None
-    task = corrected_as(base.task, PlanningTask(point.problem, found, "cost"))
-    return solution(task, limit_s, NullProgress(), _begun(task, start))
+    task = copy_corrections(base.task, PlanningTask(point.problem, result, "cost"))
+    return solve_task(task, limit_s, NullProgress(), _start_values(task, start))
 
 
-def _held(
-    found: Solution | None, seed: int, until: float, limit_s: float
+def _corrected_at(
+    solution: Solution | None, seed: int, until: float, limit_s: float
 ) -> PlanningOutcome | None:
-    """Return a solution corrected as plans are; ``None``: there is none of which no class is late.
+    """Return a corrected plan; ``None`` if some class is still late or demand is unserved.
 
     Raises:
-        TimeoutError: answers are late still at that time.
+        TimeoutError: corrections did not end before ``until``.
     """
 
-    def resolve(found: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
+    def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
         left = until - time.perf_counter()
         if left <= 0:
             raise TimeoutError
-        found = again(found, task, hours, left, NullProgress())
-        if not found.serves:
-            raise BudgetError("no such plan")  # which limit binds is not asked
-        return found
+        solution = solve_again(solution, task, hours, left, NullProgress())
+        if not solution.serves:
+            raise BudgetError("no such plan")  # no search for the binding limit
+        return solution
 
-    if found is None or not found.serves:
+    if solution is None or not solution.serves:
         return None
     try:
-        held = planner.corrected(found, resolve, [seed], NullProgress())
+        held = planner.correct(solution, resolve, [seed], NullProgress())
     except BudgetError:
         return None
     left = until - time.perf_counter()
-    if not held.solution.kept and left > 0:  # others have the goodputs that the plan was given
+    if not held.solution.kept and left > 0:  # the main plan has raised goodputs, too
         with suppress(TimeoutError):
-            held = planner.loosened(held, resolve, min(limit_s, left), [seed], NullProgress())
+            held = planner.raise_goodputs(held, resolve, min(limit_s, left), [seed], NullProgress())
     return None if held.is_late else held
 
 
-def _begun(task: PlanningTask, start: Solution | None) -> tuple[list[Hour], Array] | None:
-    """Return a solution of another task as one of this; ``None``: it cannot be one."""
+def _start_values(task: PlanningTask, start: Solution | None) -> tuple[list[Hour], Array] | None:
+    """Return a solution as start values of another task; ``None`` if it does not fit."""
     if start is None or not start.serves:
         return None
-    plan = as_plan(start)
-    hours = plan_conversion.translated(task, plan, plan_conversion.named(task))
+    plan = to_plan(start)
+    hours = plan_conversion.translate_hours(task, plan, plan_conversion.placements_by_name(task))
     kept = [hour for hour in hours if hour is not None]
     return (kept, start.owned) if len(kept) == len(hours) else None
 
@@ -201,29 +192,29 @@ def _days(problem: PlanningProblem) -> float:
 
 
 def _row(point: LimitPoint, held: PlanningOutcome) -> Row:
-    """Return what a plan comes to a day, with what nothing can be below."""
-    days, found = _days(point.problem), held.solution
-    cost = found.taken("cost")
-    least = min(found.bound_kept, cost) if found.task.objective == "cost" else 0.0
+    """Return a plan's daily figures, and the lower bound of its cost."""
+    days, result = _days(point.problem), held.solution
+    cost = result.taken("cost")
+    least = min(result.bound_kept, cost) if result.task.objective == "cost" else 0.0
     return {
         "varied": point.varied, "asks": point.asks,
         "cost_per_day": cost / days, "cost_per_day_bound": least / days,
         "gap": round(1 - least / cost, _DIGITS) if cost > 0 else 0.0,
-        "carbon_kg_per_day": found.taken("carbon") / days,
-        "accuracy": _answered(found), "p99_of_limit": point.p99, "late": held.late,
+        "carbon_kg_per_day": result.taken("carbon") / days,
+        "accuracy": _mean_accuracy(result), "p99_of_limit": point.p99, "late": held.late,
         "source": "modelled",
     }  # fmt: skip
 
 
-def _answered(found: Solution) -> float:
-    """Return the mean of the lower ends of accuracies over all requests."""
-    o, task, right, asked = found.task.choices.options, found.task, 0.0, 0.0
-    for i, hour in enumerate(found.hours):
+def _mean_accuracy(solution: Solution) -> float:
+    """Return the mean over all requests of the lower ends of accuracy."""
+    o, task, right, request_class = solution.task.choices.options, solution.task, 0.0, 0.0
+    for i, hour in enumerate(solution.hours):
         for s, option, rate in hour.flows:
             if s == 0:
                 right += rate * float(o.accuracy[option]) * task.weight[i]
-                asked += rate * task.weight[i]
-    return right / asked if asked else 0.0
+                request_class += rate * task.weight[i]
+    return right / request_class if request_class else 0.0
 
 
 _AXES: tuple[tuple[str, bool], ...] = (
@@ -232,36 +223,36 @@ _AXES: tuple[tuple[str, bool], ...] = (
 )  # fmt: skip
 
 
-def _told(
+def _select_front(
     rows: list[Row], count: tuple[int, int], limit_s: float, *, carbon_is_known: bool = True
 ) -> tuple[list[Row], list[str]]:
-    """Return the rows that none dominates, and what they say."""
+    """Return the non-dominated rows, and messages on them."""
     points = np.array([[round(row[name], _DIGITS) for name, _ in _AXES] for row in rows])
     kept = non_dominated(points, [maximise for _, maximise in _AXES])
     front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
-    said = [_sentence(rows[0], row) for row in front[1:]]
+    messages = [_describe_point(rows[0], row) for row in front[1:]]
     if not kept[0]:
         beaten = points[1:] - points[0]
         beaten[:, [i for i, (_, maximise) in enumerate(_AXES) if maximise]] *= -1
         better = rows[1 + int((beaten <= 0).all(1).argmax())]
-        said.insert(0, f"With {better['asks']} another plan is as good in all, and better in some: "
-                       "say so in service.yaml, and plan again.")  # fmt: skip
+        messages.insert(0, f"With {better['asks']} another plan dominates this one: set that "
+                       "limit in service.yaml and plan again.")  # fmt: skip
     done, tried = count
     emits = carbon_is_known and rows[0]["carbon_kg_per_day"] > 0
     if emits and not any(row["varied"] == "carbon" for row in rows):
-        said.append("No plan was found that keeps all limits and emits less.")
+        messages.append("No plan with lower emissions was found within all limits.")
     if len(front) < len(rows):
-        said.append(f"{len(rows) - len(front)} plans were dominated by others, and left out.")
+        messages.append(f"{len(rows) - len(front)} dominated plans were removed.")
     if done < tried:
-        said.append(
-            f"{done} of {tried} points of the front were looked for in front_s={limit_s:g} s; a "
-            "larger front_s looks for the others."
+        messages.append(
+            f"{done} of {tried} points of the front were computed in front_s={limit_s:g} s; "
+            "increase front_s for the others."
         )
-    return front, said
+    return front, messages
 
 
-def _sentence(plan: Row, row: Row) -> str:
-    """Return what a point costs, and what it brings."""
+def _describe_point(plan: Row, row: Row) -> str:
+    """Return the cost and the gain of a point as a sentence."""
     paid, emitted = plan["cost_per_day"], plan["carbon_kg_per_day"]
     more = row["cost_per_day"] - paid
     share = f" ({more / paid:+.1%})" if paid else ""
@@ -274,39 +265,39 @@ def _sentence(plan: Row, row: Row) -> str:
     )
 
 
-# Devices that do not exist yet: what would buying one change?
+# Sketches: devices that do not exist yet.
 
 
-def real(problem: PlanningProblem) -> PlanningProblem:
-    """Return a problem without devices that do not exist, unless there are no others."""
-    return replace(problem, fleet=replace(problem.fleet, devices=problem.fleet.there))
+def without_sketches(problem: PlanningProblem) -> PlanningProblem:
+    """Return a problem without sketched devices, unless there are no others."""
+    return replace(problem, fleet=replace(problem.fleet, devices=problem.fleet.existing))
 
 
-def bought(
-    problem: PlanningProblem, found: PlanningOutcome, limit_s: float, progress: Progress
+def sketch_rows(
+    problem: PlanningProblem, outcome: PlanningOutcome, limit_s: float, progress: Progress
 ) -> list[Row]:
-    """Return what each device that does not exist would change, a row each."""
+    """Return one row per sketched device: the plan's objective with and without it."""
     sketched = [n for n, d in problem.fleet.devices.items() if d.sketch]
     if not sketched or len(sketched) == len(problem.fleet.devices):
         return []
-    before, rows = found.plan.value, []
+    before, rows = outcome.plan.value, []
     with progress.phase("Sketches", len(sketched)) as advance:
         for name in sketched:
             devices = {n: d for n, d in problem.fleet.devices.items() if not d.sketch or n == name}
             wider = replace(problem, fleet=replace(problem.fleet, devices=devices))
             task = PlanningTask(
-                wider, planner.choices_of(wider, NullProgress()), found.plan.objective
+                wider, planner.read_choices(wider, NullProgress()), outcome.plan.objective
             )
-            task = corrected_as(found.solution.task, task)
-            other, d = solution(task, limit_s, NullProgress()), [*devices].index(name)
+            task = copy_corrections(outcome.solution.task, task)
+            other, d = solve_task(task, limit_s, NullProgress()), [*devices].index(name)
             advance(1)
-            if not other.serves:  # there was no time for a plan; without the device there is one
+            if not other.serves:  # time ran out: without the device there is a plan
                 continue
             rows.append({
                 "device": name,
                 "machines_most": int(max(hour.machines[d] for hour in other.hours)),
-                f"{found.plan.objective}_without": before,
-                f"{found.plan.objective}_with": other.value,
+                f"{outcome.plan.objective}_without": before,
+                f"{outcome.plan.objective}_with": other.value,
                 "saved": before - other.value,
                 "saved_share": 1 - other.value / before if before else 0.0,
                 "source": "modelled",
@@ -314,15 +305,15 @@ def bought(
     return rows
 
 
-def sentences(rows: Sequence[Row], plan: DeploymentPlan) -> list[str]:
-    """Return the same in words."""
-    found = []
+def describe_sketches(rows: Sequence[Row], plan: DeploymentPlan) -> list[str]:
+    """Return the rows of ``sketch_rows`` as sentences."""
+    result = []
     for row in rows:
         if row["machines_most"]:
-            found.append(
+            result.append(
                 f"Buying {row['device']} would save {row['saved']:.3g} {plan.unit} "
                 f"({row['saved_share']:.1%}), at most {row['machines_most']} of them; modelled."
             )
         else:
-            found.append(f"Buying {row['device']} would change nothing: no plan uses it.")
-    return found
+            result.append(f"Buying {row['device']} would change nothing: the plan does not use it.")
+    return result

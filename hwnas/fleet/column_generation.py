@@ -1,7 +1,7 @@
-"""Column generation: of millions of options, those that a linear program would take.
+"""Column generation: select the useful ones of millions of options by a linear program.
 
-The program starts with few options; what its duals say that others would save is found in numpy.
-What none of them would save bounds the program with all options (Lagrange).
+The program starts with few options; options with negative reduced costs are found in numpy. The
+reduced costs also bound the program with all options (Lagrange).
 """
 
 import math
@@ -13,41 +13,39 @@ import highspy
 import numpy as np
 
 from hwnas.core.progress import Progress
-from hwnas.fleet.program import OptionColumns, Program, assemble, whole
+from hwnas.fleet.program import OptionColumns, Program, all_hours, assemble
 from hwnas.fleet.task import UNSERVED, Array, Ints, PlanningTask, machine_values
 
-# HiGHS: the one place that calls the solver. Source: Huangfu and Hall, 2018, https://highs.dev.
-
-
-_SLIVER = 0.01  # of a demand, that a machine more may count more than
+# Solver: HiGHS (Huangfu and Hall, 2018, https://highs.dev).
+_SLIVER = 0.01  # unserved fraction whose penalty may be below the price of another machine
 
 
 @dataclass(frozen=True)
 class SolverResult:
-    """What the solver found."""
+    """Result of the solver."""
 
-    values: Array | None  #: of the variables; ``None``: nothing was found
+    values: Array | None  #: values of the variables; ``None``: no feasible solution
     cost: float
-    bound: float  #: that no solution can be below
-    dual: Array  #: of the rows, of programs without integers
+    bound: float  #: lower bound of the cost
+    dual: Array  #: duals of the rows, only of programs without integers
     seconds: float
 
     @property
     def gap(self) -> float:
-        """How far the cost may be above the best, as a fraction of it."""
+        """Relative distance of the cost to its lower bound."""
         return max(0.0, 1 - self.bound / self.cost) if self.cost > 0 else 0.0
 
 
 def solve(
     program: Program, *, limit_s: float = 60.0, gap: float = 1e-4, start: Array | None = None
 ) -> SolverResult:
-    """Return a solution of a program; one thread, so that equal input gives equal plans.
+    """Solve a program on one thread, so that equal input gives equal plans.
 
     Args:
-        program: What is solved.
-        limit_s: After so many seconds the best that was found is returned.
-        gap: Where cost and bound are so near, it is good enough.
-        start: Values of variables to begin with.
+        program: Program.
+        limit_s: Time limit in seconds; the best solution so far is returned.
+        gap: Relative gap at which the solver stops.
+        start: Initial values of the variables.
     """
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.silent()
@@ -62,10 +60,10 @@ def solve(
     began = time.perf_counter()
     solver.run()
     info, solution = solver.getInfo(), solver.getSolution()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    result = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     cost = float(info.objective_function_value)
     return SolverResult(
-        np.array(solution.col_value) if found else None,
+        np.array(solution.col_value) if result else None,
         cost,
         float(info.mip_dual_bound) if program.integer.any() else cost,
         np.array(solution.row_dual),
@@ -76,18 +74,18 @@ def solve(
 def solve_all(
     program: Program, limit_s: float, gap: float, start: Array | None = None
 ) -> SolverResult:
-    """Return a solution as ``solve``; where all can be served, it serves all.
+    """Return a solution as ``solve``, without small unserved parts if everything can be served.
 
-    What it counts that a sliver is not served may be less than what another machine costs.
+    The penalty for a small unserved part may be below the price of another machine.
     """
-    found = solve(program, limit_s=limit_s, gap=gap, start=start)
+    result = solve(program, limit_s=limit_s, gap=gap, start=start)
     z = slice(program.begin["z"], program.begin["m"])
-    if found.values is None or not UNSERVED < found.values[z].max(initial=0.0) <= _SLIVER:
-        return found
+    if result.values is None or not UNSERVED < result.values[z].max(initial=0.0) <= _SLIVER:
+        return result
     upper = program.upper.copy()
     upper[z] = 0.0
     whole = solve(replace(program, upper=upper), limit_s=limit_s, gap=gap)
-    return found if whole.values is None else whole
+    return result if whole.values is None else whole
 
 
 def _model(program: Program) -> highspy.HighsLp:
@@ -105,43 +103,37 @@ def _model(program: Program) -> highspy.HighsLp:
     return lp
 
 
-_TAKEN = 8  # options a scenario, hour and class that a round takes in
+_TAKEN = 8  # new options per scenario, hour and class in a round
 _ROUNDS = 60
-_NEAR = 1e-3  # of the cost: where the bound is so near, it is good enough
-_FIRST = (0.0, 0.3, 1.0, 3.0, 10.0)  # what a point of accuracy is worth, in dear requests
+_NEAR = 1e-3  # relative gap at which column generation stops
+_FIRST = (0.0, 0.3, 1.0, 3.0, 10.0)  # values of a point of accuracy, in mean request costs
 
 
 @dataclass(frozen=True)
 class ColumnGenerationResult:
-    """What column generation found."""
+    """Result of column generation."""
 
     columns: OptionColumns
-    rates: Array  #: of the columns
-    reduced: Array  #: costs of all options ``(scenarios, hours, options)``, demand not counted
-    demand: Array  #: duals ``(scenarios, hours, classes)``: what a request a second more costs
-    accuracy: Array  #: duals likewise: what a point more of a class's floor costs
-    bound: float  #: over all options
+    rates: Array  #: requests/s of the columns
+    reduced: Array  #: reduced costs ``(scenarios, hours, options)`` without the dual of demand
+    demand: Array  #: duals ``(scenarios, hours, classes)``: cost of one more request/s
+    accuracy: Array  #: duals, same shape: cost of a higher accuracy floor
+    bound: float  #: lower bound over all options
 
 
-def priced(
+def generate_columns(
     task: PlanningTask, progress: Progress, limit_s: float = math.inf
 ) -> ColumnGenerationResult:
-    """Return the options that the relaxed program takes, and its duals.
-
-    Args:
-        task: What is solved.
-        progress: Is told of phases.
-        limit_s: After so many seconds it ends early; the bound holds all the same.
-    """
+    """Return the options and duals of the relaxed program, with a bound valid at any time limit."""
     began = time.perf_counter()
     n_s, n_i = task.n_scenarios, len(task.hours)
-    columns = OptionColumns.of(np.unique(np.concatenate([*first(task)]), axis=0))
+    columns = OptionColumns.of(np.unique(np.concatenate([*initial_columns(task)]), axis=0))
     with progress.phase("Columns", _ROUNDS) as advance:
         for done in range(_ROUNDS):
-            program = assemble(task, columns, whole(task), relaxed=True)
+            program = assemble(task, columns, all_hours(task), relaxed=True)
             lp = solve(program)
-            reduced, demand, accuracy = _reduced(task, program, lp)
-            rows, worst = _better(task, reduced, demand)
+            reduced, demand, accuracy = _reduced_costs(task, program, lp)
+            rows, worst = _improving_options(task, reduced, demand)
             advance(1)
             is_near = not len(rows) or -worst < _NEAR * abs(lp.cost)
             if is_near or time.perf_counter() - began > limit_s:
@@ -157,37 +149,34 @@ def priced(
     )
 
 
-def able(task: PlanningTask, s: int) -> Array:
-    """Return infinity for options that a scenario takes away, else 0 ``(options,)``."""
+def availability_costs(task: PlanningTask, s: int) -> Array:
+    """Return infinity for options that a scenario removes, else 0 ``(options,)``."""
     o, alive = task.choices.options, task.alive(s)
-    device = np.array([station.device for station in task.choices.stations])
+    device = np.array([placement.device for placement in task.choices.placements])
     second = (o.second < 0) | alive[device[np.maximum(o.second, 0)]]
     return np.where(alive[device[o.first]] & second, 0.0, np.inf)
 
 
 def _machines(task: PlanningTask) -> tuple[Array, Array, Ints]:
-    """Return machines a request takes at its stations ``(options,)`` twice, and their devices."""
-    o, stations = task.choices.options, task.choices.stations
+    """Return the machines per request at both placements ``(options,)``, and the devices."""
+    o, placements = task.choices.options, task.choices.placements
     devices = task.problem.devices
-    per = np.array([1 / (s.best * devices[s.device][1].slots) for s in stations])
-    device = np.array([s.device for s in stations], np.intp)
+    per = np.array([1 / (s.best * devices[s.device][1].slots) for s in placements])
+    device = np.array([s.device for s in placements], np.intp)
     return per[o.first], np.where(o.second >= 0, o.share * per[o.second], 0.0), device
 
 
-def first(task: PlanningTask) -> Iterator[Ints]:
-    """Yield options that are cheap at list prices, whatever a point of accuracy is worth.
-
-    Rows are scenarios, hours and options.
-    """
+def initial_columns(task: PlanningTask) -> Iterator[Ints]:
+    """Yield rows (scenario, hour, option) of options that are cheap at list prices."""
     o = task.choices.options
     one, two, device = _machines(task)
     rent, owned = machine_values(task, "cost")
     price = rent.max(0) + owned / task.problem.load.n_hours + 1e-9
     cost = price[device[o.first]] * one + price[device[o.second]] * two + o.usd * 3600
     for s in range(task.n_scenarios):
-        within = able(task, s)
+        within = availability_costs(task, s)
         for k in range(len(task.problem.classes)):
-            mine = np.flatnonzero((o.klass == k) & np.isfinite(within))
+            mine = np.flatnonzero((o.request_class == k) & np.isfinite(within))
             worth = cost[mine].mean() / 0.01 if mine.size else 0.0
             for point in _FIRST:
                 best = mine[np.argsort(cost[mine] - point * worth * o.accuracy[mine])[:_TAKEN]]
@@ -195,7 +184,9 @@ def first(task: PlanningTask) -> Iterator[Ints]:
                     yield np.stack([np.full_like(best, s), np.full_like(best, i), best], 1)
 
 
-def _reduced(task: PlanningTask, program: Program, lp: SolverResult) -> tuple[Array, Array, Array]:
+def _reduced_costs(
+    task: PlanningTask, program: Program, lp: SolverResult
+) -> tuple[Array, Array, Array]:
     """Return reduced costs without the dual of demand, and the duals of demand and accuracy."""
     o, n_s, n_i = task.choices.options, task.n_scenarios, len(task.hours)
     rows, shape = program.rows, (n_s, n_i, -1)
@@ -208,27 +199,27 @@ def _reduced(task: PlanningTask, program: Program, lp: SolverResult) -> tuple[Ar
     money = lp.dual[rows["cost_budget"]][0] if "cost_budget" in rows else 0.0
     one, two, device = _machines(task)
     d1, d2 = device[o.first], device[np.maximum(o.second, 0)]
-    found = np.empty((n_s, n_i, len(o)))
+    result = np.empty((n_s, n_i, len(o)))
     for s in range(n_s):
-        margin, within = o.accuracy - task.floors(s)[o.klass], able(task, s)
+        margin, within = o.accuracy - task.floors(s)[o.request_class], availability_costs(task, s)
         for i in range(n_i):
             cost = within - machines[s, i][d1] * one - machines[s, i][d2] * two
-            cost -= accuracy[s, i][o.klass] * margin
+            cost -= accuracy[s, i][o.request_class] * margin
             if links:
                 cost -= o.links @ of_link[:, s, i]
             if s == 0:
                 own = task.objective == "cost"
                 cost += task.sending(i) * task.weight[i] * (own - money)
-            found[s, i] = cost
-    return found, demand, accuracy
+            result[s, i] = cost
+    return result, demand, accuracy
 
 
-def _better(task: PlanningTask, reduced: Array, demand: Array) -> tuple[Ints, float]:
-    """Return options that would save something, and how much all would at most (below 0)."""
-    o, borne = task.choices.options, task.problem.load.borne[:, list(task.hours)]
+def _improving_options(task: PlanningTask, reduced: Array, demand: Array) -> tuple[Ints, float]:
+    """Return options that reduce the cost, and a bound of the total reduction (at most 0)."""
+    o, borne = task.choices.options, task.problem.load.provisioned_rates[:, list(task.hours)]
     rows, worst = [], 0.0
     for k in range(len(task.problem.classes)):
-        mine = np.flatnonzero(o.klass == k)
+        mine = np.flatnonzero(o.request_class == k)
         for s, i in np.ndindex(reduced.shape[0], reduced.shape[1]):
             own = reduced[s, i, mine] - demand[s, i, k]
             best = np.argpartition(own, min(_TAKEN, own.size - 1))[:_TAKEN] if own.size else mine

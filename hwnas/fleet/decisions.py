@@ -1,173 +1,185 @@
-"""What a new plan moves, and why: rows and sentences."""
+"""Changes that a new plan makes, and their reasons, as rows and messages."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hwnas.core.run_folder import Row
 from hwnas.fleet import plan_conversion, resolve
 from hwnas.fleet.plan import DeploymentPlan, HourPlan
-from hwnas.fleet.replanner import ReplanCause, ReplanningOutcome
+from hwnas.fleet.plan_changes import ReplanCause
+from hwnas.fleet.replanner import ReplanningOutcome
 from hwnas.fleet.resolve import Running, RunningPool
-from hwnas.fleet.summary import spelt
+from hwnas.fleet.summary import format_hours
 
-_SHOWN = 12  # moves that are said in words: the largest
+_SHOWN = 12  # moves described as messages: the largest ones
 _OF_DEVICES = ("down", "back")
 
 
-def rows(old: DeploymentPlan, found: ReplanningOutcome) -> list[Row]:
-    """Return a row for each kind of replica, and of machine, that changes in hours that are alike.
+def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
+    """Return a row per pool or machine type whose number changes, merged over equal hours.
 
-    ``why`` says which demand, failure or file made it, and which limits bind.
+    Column ``why`` names the change of demand, failure or file, and the binding limits.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
-    for of in found.found.plan.hours:
-        was = plan_conversion.by_hour(old)[of.hours[0]]
-        for row in (*_moved(old, was, found, of), *_machines(was, found, of)):
+    for hour_plan in outcome.found.plan.hours:
+        was = plan_conversion.by_hour(old)[hour_plan.hours[0]]
+        for row in (
+            *_replica_rows(old, was, outcome, hour_plan),
+            *_machine_rows(was, outcome, hour_plan),
+        ):
             hours = alike.setdefault(tuple(row.values()), [])
             first += [row] * (not hours)
-            hours += of.hours
+            hours += hour_plan.hours
     each = zip(first, alike.values(), strict=True)
-    return [{"hours": spelt(sorted(hours)), "n_hours": len(hours), **row} for row, hours in each]
+    return [
+        {"hours": format_hours(sorted(hours)), "n_hours": len(hours), **row} for row, hours in each
+    ]
 
 
-def _moved(
-    old: DeploymentPlan, was: HourPlan, found: ReplanningOutcome, of: HourPlan
+def _replica_rows(
+    old: DeploymentPlan, was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan
 ) -> Iterator[Row]:
-    new = found.found.plan
-    ran, runs = plan_conversion.running(old, was), plan_conversion.running(new, of)
+    new = outcome.found.plan
+    ran, runs = (
+        plan_conversion.running_replicas(old, was),
+        plan_conversion.running_replicas(new, hour_plan),
+    )
     for key in sorted({*ran, *runs}):
         before, after = ran.get(key, 0), runs.get(key, 0)
         if before != after:
             device, model, batch, wait = key
-            users = _users(old, was, key) | _users(new, of, key)
-            why = _why(found.causes, of.hours, device, users)
+            users = _classes_using(old, was, key) | _classes_using(new, hour_plan, key)
+            why = _reason(outcome.causes, hour_plan.hours, device, users)
             yield {
                 "device": device,
                 "model": model, "batch": batch, "wait_ms": wait, "unit": "replicas",
                 "before": before, "after": after,
-                "loaded": after > 0 and not _has(ran, key), "unloaded": not _has(runs, key),
-                "why": "; ".join([why, *_limits(new, of, grows=after > before)]),
+                "loaded": after > 0 and not _is_loaded(ran, key),
+                "unloaded": not _is_loaded(runs, key),
+                "why": "; ".join([why, *_binding_limits(new, hour_plan, grows=after > before)]),
             }  # fmt: skip
 
 
-def _machines(was: HourPlan, found: ReplanningOutcome, of: HourPlan) -> Iterator[Row]:
-    for device in sorted({*was.machines, *of.machines}):
-        before, after = was.machines.get(device, 0), of.machines.get(device, 0)
+def _machine_rows(was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan) -> Iterator[Row]:
+    classes = {*outcome.found.plan.classes}
+    for device in sorted({*was.machines, *hour_plan.machines}):
+        before, after = was.machines.get(device, 0), hour_plan.machines.get(device, 0)
         if before != after:
             yield {
                 "device": device,
                 "model": "", "batch": None, "wait_ms": None, "unit": "machines",
                 "before": before, "after": after, "loaded": False, "unloaded": False,
-                "why": _why(found.causes, of.hours, device, {*found.found.plan.classes}),
+                "why": _reason(outcome.causes, hour_plan.hours, device, classes),
             }  # fmt: skip
 
 
-def _has(running: Running, key: RunningPool) -> bool:
-    """Return whether a model runs on a device, however."""
+def _is_loaded(running: Running, key: RunningPool) -> bool:
+    """Return True if any pool runs the model on the device."""
     return any(other[:2] == key[:2] for other in running)
 
 
-def _users(plan: DeploymentPlan, of: HourPlan, key: RunningPool) -> set[str]:
-    """Return the classes that send requests to replicas of a kind."""
+def _classes_using(plan: DeploymentPlan, hour_plan: HourPlan, key: RunningPool) -> set[str]:
+    """Return the classes that send requests to pools of a type."""
     own = {
         name
-        for name in (pool.kind for pool in of.pools)
+        for name in (pool.kind for pool in hour_plan.pools)
         for kind in [plan.kinds[name]]
         if (kind.device, kind.model, kind.batch, kind.wait_ms) == key
     }
-    return {r.klass for r in (*of.routes, *of.degraded) if {r.first, r.second} & own}
+    return {r.klass for r in (*hour_plan.routes, *hour_plan.degraded) if {r.first, r.second} & own}
 
 
-def _why(causes: Sequence[ReplanCause], hours: Iterable[int], device: str, users: set[str]) -> str:
-    """Return what made a change: its own causes, else those of the hour that it makes room for."""
+def _reason(
+    causes: Sequence[ReplanCause], hours: Iterable[int], device: str, users: set[str]
+) -> str:
+    """Return the causes of a change; if it only makes room, those of other classes in its hours."""
     there = [cause for cause in causes if cause.hours & {*hours}]
     own = [cause for cause in there if cause.what in _OF_DEVICES or cause.name in {"", *users}]
     mine = [cause for cause in own if cause.what not in _OF_DEVICES or cause.name == device] or own
     return ("" if mine else "makes room: ") + "; ".join(cause.words for cause in mine or there)
 
 
-def _limits(plan: DeploymentPlan, of: HourPlan, *, grows: bool) -> Iterator[str]:
-    """Yield the limits that say why requests go where they go: what is full, and what is asked."""
+def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -> Iterator[str]:
+    """Yield the quotas that are used up."""
     if not grows:
         return
-    full = [name for name, n in of.machines.items() if n >= plan.devices[name].quota]
+    full = [name for name, n in hour_plan.machines.items() if n >= plan.devices[name].quota]
     if full:
         yield f"all machines run of {', '.join(full)}"
 
 
-def sentences(
+def describe_decisions(
     old: DeploymentPlan,
-    found: ReplanningOutcome,
+    outcome: ReplanningOutcome,
     table: Sequence[Row],
     down: Mapping[str, int | None],
 ) -> list[str]:
-    """Return in words what changed, what moved, what stayed, and what it comes to.
-
-    Args:
-        old: What ran until now.
-        found: What runs from now on.
-        table: Its rows.
-        down: Machines by device, as last seen; ``None``: all.
-    """
-    new = found.found.plan
-    if not found.causes:
-        same = ", byte for byte" if new == old else " but for when hour 0 begins"
-        unchanged = f"Nothing changed beyond the tolerance: the plan is what it was{same}."
-        return [unchanged, *_without(found, down)]
-    said = [
-        f"Planned again in the hours {spelt(sorted(c.hours))}: {c.words}." for c in _joined(found)
+    """Return messages on what changed, what moved, what stayed and the resulting cost."""
+    new = outcome.found.plan
+    if not outcome.causes:
+        same = ", byte for byte" if new == old else " except for the time of hour 0"
+        unchanged = f"Nothing changed beyond the tolerance: the plan stays as it is{same}."
+        return [unchanged, *_describe_unused_failures(outcome, down)]
+    messages = [
+        f"Planned again in the hours {format_hours(sorted(c.hours))}: {c.words}."
+        for c in _merge_late_causes(outcome)
     ]
-    said += _without(found, down)
-    said += [_stayed(old, new), _worth(old, found)]
-    bare = found.found.solution.task.unspared
+    messages += _describe_unused_failures(outcome, down)
+    messages += [_describe_unchanged(old, new), _describe_value(old, outcome)]
+    bare = outcome.found.solution.task.without_redundancy
     for name in sorted({name for _, name in bare}):
-        hours = spelt(sorted(hour for hour, other in bare if other == name))
-        said.append(
-            f"While machines of {name} are down there is no room to spare another in the hours "
-            f"{hours}: if one more fails, answers come late until it is planned again."
+        hours = format_hours(sorted(hour for hour, other in bare if other == name))
+        messages.append(
+            f"While machines of {name} are down there is no redundancy in the hours {hours}: if "
+            "one more fails, requests are late until the next replan."
         )
-    told = sorted((row for row in table if row["unit"] == "replicas"), key=_size)
+    told = sorted((row for row in table if row["unit"] == "replicas"), key=_move_size)
     more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
-    return [*said, *map(_sentence, told[:_SHOWN]), *more]
+    return [*messages, *map(_describe_move, told[:_SHOWN]), *more]
 
 
-def _without(found: ReplanningOutcome, down: Mapping[str, int | None]) -> Iterator[str]:
-    """Yield in words which machines are down that no hour of the plan needed."""
-    said = {cause.name for cause in found.causes if cause.what == "down"}
+def _describe_unused_failures(
+    outcome: ReplanningOutcome, down: Mapping[str, int | None]
+) -> Iterator[str]:
+    """Yield messages on failed machines that no hour needed."""
+    text = {cause.name for cause in outcome.causes if cause.what == "down"}
     for name, n in down.items():
-        if n != 0 and name not in said:
+        if n != 0 and name not in text:
             some = "All" if n is None else f"{n}"
-            yield f"{some} of {name} down (measured): no hour ran more machines than are left."
+            yield f"{some} of {name} down (measured): no hour needs more machines than remain."
 
 
-def _joined(found: ReplanningOutcome) -> Iterator[ReplanCause]:
-    """Yield causes; those of late answers of a class are said once."""
+def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
+    """Yield causes, with late classes merged over hours."""
     seen: set[str] = set()
-    for cause in found.causes:
+    for cause in outcome.causes:
         if cause.what != "late":
             yield cause
         elif cause.name not in seen:
             seen.add(cause.name)
-            own = [c for c in found.causes if (c.what, c.name) == ("late", cause.name)]
+            own = [c for c in outcome.causes if (c.what, c.name) == ("late", cause.name)]
             hours = frozenset(hour for c in own for hour in c.hours)
             more = f", and in {len(own) - 1} more hours" * (len(own) > 1)
             yield ReplanCause("late", cause.name, hours, cause.words + more)
 
 
-def moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
-    """Return replica-hours of a plan, and how many a new one starts, and stops."""
+def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
+    """Return the replica-hours of a plan, and the numbers started and stopped by a new one."""
     before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(new)
     pairs = [
-        (plan_conversion.running(old, before[h]), plan_conversion.running(new, after[h]))
+        (
+            plan_conversion.running_replicas(old, before[h]),
+            plan_conversion.running_replicas(new, after[h]),
+        )
         for h in before
     ]
-    counts = [resolve.counted(ran, runs) for ran, runs in pairs]
+    counts = [resolve.count_moves(ran, runs) for ran, runs in pairs]
     total = sum(n for ran, _ in pairs for n in ran.values())
     return total, sum(c[0] for c in counts), sum(c[1] for c in counts)
 
 
-def _stayed(old: DeploymentPlan, new: DeploymentPlan) -> str:
-    total, started, stopped = moved(old, new)
+def _describe_unchanged(old: DeploymentPlan, new: DeploymentPlan) -> str:
+    total, started, stopped = count_moved(old, new)
     before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(new)
     same = [hour for hour in before if before[hour].pools == after[hour].pools]
     return (
@@ -177,21 +189,21 @@ def _stayed(old: DeploymentPlan, new: DeploymentPlan) -> str:
     )
 
 
-def _worth(old: DeploymentPlan, found: ReplanningOutcome) -> str:
-    new = found.found.plan
+def _describe_value(old: DeploymentPlan, outcome: ReplanningOutcome) -> str:
+    new = outcome.found.plan
     return (
         f"It takes {new.value:.4g} {new.unit} in {len(plan_conversion.by_hour(new))} hours, after "
         f"{old.value:.4g}; a plan for the same that may move everything takes at least "
         f"{new.bound_all:.4g}. A replica started or stopped for an hour counted "
-        f"{found.move_cost:.3g} {new.unit}."
+        f"{outcome.move_cost:.3g} {new.unit}."
     )
 
 
-def _size(row: Row) -> int:
+def _move_size(row: Row) -> int:
     return -abs(int(row["after"]) - int(row["before"])) * int(row["n_hours"])
 
 
-def _sentence(row: Row) -> str:
+def _describe_move(row: Row) -> str:
     n = row["after"] - row["before"]
     loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
     hours = f"Hour{'s' * (row['n_hours'] > 1)} {row['hours']}"

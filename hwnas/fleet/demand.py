@@ -1,4 +1,4 @@
-"""How many requests come in which hour, and how bursty: from rates, CSV files and traces."""
+"""Demand: requests per hour and their burstiness, from rates, CSV files and traces."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,45 +9,39 @@ from numpy.typing import NDArray
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.fleet import calendar
 from hwnas.fleet.fleet_file import Fleet
-from hwnas.fleet.models import csv_rows, located
+from hwnas.fleet.models import csv_rows, resolve_path
 from hwnas.fleet.service_file import MOST_HOURS, RequestClass, Service
 
 Array = NDArray[np.float64]
 
-#: Requests of a trace that say how bursty it is: fewer say little of the hundredth that is latest.
-LEAST_ARRIVALS = 500
+#: Minimum arrivals of a trace: fewer do not determine the 99th percentile.
+MIN_ARRIVALS = 500
 _ARRIVAL = ("timestamp", "time", "arrival", "arrived_at")
 
 
 @dataclass(frozen=True)
 class ArrivalRates:
-    """What comes: rates ``(classes, hours)`` a second behind the cache, and traces by class."""
+    """Rates ``(classes, hours)`` in requests/s behind the cache, and traces by class."""
 
-    rates: Array  #: as they are expected
-    borne: Array  #: as they must be borne: spikes counted
-    traces: dict[str, Array]  #: gaps between arrivals, of mean 1, by the path of the file
-    trace_of: tuple[str, ...]  #: of each class; empty: arrivals are Poisson's
-    begin_min: int | None = None  #: of hour 0 after 0:00 UTC; ``None``: nothing was said, 0
+    rates: Array  #: expected
+    provisioned_rates: Array  #: with spikes: the rates that a plan must serve
+    traces: dict[str, Array]  #: gaps between arrivals, of mean 1, by file path
+    trace_of: tuple[str, ...]  #: trace file of each class; empty: Poisson arrivals
+    begin_min: int | None = None  #: minutes from 0:00 UTC to hour 0; ``None``: not given, 0
 
     @property
     def n_hours(self) -> int:
-        """How many hours a plan has."""
+        """Number of hours."""
         return len(self.rates[0])
 
 
 def read_load(service: Service, beside: Path, begin_s: float | None = None) -> ArrivalRates:
     """Return the demand of all classes.
 
-    Args:
-        service: Names it.
-        beside: The folder that relative paths begin in, if they are not there from here.
-        begin_s: When hour 0 began once, in seconds since 1970; ``None``: at 0:00 UTC.
-
     Raises:
-        ConfigError: a file cannot be read, is empty, has not as many hours as others, or other
-            hours than it should.
+        ConfigError: a file cannot be read, is empty, or has a different number of hours.
     """
-    hourly = {name: _hours(name, c, beside, begin_s) for name, c in service.classes.items()}
+    hourly = {name: _class_rates(name, c, beside, begin_s) for name, c in service.classes.items()}
     constant = all(c.demand.rate is not None for c in service.classes.values())
     n = calendar.DAY if constant else max(len(rates) for rates in hourly.values())
     for name, rates in hourly.items():
@@ -58,66 +52,69 @@ def read_load(service: Service, beside: Path, begin_s: float | None = None) -> A
     spikes = np.array([[c.demand.spike] for c in service.classes.values()])
     if not behind.any():
         raise ConfigError("The demand of all classes is 0 in every hour: there is nothing to plan.")
-    said = tuple(c.demand.trace or "" for c in service.classes.values())
-    traces = {name: read_gaps(located(name, beside)) for name in said if name}
-    return ArrivalRates(behind, behind * spikes, traces, said, calendar.minutes(begin_s, n))
+    text = tuple(c.demand.trace or "" for c in service.classes.values())
+    traces = {name: read_gaps(resolve_path(name, beside)) for name in text if name}
+    return ArrivalRates(behind, behind * spikes, traces, text, calendar.begin_minutes(begin_s, n))
 
 
-def _hours(name: str, asked: RequestClass, beside: Path, begin_s: float | None) -> Array:
-    demand = asked.demand
+def _class_rates(
+    name: str, request_class: RequestClass, beside: Path, begin_s: float | None
+) -> Array:
+    demand = request_class.demand
     if demand.rate is not None:
-        return np.array([demand.rate])  # in as many hours as others have
+        return np.array([demand.rate])  # repeated for the hours of the other classes
     if demand.hours is not None:
         return np.array(demand.hours)
     assert demand.csv is not None
-    path = located(demand.csv, beside)
-    found, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
-    if column not in found[0]:
-        raise ConfigError(f"{path}: {unknown_name('column', column, found[0])}")
-    if len(found) > MOST_HOURS:
+    path = resolve_path(demand.csv, beside)
+    result, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
+    if column not in result[0]:
+        raise ConfigError(f"{path}: {unknown_name('column', column, result[0])}")
+    if len(result) > MOST_HOURS:
         raise ConfigError(
-            f"{path} has {len(found)} rows; allowed: one an hour, at most {MOST_HOURS}."
+            f"{path} has {len(result)} rows; allowed: one per hour, at most {MOST_HOURS}."
         )
-    calendar.check_rows(found, path, begin_s, len(found), column)
-    return np.array([_rate(row[column], path, i) for i, row in enumerate(found)])
+    calendar.check_rows(result, path, begin_s, len(result), column)
+    return np.array([_parse_rate(row[column], path, i) for i, row in enumerate(result)])
 
 
-def _rate(said: str, path: Path, row: int, most: float = 1e7) -> float:
+def _parse_rate(text: str, path: Path, row: int, most: float = 1e7) -> float:
     try:
-        value = float(said)
+        value = float(text)
     except ValueError:
         value = np.nan
     if not 0 <= value <= most:
-        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no number from 0 to {most:g}.")
+        raise ConfigError(f"{path}, row {row}: '{text[:40]}' is not a number from 0 to {most:g}.")
     return value
 
 
 def read_gaps(path: Path) -> Array:
     """Return the gaps between the arrivals of a trace, scaled to a mean of 1.
 
-    Its file has a column ``TIMESTAMP`` (also ``time``, ``arrival``): dates or seconds, one row a
-    request.
+    The file has one row per request and a column ``TIMESTAMP`` (or ``time``) of dates or seconds.
 
     Raises:
-        ConfigError: it cannot be read, has too few arrivals, or they are not in order.
+        ConfigError: the file cannot be read, has too few arrivals, or they are not in order.
     """
-    found = csv_rows(path)
-    column = next((name for name in found[0] if name.lower() in _ARRIVAL), None)
+    result = csv_rows(path)
+    column = next((name for name in result[0] if name.lower() in _ARRIVAL), None)
     if column is None:
         raise ConfigError(
-            f"{path}: no column says when requests came ({', '.join(_ARRIVAL)}); there are "
-            f"{', '.join(found[0])}."
+            f"{path}: no column of arrival times ({', '.join(_ARRIVAL)}); columns: "
+            f"{', '.join(result[0])}."
         )
-    if len(found) < LEAST_ARRIVALS:
+    if len(result) < MIN_ARRIVALS:
         raise ConfigError(
-            f"{path} has {len(found)} arrivals; at least {LEAST_ARRIVALS} say how bursty it is. "
-            "Leave trace out: arrivals are then Poisson's."
+            f"{path} has {len(result)} arrivals; at least {MIN_ARRIVALS} are needed. "
+            "Omit trace for Poisson arrivals."
         )
-    said = [row[column] for row in found]
-    times = np.array([calendar.seconds(one, f"{path}, row {i}") for i, one in enumerate(said)])
+    messages = [row[column] for row in result]
+    times = np.array(
+        [calendar.parse_time(one, f"{path}, row {i}") for i, one in enumerate(messages)]
+    )
     gaps = np.diff(times)
     if (gaps < 0).any() or not gaps.sum() > 0:
-        raise ConfigError(f"{path}: its arrivals are not in the order of time.")
+        raise ConfigError(f"{path}: arrivals are not in chronological order.")
     scaled: Array = gaps / gaps.mean()
     return scaled
 
@@ -125,53 +122,55 @@ def read_gaps(path: Path) -> Array:
 def read_carbon(
     fleet: Fleet, n_hours: int, beside: Path, begin_s: float | None = None
 ) -> tuple[dict[str, Array], list[str]]:
-    """Return kg of CO2 a kWh by region and hour, 0 where nothing is said; and what was left out.
+    """Return kg of CO2 per kWh by region and hour (0 if not given), and messages on ignored hours.
 
     Raises:
-        ConfigError: a file cannot be read, or has another number of hours.
+        ConfigError: a file cannot be read, or has a number of hours that does not fit.
     """
-    found, left_out = {}, []
+    result, left_out = {}, []
     for region in sorted(fleet.regions):
-        said = fleet.carbon.get(region, 0.0)
-        if isinstance(said, str):
-            path = located(said, beside)
+        text = fleet.carbon.get(region, 0.0)
+        if isinstance(text, str):
+            path = resolve_path(text, beside)
             rows = csv_rows(path, f"carbon.{region}")
             calendar.check_rows(rows, path, begin_s, n_hours)
-            said = [_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)]
-        values = np.atleast_1d(np.array(said, np.float64))
+            text = [
+                _parse_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)
+            ]
+        values = np.atleast_1d(np.array(text, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(
-                f"carbon.{region} has {len(values)} hours, the demand {n_hours}: they do not fit."
+                f"carbon.{region} has {len(values)} hours, the demand {n_hours}: "
+                "one must be a multiple of the other."
             )
         if len(values) > n_hours:
             left_out.append(
-                f"carbon.{region} has {len(values)} hours: the plan's {n_hours} have the first "
-                f"{n_hours} of them."
+                f"carbon.{region} has {len(values)} hours; the plan uses the first {n_hours}."
             )
-        found[region] = np.resize(values, n_hours)
-    return found, left_out
+        result[region] = np.resize(values, n_hours)
+    return result, left_out
 
 
-# When requests come: at random (Poisson's), or in the bursts of a trace.
+# Arrival processes: Poisson, or a trace.
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A process of arrivals, of any rate.
+    """An arrival process that can be scaled to any rate.
 
-    A trace is replayed so much faster or slower that its mean rate is the one asked for: bursts
-    keep their size in requests. Each seed begins elsewhere in it, and it begins anew at its end.
+    A trace is sped up or slowed down to the requested rate; bursts keep their number of requests.
+    Each seed starts at another place in the trace, which repeats.
     """
 
-    gaps: Array | None = None  #: of the trace, of mean 1; ``None``: Poisson's
+    gaps: Array | None = None  #: gaps of the trace, of mean 1; ``None``: Poisson
 
     @property
     def period(self) -> int:
-        """After how many requests a trace begins anew; 0: there is none."""
+        """Number of requests after which a trace repeats; 0 without a trace."""
         return 0 if self.gaps is None else self.gaps.size
 
     def at(self, rate: float, count: int, rng: np.random.Generator) -> Array:
-        """Return when ``count`` requests come, in seconds, at so many a second."""
+        """Return the times in seconds of ``count`` requests at a rate."""
         if self.gaps is None:
             steps = rng.exponential(1.0, count)
         else:
@@ -181,7 +180,7 @@ class Arrivals:
         return times
 
     def within(self, rate: float, seconds: float, rng: np.random.Generator) -> Array:
-        """Return when requests come within so many seconds."""
+        """Return the times of requests within ``seconds``."""
         if rate <= 0:
             return np.zeros(0)
         parts, end = [], 0.0
@@ -190,5 +189,5 @@ class Arrivals:
             parts.append(more)
             end = float(more[-1])
         times = np.concatenate(parts)
-        found: Array = times[times < seconds]
-        return found
+        result: Array = times[times < seconds]
+        return result

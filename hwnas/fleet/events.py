@@ -1,10 +1,9 @@
-"""The simulator: requests, batches, failures and retries as discrete events.
+"""Discrete-event simulator of requests, batches, failures and retries.
 
-A pool is a queue from which its replicas take batches, first come, first served. A batch begins
-when a replica is free, with what is there; where batches wait, Triton's way (``compiled``). What a
-replica holds when it fails comes back after ``detect`` seconds, to its own pool or, where that has
-no replica left, to another route of its class, drawn by what each has to spare; a request is lost
-where there is none.
+A pool is a first-come, first-served queue. A batch starts when a replica is free, with the requests
+in the queue; pools with a wait form batches like Triton (``simulator_core``). Requests of a failed
+replica return after ``detect_s`` seconds to their pool or, if that has no replica left, to another
+route of the class, drawn by spare capacity. Without such a route a request is lost.
 """
 
 from dataclasses import dataclass
@@ -22,52 +21,52 @@ FAIL, RETURN, SLOW = simulator_core.FAIL, simulator_core.RETURN, simulator_core.
 
 @dataclass(frozen=True)
 class PoolArrays:
-    """Pools by what their replicas do."""
+    """Pools as arrays."""
 
-    service_s: Floats  #: ``(pools, largest batch)``: mean seconds of a batch of n + 1
+    service_s: Floats  #: ``(pools, largest batch)``: mean seconds of a batch of n + 1 requests
     max_batch: Ints  #: ``(pools,)``
-    wait_s: Floats  #: ``(pools,)``: that a batch waits to become full, as Triton has it; 0: not
+    wait_s: Floats  #: ``(pools,)``: maximum wait for a full batch, like Triton's; 0: none
     replicas: Ints  #: ``(pools,)``
-    noise: Floats  #: factors of mean 1 that service times are multiplied by, drawn at random
-    waking_s: Floats  #: ``(pools,)``: more seconds of a batch whose replica had nothing to do
+    noise: Floats  #: factors of service times, of mean 1, drawn at random
+    waking_s: Floats  #: ``(pools,)``: additional seconds of a batch on an idle replica
 
 
 @dataclass(frozen=True)
 class RouteArrays:
-    """Ways through the pools; those of a class have chances that add up to 1."""
+    """Routes through the pools."""
 
-    klass: Ints  #: ``(routes,)``
-    chance: Floats  #: that a request of the class takes it
-    spare: Floats  #: weight among those of the class that take in what finds its pool gone, above 0
-    first: Ints  #: the pool
-    second: Ints  #: the pool of what is escalated; -1: none
-    share: Floats  #: of requests that are escalated
-    reach_s: Floats  #: from the origin to the first pool, there and back
-    pass_s: Floats  #: from the first pool to the second, there and back
+    request_class: Ints  #: ``(routes,)``
+    chance: Floats  #: probability within the class
+    spare: Floats  #: weight (above 0) for taking over requests whose pool has no replica
+    first: Ints  #: pool
+    second: Ints  #: pool of escalated requests; -1: none
+    share: Floats  #: fraction of requests that is escalated
+    reach_s: Floats  #: round trip from the origin to the first pool
+    pass_s: Floats  #: round trip from the first pool to the second
 
 
 @dataclass(frozen=True)
 class IncidentArrays:
-    """What happens to replicas, in order of time."""
+    """Failures, returns and slowdowns of replicas, in chronological order."""
 
     at_s: Floats
     replica: Ints  #: counted through all pools
     kind: Ints  #: ``FAIL``, ``RETURN`` or ``SLOW``
-    factor: Floats  #: of ``SLOW``: that service times are multiplied by from then on
-    detect_s: float = 1.0  #: until what a failed replica held is sent again
+    factor: Floats  #: of ``SLOW``: factor of service times from then on
+    detect_s: float = 1.0  #: delay until requests of a failed replica are sent again
 
     @staticmethod
     def none() -> "IncidentArrays":
-        """Return that nothing happens."""
+        """Return no incidents."""
         empty = np.zeros(0, np.int32)
         return IncidentArrays(np.zeros(0), empty, empty, np.zeros(0))
 
 
 @dataclass(frozen=True)
 class RequestOutcomes:
-    """What became of requests."""
+    """Results of a simulation."""
 
-    latency_s: Floats  #: of each request; not a number: it was lost
+    latency_s: Floats  #: of each request; NaN: lost
     busy_s: Floats  #: of each replica
     retried: int
     events: int
@@ -81,34 +80,34 @@ def simulate(
     incidents: IncidentArrays | None = None,
     seed: int = 0,
 ) -> RequestOutcomes:
-    """Return what becomes of requests.
+    """Simulate requests.
 
     Args:
-        arrivals: When each comes to its origin, in seconds, in order.
-        route: That each takes.
-        pools: Where they are answered.
-        routes: That there are.
-        incidents: What happens to replicas.
-        seed: Of service times and escalations.
+        arrivals: Ascending arrival times at the origins in seconds ``(requests,)``.
+        route: Index of the route of each request ``(requests,)``.
+        pools: Pools.
+        routes: Routes.
+        incidents: Failures and slowdowns of replicas.
+        seed: Seed of service times and escalations.
     """
     happens = incidents or IncidentArrays.none()
     enter = arrivals + routes.reach_s[route]
     order = np.argsort(enter, kind="stable")
-    found = simulator_core.simulate_requests(
+    result = simulator_core.simulate_requests(
         arrivals, enter[order], order, route.copy(),
         pools.service_s, pools.waking_s, pools.max_batch, pools.wait_s, pools.replicas,
         pools.noise,
-        routes.klass, routes.spare, routes.first, routes.second, routes.share,
+        routes.request_class, routes.spare, routes.first, routes.second, routes.share,
         routes.reach_s, routes.pass_s,
         happens.at_s, happens.replica, happens.kind, happens.factor, happens.detect_s, seed,
     )  # fmt: skip
-    return RequestOutcomes(*found)
+    return RequestOutcomes(*result)
 
 
-def single(
+def single_pool(
     service_s: Floats, wait_s: float, replicas: int, noise: Floats, waking_s: float = 0.0
 ) -> tuple[PoolArrays, RouteArrays]:
-    """Return one pool and the one route that leads to it."""
+    """Return one pool and its route."""
     one, zero = np.zeros(1, np.int32), np.zeros(1)
     pools = PoolArrays(
         service_s[None], np.array([service_s.size], np.int32), np.array([wait_s]),
@@ -118,10 +117,10 @@ def single(
     return pools, RouteArrays(one, ones, ones, one, one - np.int32(1), zero, zero, zero)
 
 
-def lognormal(sigma: float, seed: int = 0, n: int = 4096) -> Floats:
-    """Return factors of mean 1: quantiles of a log-normal distribution, shuffled."""
+def lognormal_noise(sigma: float, seed: int = 0, n: int = 4096) -> Floats:
+    """Return factors of mean 1: shuffled samples of a log-normal distribution."""
     rng = np.random.default_rng(seed)
-    found: Floats = np.exp(sigma * np.sort(rng.standard_normal(n)))
-    rng.shuffle(found)
-    found /= found.mean()
-    return found
+    result: Floats = np.exp(sigma * np.sort(rng.standard_normal(n)))
+    rng.shuffle(result)
+    result /= result.mean()
+    return result

@@ -1,4 +1,4 @@
-"""``fleet.yaml``: devices with their prices and powers, links between regions, carbon."""
+"""``fleet.yaml``: devices with prices and power, links between regions, carbon intensity."""
 
 import heapq
 import itertools
@@ -14,52 +14,52 @@ from hwnas.fleet.service_file import Kib, Name, Service
 
 Buy = Literal["bought", "reserved", "on_demand", "spot"]
 Watt = Annotated[float, NumberBounds(0, 1e6)]
-#: kg of CO2 a kWh: a constant, a value an hour, or a CSV file with a column ``kg_per_kwh``.
+#: kg of CO2 per kWh: a constant, hourly values, or a CSV file with a column ``kg_per_kwh``.
 Carbon = Annotated[float, NumberBounds(0, 10)] | list[Annotated[float, NumberBounds(0, 10)]] | str
 
 
 @dataclass(frozen=True)
 class DeviceType:
-    """Machines of one kind."""
+    """A type of machine."""
 
     region: Name
     buy: Buy
-    quota: Annotated[int, NumberBounds(1, 100_000)]  #: machines that there can be
-    price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ of a machine an hour
-    target: Name | None = None  #: the target of fronts whose latencies hold here
-    like: Name | None = None  #: a device whose latencies hold here, over ``speed``
+    quota: Annotated[int, NumberBounds(1, 100_000)]  #: maximum number of machines
+    price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour
+    target: Name | None = None  #: target of the fronts' latencies; default: the device's name
+    like: Name | None = None  #: device whose latencies, divided by ``speed``, apply
     speed: Annotated[float, NumberBounds(0, 1e6, exclusive=True)] = 1.0
-    sketch: bool = False  #: there is none yet: what would buying one change?
-    slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: replicas that a machine has room for
-    memory_mib: Positive | None = None  #: of a machine, which its slots share
+    sketch: bool = False  #: does not exist yet: evaluate buying it
+    slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: replicas per machine
+    memory_mib: Positive | None = None  #: of a machine, shared by its slots
     idle_w: Watt = 0.0
     busy_w: Watt | None = None
-    derate: Annotated[float, NumberBounds(0, 1, exclusive=True)] = 1.0  #: speed that heat leaves
+    derate: Annotated[float, NumberBounds(0, 1, exclusive=True)] = (
+        1.0  #: fraction of speed left by thermal throttling
+    )
     start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: from the order to the first answer
-    #: by what servers run models here, and on how many threads; default: as they were timed
+    #: execution provider and threads of servers; default: those of the timings
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
     threads: Annotated[int, NumberBounds(1, 1024)] | None = None
 
     @property
     def power_w(self) -> float:
-        """Of a busy machine: the upper end; where that is not said, of an idle one."""
+        """Power of a busy machine: the upper end; by default that of an idle machine."""
         return self.idle_w if self.busy_w is None else self.busy_w
 
     @property
     def is_hourly(self) -> bool:
-        """Whether it is paid by the hour in which it runs."""
+        """True if only running hours are paid."""
         return self.buy in ("on_demand", "spot")
 
 
 @dataclass(frozen=True)
 class RegionLink:
-    """What lies between two regions."""
+    """A network link between two regions."""
 
     rtt_ms: Annotated[float, NumberBounds(0, 1e6)]
-    mbit_s: Positive | None = None  #: default: more than is needed
-    usd_per_gb: Annotated[float, NumberBounds(0, 1000)] = (
-        0.0  #: of 2**30 bytes, as clouds bill them
-    )
+    mbit_s: Positive | None = None  #: default: unlimited
+    usd_per_gb: Annotated[float, NumberBounds(0, 1000)] = 0.0  #: per 2**30 bytes
 
 
 @dataclass(frozen=True)
@@ -67,73 +67,74 @@ class Fleet:
     """``fleet.yaml``."""
 
     devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]
-    #: By their ends: ``edge-cloud``, or with spaces where a region has a hyphen itself,
-    #: ``edge - eu-west``.
+    #: by their ends: ``edge-cloud``; regions with hyphens: ``edge - eu-west``
     links: dict[str, RegionLink] = field(default_factory=dict)
     carbon: dict[str, Carbon] = field(default_factory=dict)
 
     @property
     def regions(self) -> set[str]:
-        """All regions in which machines may be."""
+        """Regions of the devices."""
         return {device.region for device in self.devices.values()}
 
     @property
-    def there(self) -> dict[str, DeviceType]:
-        """The devices that exist, unless all are sketches."""
+    def existing(self) -> dict[str, DeviceType]:
+        """Devices that exist; all if every device is a sketch."""
         return {n: d for n, d in self.devices.items() if not d.sketch} or self.devices
 
 
 @dataclass(frozen=True)
 class RegionPath:
-    """The way between two regions."""
+    """A network path between two regions."""
 
     links: tuple[str, ...]
     rtt_ms: float
     usd_per_gb: float
-    kib_per_ms: float  #: of its narrowest link
+    kib_per_ms: float  #: of the narrowest link
 
     def ms(self, payload_kib: float) -> float:
-        """Return how long a request is under way, there and back."""
+        """Return the round-trip time of a request in ms."""
         return self.rtt_ms + (payload_kib / self.kib_per_ms if self.links else 0.0)
 
     def usd(self, payload_kib: float) -> float:
-        """Return what carrying a request costs."""
+        """Return the transfer cost of a request."""
         return self.usd_per_gb * payload_kib / (1 << 20)
 
 
 def read_fleet(path: Path, service: Service) -> Fleet:
-    """Return what ``fleet.yaml`` says.
+    """Return the fleet of a ``fleet.yaml``.
 
     Raises:
-        ConfigError: there is none, or it contradicts itself or the service.
+        ConfigError: the file is missing, or contradicts itself or the service.
     """
     try:
-        found = read_yaml(Fleet, path, ConfigError)
+        result = read_yaml(Fleet, path, ConfigError)
     except FileNotFoundError:
-        raise ConfigError(f"fleet={path}: there is no such file.") from None
-    for name, device in found.devices.items():
-        _check_device(found, name, device, str(path))
-    found = replace(found, links=_named(found.links, found.regions | service.regions, path))
-    for name, asked in service.classes.items():
-        regions = {device.region for device in found.there.values()}
-        there = sorted({*asked.regions} & regions)
+        raise ConfigError(f"fleet={path}: file not found.") from None
+    for name, device in result.devices.items():
+        _check_device(result, name, device, str(path))
+    result = replace(
+        result, links=_normalise_links(result.links, result.regions | service.regions, path)
+    )
+    for name, request_class in service.classes.items():
+        regions = {device.region for device in result.existing.values()}
+        there = sorted({*request_class.regions} & regions)
         if not there:
-            sketched = [n for n, d in found.devices.items() if d.region in asked.regions]
-            but = f" but sketches ({', '.join(sketched)})" if sketched else ""
+            sketched = [n for n, d in result.devices.items() if d.region in request_class.regions]
+            but = f" except sketches ({', '.join(sketched)})" if sketched else ""
             raise ConfigError(
                 f"{path}: no device{but} is in a region of class '{name}' "
-                f"({', '.join(asked.regions)}); there are devices in {', '.join(sorted(regions))}."
+                f"({', '.join(request_class.regions)}); devices: {', '.join(sorted(regions))}."
             )
-        if not {*there} & {*ways(found, asked.source)}:
+        if not {*there} & {*network_paths(result, request_class.source)}:
             raise ConfigError(
-                f"{path}: no link leads from {asked.source} to a device of class '{name}': give "
-                f"links.{_link(asked.source, there[0])}; there are "
-                f"{', '.join(found.links) or 'none'}."
+                f"{path}: no link leads from {request_class.source} to a device of class '{name}': "
+                f"give links.{_link_name(request_class.source, there[0])}; links: "
+                f"{', '.join(result.links) or 'none'}."
             )
-    for region in [*service.budgets.power_w, *found.carbon]:
-        if region not in found.regions | service.regions:
-            raise ConfigError(f"{path}: {unknown_name('region', region, found.regions)}")
-    return found
+    for region in [*service.budgets.power_w, *result.carbon]:
+        if region not in result.regions | service.regions:
+            raise ConfigError(f"{path}: {unknown_name('region', region, result.regions)}")
+    return result
 
 
 def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> None:
@@ -141,8 +142,8 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
         near = [f"{n} has {d.price:g}" for n, d in fleet.devices.items() if d.price is not None]
         hint = f" ({near[0]})" if near else ""
         raise ConfigError(
-            f"{where}: device '{name}' has no price: give devices.{name}.price, $ of a machine an "
-            f"hour{hint}; 0 if it costs nothing."
+            f"{where}: device '{name}' has no price: give devices.{name}.price in $ per "
+            f"machine-hour{hint}; 0 if it costs nothing."
         )
     if device.power_w < device.idle_w:
         raise ConfigError(
@@ -160,20 +161,24 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
         at = fleet.devices[at.like]
 
 
-def _named(links: Mapping[str, RegionLink], regions: set[str], path: Path) -> dict[str, RegionLink]:
-    """Return links by names that tell their ends, whatever hyphens regions have."""
-    found: dict[str, RegionLink] = {}
+def _normalise_links(
+    links: Mapping[str, RegionLink], regions: set[str], path: Path
+) -> dict[str, RegionLink]:
+    """Return links by unambiguous names, whatever hyphens regions have."""
+    result: dict[str, RegionLink] = {}
     for name, link in links.items():
         a, b = _ends_of(name, regions, path)
         if a == b:
             raise ConfigError(
-                f"{path}: link '{name}' leads from {a} to itself: within a region no link is "
-                "needed; name the other end, as edge-cloud."
+                f"{path}: link '{name}' leads from {a} to itself: links connect two regions, as "
+                "edge-cloud."
             )
-        if {_link(a, b), _link(b, a)} & {*found}:
-            raise ConfigError(f"{path}: link '{_link(a, b)}' is there twice, in two directions.")
-        found[_link(a, b)] = link
-    return found
+        if {_link_name(a, b), _link_name(b, a)} & {*result}:
+            raise ConfigError(
+                f"{path}: link '{_link_name(a, b)}' is given twice, in both directions."
+            )
+        result[_link_name(a, b)] = link
+    return result
 
 
 def _ends_of(name: str, regions: set[str], path: Path) -> tuple[str, str]:
@@ -187,34 +192,31 @@ def _ends_of(name: str, regions: set[str], path: Path) -> tuple[str, str]:
     best = [pair for pair in ends if len({*pair} & regions) == most]
     if len(best) > 1:
         raise ConfigError(
-            f"{path}: link '{name}' may lead from {best[0][0]} to {best[0][1]} or from "
+            f"{path}: link '{name}' is ambiguous: {best[0][0]} to {best[0][1]} or "
             f"{best[1][0]} to {best[1][1]}: put spaces around the hyphen between the regions, as "
             f"'{best[0][0]} - {best[0][1]}'."
         )
     return best[0]
 
 
-def _link(a: str, b: str) -> str:
+def _link_name(a: str, b: str) -> str:
     """Return the name of a link between two regions."""
     return f"{a} - {b}" if "-" in a + b else f"{a}-{b}"
 
 
-def ways(fleet: Fleet, source: str) -> Mapping[str, RegionPath]:
-    """Return the fastest way from a region to each that can be reached (Dijkstra).
-
-    Of those that are as fast it is the cheapest.
-    """
-    found: dict[str, RegionPath] = {}
+def network_paths(fleet: Fleet, source: str) -> Mapping[str, RegionPath]:
+    """Return the fastest (then cheapest) path from a region to each reachable one (Dijkstra)."""
+    result: dict[str, RegionPath] = {}
     begin = RegionPath((), 0.0, 0.0, float("inf"))
-    number = itertools.count()  # of ways that are as fast and as cheap, the first
+    number = itertools.count()  # of equal paths, the first
     queue = [(0.0, 0.0, next(number), source, begin)]
     while queue:
         *_, region, way = heapq.heappop(queue)
-        if region in found:
+        if region in result:
             continue
-        found[region] = way
-        for name, other, link in _from(fleet, region):
-            if other not in found:
+        result[region] = way
+        for name, other, link in _links_of(fleet, region):
+            if other not in result:
                 width = float("inf") if link.mbit_s is None else link.mbit_s * 1e6 / 8 / 1024 / 1e3
                 further = RegionPath(
                     (*way.links, name), way.rtt_ms + link.rtt_ms,
@@ -222,10 +224,10 @@ def ways(fleet: Fleet, source: str) -> Mapping[str, RegionPath]:
                 )  # fmt: skip
                 key = further.rtt_ms, further.usd_per_gb, next(number)
                 heapq.heappush(queue, (*key, other, further))
-    return found
+    return result
 
 
-def _from(fleet: Fleet, region: str) -> Iterator[tuple[str, str, RegionLink]]:
+def _links_of(fleet: Fleet, region: str) -> Iterator[tuple[str, str, RegionLink]]:
     for name, link in fleet.links.items():
         ends = name.split(" - " if " - " in name else "-")
         if region in ends:
@@ -233,13 +235,13 @@ def _from(fleet: Fleet, region: str) -> Iterator[tuple[str, str, RegionLink]]:
 
 
 def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
-    """Yield sentences on regions that classes name, but that none of their requests can go to."""
-    for name, asked in service.classes.items():
-        for region in asked.regions:
+    """Yield messages on regions of classes that have no device or no link."""
+    for name, request_class in service.classes.items():
+        for region in request_class.regions:
             if region not in fleet.regions:
-                yield f"Class '{name}' may go to {region}, where there is no device."
-            elif region not in ways(fleet, asked.source):
-                yield f"Class '{name}' may go to {region}, but no link leads there."
+                yield f"Class '{name}' allows {region}, but no device is there."
+            elif region not in network_paths(fleet, request_class.source):
+                yield f"Class '{name}' allows {region}, but no link leads there."
 
 
 def payload_mbit(payload_kib: Kib) -> float:

@@ -1,4 +1,4 @@
-"""Why a demand cannot be served: which limit binds, and the nearest thing that would do."""
+"""Explanation of unserved demand: the binding limit, and the nearest feasible value."""
 
 import math
 from collections.abc import Iterator
@@ -9,40 +9,41 @@ from hwnas.fleet.fleet_file import Fleet
 from hwnas.fleet.plan import UNITS
 from hwnas.fleet.problem import PlanningProblem
 from hwnas.fleet.service_file import FailureTolerance
-from hwnas.fleet.solver import Solution, solution
+from hwnas.fleet.solver import Solution, solve_task
 from hwnas.fleet.task import Objective, PlanningTask
 
-_LIMIT_S = 20.0  # for each limit that is lifted
-_MORE = 100  # times a quota
+_LIMIT_S = 20.0  # per relaxed limit
+_MORE = 100  # factor of relaxed quotas
 
 
-def refusal(found: Solution, progress: Progress) -> str:
-    """Return in one line which limit leaves demand unserved, and what would serve it all."""
-    task = found.task
+def explain_unserved(solution: Solution, progress: Progress) -> str:
+    """Return one line on the binding limit and a value that would serve the demand."""
+    task = solution.task
     names = [name for name, _ in task.problem.classes]
-    k = int(found.unserved.argmax())
-    served = max(0.0, 1 - float(found.unserved[k]))
+    k = int(solution.unserved.argmax())
+    served = max(0.0, 1 - float(solution.unserved[k]))
     where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
-    with progress.phase("What binds", 1) as advance:
-        if found.kept and solution(task, _LIMIT_S, NullProgress()).serves:
+    with progress.phase("Binding limit", 1) as advance:
+        if solution.kept and solve_task(task, _LIMIT_S, NullProgress()).serves:
             advance(1)
             return (
-                f"No plan was found in time that serves all: {where}. No limit binds: ask for a "
-                "larger limit_s, or plan anew (python -m hwnas plan)."
+                f"No plan that serves all demand was found in time: {where}. No limit binds: "
+                "increase limit_s, or make a new plan (python -m hwnas plan)."
             )
-        for words, lifted in _lifted(task.problem):
-            other = solution(replace(task, problem=lifted), _LIMIT_S, NullProgress())
+        for words, lifted in _relaxed_problems(task.problem):
+            other = solve_task(replace(task, problem=lifted), _LIMIT_S, NullProgress())
             if other.serves:
                 advance(1)
-                return f"No plan serves all: {where}. {words} {_needed(task.problem, other)}"
+                needed = _describe_relaxed_plan(task.problem, other)
+                return f"No plan serves all demand: {where}. {words} {needed}"
     return (
-        f"No plan serves all: {where}; several limits bind at once (quotas, budgets, power, links, "
-        "survive): ask for less demand, a lower accuracy_min or a longer p99_ms of that class."
+        f"No plan serves all demand: {where}; several limits bind at once (quotas, budgets, power, "
+        "links, survive): reduce the demand or accuracy_min, or increase p99_ms of that class."
     )
 
 
-def _lifted(problem: PlanningProblem) -> Iterator[tuple[str, PlanningProblem]]:
-    """Yield problems with one limit less, with what is said if that is the one."""
+def _relaxed_problems(problem: PlanningProblem) -> Iterator[tuple[str, PlanningProblem]]:
+    """Yield problems with one limit less, and the message if that limit binds."""
     service, budgets, fleet = problem.service, problem.service.budgets, problem.fleet
     for name, limit, without in (
         ("cost_per_day", budgets.cost_per_day, replace(budgets, cost_per_day=None)),
@@ -66,8 +67,8 @@ def _lifted(problem: PlanningProblem) -> Iterator[tuple[str, PlanningProblem]]:
         )
 
 
-def _needed(problem: PlanningProblem, other: Solution) -> str:
-    """Return what a plan takes that keeps all limits but one."""
+def _describe_relaxed_plan(problem: PlanningProblem, other: Solution) -> str:
+    """Return the requirements of a plan without one of the limits."""
     task: PlanningTask = other.task
     days = problem.load.n_hours / 24
     most: dict[str, int] = {}
@@ -83,11 +84,11 @@ def _needed(problem: PlanningProblem, other: Solution) -> str:
     if most:
         more = [f"{n} of {name} (quota {problem.fleet.devices[name].quota})"
                 for name, n in sorted(most.items())]  # fmt: skip
-        return f"{', '.join(more)} would do."
+        return f"{', '.join(more)} would suffice."
     if problem.service.budgets.power_w != task.problem.service.budgets.power_w:
-        said = [f"{region}={math.ceil(10 * w) / 10:g}" for region, w in sorted(power.items())
+        messages = [f"{region}={math.ceil(10 * w) / 10:g}" for region, w in sorted(power.items())
                 if region in problem.service.budgets.power_w]  # fmt: skip
-        return f"{', '.join(said)} W would do."
+        return f"{', '.join(messages)} W would suffice."
     of, now = problem.service.budgets, task.problem.service.budgets
     lifted: Objective = task.objective
     if of.carbon_kg_per_day != now.carbon_kg_per_day:

@@ -1,4 +1,4 @@
-"""Networks that are cut in two: what ``split`` made of an export, or what somebody measured."""
+"""Split networks of a service, and checks of what fronts and profiles lack."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,48 +8,46 @@ from hwnas.core import schema
 from hwnas.core.errors import ConfigError
 from hwnas.core.schema import NumberBounds, SchemaError
 from hwnas.fleet.fleet_file import Fleet
-from hwnas.fleet.models import ModelCatalogue, csv_rows, located, ran_in, take_row
+from hwnas.fleet.models import ModelCatalogue, add_row, csv_rows, resolve_path, runtime_by_name
 from hwnas.fleet.network_splits import PROFILE, read_cuts
 from hwnas.fleet.service_file import Service, SplitNetwork
 
-# What fronts and profiles do not say that a fleet needs, and what would measure it.
 
-
-def check_latencies(found: ModelCatalogue, fleet: Fleet) -> None:
-    """Refuse a device on which no model was timed, and a target that nothing was timed on.
+def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
+    """Refuse a device without any timed model, and a target without timings.
 
     Raises:
-        ConfigError: latencies are missing; it says by which command they are measured.
+        ConfigError: latencies are missing; the message has the command that measures them.
     """
-    timed = {target for target, _ in found.latency_ms}
+    timed = {target for target, _ in catalogue.latency_ms}
     for device, at in fleet.devices.items():
         is_known = at.target is None or at.target in timed
-        if not is_known or not any(found.on(fleet, device, name) for name in found.models):
-            target, known = at.target or device, listed(timed)
+        if not is_known or not any(catalogue.on(fleet, device, name) for name in catalogue.models):
+            target, known = at.target or device, join_names(timed)
             raise ConfigError(
                 f"device '{device}': no model of the fronts has a latency on target '{target}' "
-                f"(there are some on {known}): measure with: python -m hwnas search "
-                f"+target={target}   or name its target: devices.{device}.target."
+                f"(timed targets: {known}): measure with: python -m hwnas search "
+                f"+target={target}   or set its target: devices.{device}.target."
             )
 
 
-def unmeasured(found: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
-    """Yield in words which batch sizes were not timed, and what measures them."""
+def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
+    """Yield messages on targets with timings of single images only."""
     targets: dict[str, set[int]] = {}
-    for (target, _), by_batch in found.latency_ms.items():
+    for (target, _), by_batch in catalogue.latency_ms.items():
         if any(figure.source in ("measured", "table") for figure in by_batch.values()):
             targets.setdefault(target, set()).update(by_batch)
     used = {device.target or name for name, device in fleet.devices.items()}
     alone = [t for t, batches in targets.items() if t in used and batches == {1}]
     if alone:
         yield (
-            f"Only batches of one were timed on {listed(alone)}: python -m hwnas search "
-            f"+target={alone[0]} target.batch=8 times others; or name a CSV file in profiles."
+            f"Only batches of 1 were timed on {join_names(alone)}: python -m hwnas search "
+            f"+target={alone[0]} target.batch=8 times larger ones; or add a CSV file to profiles."
         )
 
 
-def listed(names: Iterable[str], most: int = 6) -> str:
-    """Return names, or the first of them."""
+def join_names(names: Iterable[str], most: int = 6) -> str:
+    """Return sorted names, at most ``most`` of them."""
     every: Sequence[str] = sorted(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 
@@ -57,33 +55,28 @@ def listed(names: Iterable[str], most: int = 6) -> str:
 def read_splits(
     service: Service, catalogue: ModelCatalogue, beside: Path
 ) -> tuple[SplitNetwork, ...]:
-    """Return all ways to cut a network, with the latencies of parts taken in.
-
-    Args:
-        service: Names them.
-        catalogue: Has the models; takes in latencies of their parts.
-        beside: The folder that relative paths begin in, if they are not there from here.
+    """Return all split networks, and add the latencies of their parts to the catalogue.
 
     Raises:
-        RunError: a folder is none of ``split``, or damaged.
-        ConfigError: a model or a part is not known.
+        RunError: a folder was not written by ``split``, or is damaged.
+        ConfigError: a model or a part is unknown.
     """
-    found = list[SplitNetwork]()
+    result = list[SplitNetwork]()
     for said in service.splits:
         if isinstance(said, str):
-            found += _read(located(said, beside), catalogue)
+            result += _read_split(resolve_path(said, beside), catalogue)
         else:
-            found.append(said)
-    _check(found, catalogue)
-    return tuple(found)
+            result.append(said)
+    _check(result, catalogue)
+    return tuple(result)
 
 
-def _read(folder: Path, catalogue: ModelCatalogue) -> Iterator[SplitNetwork]:
-    """Yield what ``split`` made, its latencies taken in."""
+def _read_split(folder: Path, catalogue: ModelCatalogue) -> Iterator[SplitNetwork]:
+    """Yield the split networks of a folder, and add their latencies to the catalogue."""
     cuts = read_cuts(folder)
     for i, raw in enumerate(csv_rows(folder / PROFILE)):
         try:
-            _take(catalogue, raw, folder, f"row {i}")
+            _add_row(catalogue, raw, folder, f"row {i}")
         except SchemaError as problem:
             raise ConfigError(f"{folder / PROFILE} cannot be read: {problem}.") from None
     for cut in cuts:
@@ -91,22 +84,24 @@ def _read(folder: Path, catalogue: ModelCatalogue) -> Iterator[SplitNetwork]:
 
 
 class _SplitProfileRow(TypedDict):
-    """By what a row of a profile was timed, beside what all profiles have."""
+    """Additional columns of a profile that ``split`` wrote."""
 
     engine: Annotated[str, NumberBounds(1, 60)]
     target: Annotated[str, NumberBounds(1, 100)]
     threads: Annotated[int, NumberBounds(1, 1024)]
-    place: str  #: of the part in the folder; empty: it is the whole network
+    place: str  #: folder of the part; empty: the whole network
 
 
-def _take(catalogue: ModelCatalogue, raw: dict[str, str], folder: Path, at: str) -> None:
-    """Take in a row; of the whole network only what nothing else says."""
-    said: _SplitProfileRow = schema.parse_row(_SplitProfileRow, raw, at)
+def _add_row(catalogue: ModelCatalogue, raw: dict[str, str], folder: Path, at: str) -> None:
+    """Add a row; rows of the whole network only if nothing else has that timing."""
+    text: _SplitProfileRow = schema.parse_row(_SplitProfileRow, raw, at)
     name = f"{raw.get('id', '')}-{raw.get('precision', '')}"
-    timed = catalogue.latency_ms.get((said["target"], name), {})
-    if said["place"] or str(raw.get("batch", 1)) not in map(str, timed):
-        ran = ran_in(said["engine"], said["target"], folder / said["place"], said["threads"])
-        take_row(catalogue, raw, str(folder), at, ran)
+    timed = catalogue.latency_ms.get((text["target"], name), {})
+    if text["place"] or str(raw.get("batch", 1)) not in map(str, timed):
+        ran = runtime_by_name(
+            text["engine"], text["target"], folder / text["place"], text["threads"]
+        )
+        add_row(catalogue, raw, str(folder), at, ran)
 
 
 def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:
@@ -115,7 +110,7 @@ def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:
         for name, known in (("model", {*catalogue.models}), ("head", timed), ("tail", timed)):
             if getattr(split, name) not in known:
                 raise ConfigError(
-                    f"splits: {name} '{getattr(split, name)}' is no "
-                    f"{'model of the fronts' if name == 'model' else 'row of profiles'}; names are "
-                    f"ID-PRECISION, and there are {listed(known)}."
+                    f"splits: {name} '{getattr(split, name)}' is not "
+                    f"{'a model of the fronts' if name == 'model' else 'a row of profiles'}; "
+                    f"available (ID-PRECISION): {join_names(known)}."
                 )

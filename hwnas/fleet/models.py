@@ -1,4 +1,4 @@
-"""Models with accuracies, and how long a batch takes on which device: all that fronts say."""
+"""Models with their accuracies, and latencies of batches per device, from fronts and profiles."""
 
 import re
 from collections.abc import Mapping
@@ -23,39 +23,33 @@ from hwnas.hardware.target import Target, from_facts
 from hwnas.models.families import annotations
 from hwnas.nas.member import artefact_metric, metric_of
 
-# By what models were timed, as fronts say it: so servers must run them, too.
+# Runtimes of the timings: servers must run models alike.
 
 
-def as_it_ran(
+def batch_and_threads(
     genotype: Mapping[str, object], batch: object, threads: object, where: str
 ) -> tuple[int, int]:
-    """Return the batch and threads of a network, which may say so itself; else as its target does.
+    """Return the batch size and threads of a network: its own choice, else its target's.
 
     Raises:
-        RunError: neither says one number.
+        RunError: either is not one number.
     """
-    said = genotype.get(annotations.BATCH, batch), genotype.get(annotations.THREADS, threads)
-    if not all(str(number).isdecimal() for number in said):
-        raise RunError(f"{where}: a network's batch is {said[0]}, its threads are {said[1]}: "
-                       "allowed is one number of each.")  # fmt: skip
-    return int(str(said[0])), int(str(said[1]))
+    text = genotype.get(annotations.BATCH, batch), genotype.get(annotations.THREADS, threads)
+    if not all(str(number).isdecimal() for number in text):
+        raise RunError(f"{where}: a network's batch is {text[0]}, its threads are {text[1]}; "
+                       "expected one number each.")  # fmt: skip
+    return int(str(text[0])), int(str(text[1]))
 
 
-def ran_by(target: Target, place: Path, threads: int | None = None) -> TimedRuntime:
-    """Return by what networks of a target are timed.
-
-    Args:
-        target: The target.
-        place: What says so.
-        threads: What a network chose; default: those of the target.
-    """
-    return ran_in(target.engine, target.name, place, threads or target.threads)
+def runtime_of_target(target: Target, place: Path, threads: int | None = None) -> TimedRuntime:
+    """Return the runtime that times networks of a target."""
+    return runtime_by_name(target.engine, target.name, place, threads or target.threads)
 
 
-def ran_in(engine: str, target: str, place: Path, threads: int) -> TimedRuntime:
-    """Return the same by the names of a target and of its engine, as tables are named by them.
+def runtime_by_name(engine: str, target: str, place: Path, threads: int) -> TimedRuntime:
+    """Return the same by the target's and engine's names, as in names of latency tables.
 
-    Of a target out of reach it is not known what runs networks.
+    The provider of a target that is not connected is unknown.
     """
     runtime = next((n for n in backends.names() if f"{engine}-".startswith(f"{n}-")), "")
     variant = engine.removeprefix(runtime).removeprefix("-").partition(".")[0]
@@ -66,14 +60,10 @@ def ran_in(engine: str, target: str, place: Path, threads: int) -> TimedRuntime:
 
 
 def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
-    """Return the target of a run.
-
-    Args:
-        config: That of its manifest.
-        place: Its folder, for messages.
+    """Return the target of a run from the config of its manifest.
 
     Raises:
-        RunError: it is none.
+        RunError: the target is invalid.
     """
     try:
         return from_facts(config["target"])
@@ -81,99 +71,100 @@ def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
         raise RunError(f"fronts: {place}: the target of its manifest: {problem}.") from None
 
 
-MOST_BATCH = 256
+MAX_BATCH = 256
 
 
 @dataclass(frozen=True)
 class FleetModel:
-    """A network at a precision: what is loaded and answers."""
+    """A network at a precision."""
 
     id: str
     precision: str
     accuracy: Quantity
     memory_mib: float
-    place: str  #: the folder or file that says so
+    place: str  #: source folder or file
 
     @property
     def name(self) -> str:
-        """What it is called in plans: an id may be there in several precisions."""
+        """Name in plans: an id may have several precisions."""
         return f"{self.id}-{self.precision}"
 
 
 @dataclass
 class ModelCatalogue:
-    """All models, and latencies of batches by target, model and batch size."""
+    """Models, and latencies by target, model and batch size."""
 
     models: dict[str, FleetModel] = field(default_factory=dict)
     latency_ms: dict[tuple[str, str], dict[int, Quantity]] = field(default_factory=dict)
-    ran: dict[tuple[str, str], dict[int, TimedRuntime]] = field(
-        default_factory=dict
-    )  #: of some of them
-    profiled_mib: dict[str, float] = field(default_factory=dict)  #: memory, where profiles say it
+    #: runtimes of some of the latencies
+    ran: dict[tuple[str, str], dict[int, TimedRuntime]] = field(default_factory=dict)
+    profiled_mib: dict[str, float] = field(default_factory=dict)  #: memory according to profiles
 
     def add(self, model: FleetModel) -> None:
-        """Take in a model; the accuracy that is known best stays."""
+        """Add a model; of duplicates the one with the higher lower end of accuracy stays."""
         known = self.models.get(model.name)
         if known is None or model.accuracy.lower > known.accuracy.lower:
             self.models[model.name] = model
 
     def memory_mib(self, name: str) -> float | None:
-        """Return what a replica of a model, or of a part of one, takes; ``None``: not known."""
+        """Return the memory of a replica of a model or part; ``None`` if unknown."""
         model = self.models.get(name)
         return max(self.profiled_mib.get(name, 0.0), model.memory_mib if model else 0.0) or None
 
     def time(
         self, target: str, name: str, batch: int, figure: Quantity, ran: TimedRuntime | None = None
     ) -> None:
-        """Take in how long a batch takes, and by what it was timed, where that is known.
+        """Add the latency of a batch, and its runtime if known.
 
         Raises:
-            ConfigError: other latencies of the model on the target are of other threads.
+            ConfigError: other latencies of the model on the target have another number of threads.
         """
         if ran is not None:
             known = self.ran.setdefault((target, name), {})
             if other := next((o for o in known.values() if o.threads != ran.threads), None):
                 raise ConfigError(
                     f"{ran.place} has latencies of {name} on target '{target}' on {ran.threads} "
-                    f"threads, {other.place} on {other.threads}: name one of them, or call one of "
-                    "the targets otherwise."
+                    f"threads, {other.place} on {other.threads}: remove one of them, or rename one "
+                    "of the targets."
                 )
             known[batch] = ran
         self.latency_ms.setdefault((target, name), {})[batch] = figure
 
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Quantity]:
-        """Return the latencies of a model on a device by batch size, heat and speed counted."""
+        """Return a model's latencies on a device by batch size, with ``derate`` and ``speed``."""
         at: DeviceType = fleet.devices[device]
         if where := self._timed(device, at, name):
-            found = self.latency_ms[where, name]
-            return {b: _slower(f, at.derate) for b, f in sorted(found.items())}
+            result = self.latency_ms[where, name]
+            return {b: _scale_latency(f, at.derate) for b, f in sorted(result.items())}
         if at.like is None:
             return {}
         scale = at.speed * at.derate / fleet.devices[at.like].derate
         modelled = self.on(fleet, at.like, name)
-        return {b: _slower(f, scale, "modelled") for b, f in modelled.items()}
+        return {b: _scale_latency(f, scale, "modelled") for b, f in modelled.items()}
 
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
-        """Return by what a model was timed on a device; what the fleet says of that counts."""
+        """Return the runtime of a model's timings on a device, with the fleet's overrides."""
         at: DeviceType = fleet.devices[device]
         if at.like is not None and not self._timed(device, at, name):
-            found = self.ran_on(fleet, at.like, name, batch)
+            result = self.ran_on(fleet, at.like, name, batch)
         else:
             where = self._timed(device, at, name) or device
             known = self.ran.get((where, name), {})
-            found = known.get(batch) or next(iter(known.values()), TimedRuntime(where))
+            result = known.get(batch) or next(iter(known.values()), TimedRuntime(where))
         return replace(
-            found, provider=at.provider or found.provider, threads=at.threads or found.threads
+            result, provider=at.provider or result.provider, threads=at.threads or result.threads
         )
 
     def _timed(self, device: str, at: DeviceType, name: str) -> str:
-        """Return the target on which a model was timed for a device; empty: there is none."""
+        """Return the target of a model's timings for a device; empty if there is none."""
         where = at.target or device
         return where if (where, name) in self.latency_ms else ""
 
 
-def _slower(figure: Quantity, speed: float, source: QuantitySource | None = None) -> Quantity:
-    """Return a latency at another speed; what was not measured so is modelled."""
+def _scale_latency(
+    figure: Quantity, speed: float, source: QuantitySource | None = None
+) -> Quantity:
+    """Return a latency at another speed; its source is then *modelled*."""
     if speed == 1.0 and source is None:
         return figure
     ends = (None if end is None else end / speed for end in (figure.low, figure.high))
@@ -181,53 +172,49 @@ def _slower(figure: Quantity, speed: float, source: QuantitySource | None = None
 
 
 def read_models(service: Service, beside: Path) -> ModelCatalogue:
-    """Return what fronts, exports, tables and profiles say.
-
-    Args:
-        service: Names them.
-        beside: The folder that relative paths begin in, if they are not there from here.
+    """Return the models of all fronts, exports, tables and profiles of a service.
 
     Raises:
         RunError: one cannot be read.
-        ConfigError: one is not there, or says nothing of models.
+        ConfigError: one is missing or has no models.
     """
-    found = ModelCatalogue()
+    result = ModelCatalogue()
     for name in service.fronts:
-        _read_front(found, located(name, beside))
+        _read_front(result, resolve_path(name, beside))
     for name in service.profiles:
-        path = located(name, beside)
-        _read_table(found, path) if path.is_dir() else _read_csv(found, path)
-    if not found.models:
-        raise ConfigError(f"fronts={', '.join(service.fronts)}: no member of a front is in them.")
-    return found
+        path = resolve_path(name, beside)
+        _read_table(result, path) if path.is_dir() else _read_csv(result, path)
+    if not result.models:
+        raise ConfigError(f"fronts={', '.join(service.fronts)}: they contain no member of a front.")
+    return result
 
 
-def located(name: str, beside: Path) -> Path:
-    """Return a path that a file names: from here, or from the folder of the file."""
+def resolve_path(name: str, beside: Path) -> Path:
+    """Return a path relative to the working directory, else to the folder ``beside``."""
     return Path(name) if Path(name).exists() else beside / name
 
 
-def _read_front(found: ModelCatalogue, path: Path) -> None:
+def _read_front(catalogue: ModelCatalogue, path: Path) -> None:
     if not path.exists():
-        raise ConfigError(f"fronts: {path}: there is no such folder or file.")
+        raise ConfigError(f"fronts: {path}: no such folder or file.")
     if path.is_file():
-        _read_csv(found, path)
+        _read_csv(catalogue, path)
     elif (path / PROOF).is_file():
-        _read_export(found, path)
+        _read_export(catalogue, path)
     elif not (path / "manifest.json").is_file() and (parts := sorted(path.glob(f"*/{PROOF}"))):
         for part in parts:
-            _read_export(found, part.parent)
+            _read_export(catalogue, part.parent)
     else:
-        _read_run(found, path)
+        _read_run(catalogue, path)
 
 
-def _read_export(found: ModelCatalogue, path: Path) -> None:
+def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
     proof = proof_file.read_proof(path)
     figures = quantities_from_json(proof["figures"])
     target = proof_file.target_of(proof)
     ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
     if "accuracy" not in ran:
-        raise RunError(f"fronts: {path}: its own artefact has no accuracy; plans need one.")
+        raise RunError(f"fronts: {path}: its artefact has no accuracy; plans need one.")
     model = FleetModel(
         proof_file.name_of(proof),
         target.dtype,
@@ -235,43 +222,45 @@ def _read_export(found: ModelCatalogue, path: Path) -> None:
         replica_mib(figures),
         str(path),
     )
-    said = proof["model"]["genotype"]
-    batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
-    _take(found, model, batch, figures, ran_by(target, path, threads))
+    text = proof["model"]["genotype"]
+    batch, threads = batch_and_threads(text, target.batch, target.threads, f"fronts: {path}")
+    _add_model(catalogue, model, batch, figures, runtime_of_target(target, path, threads))
 
 
-def _read_run(found: ModelCatalogue, path: Path) -> None:
+def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
     run = run_fronts.read_run_folder(path, "fronts")
     if not run.members or "batch" not in run.config.get("target", {}):
         raise RunError(
             f"fronts: {path} has no verified front for one target: let its search finish "
-            f"(python -m hwnas search run.resume={path}), or name its part of one target."
+            f"(python -m hwnas search run.resume={path}), or give its folder of one target."
         )
     target = target_of_run(run.config, path)
     for member in run.members:
         if not member.is_deliverable:
             continue
         if metric_of(member.figures) != "accuracy":
-            raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
+            raise RunError(f"fronts: {path} is a regression; plans need accuracies.")
         accuracy = member.figures[artefact_metric("accuracy", member.figures)]
         memory = replica_mib(member.figures)
         dtype = member.dtype(target.dtype)
         model = FleetModel(member.candidate.id, dtype, accuracy, memory, str(path))
-        said = member.candidate.genotype.to_dict()
-        batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
-        _take(found, model, batch, member.figures, ran_by(target, path, threads))
+        text = member.candidate.genotype.to_dict()
+        batch, threads = batch_and_threads(text, target.batch, target.threads, f"fronts: {path}")
+        _add_model(
+            catalogue, model, batch, member.figures, runtime_of_target(target, path, threads)
+        )
 
 
-def _take(
-    found: ModelCatalogue, model: FleetModel, batch: int, figures: Quantities, ran: TimedRuntime
+def _add_model(
+    catalogue: ModelCatalogue, model: FleetModel, batch: int, figures: Quantities, ran: TimedRuntime
 ) -> None:
-    found.add(model)
+    catalogue.add(model)
     if "latency_ms" in figures:
-        found.time(ran.target, model.name, batch, figures["latency_ms"], ran)
+        catalogue.time(ran.target, model.name, batch, figures["latency_ms"], ran)
 
 
 class _ProfileRow(TypedDict):
-    """A row of a front or a profile of one's own; columns that it does not name are not read."""
+    """A row of a front or profile; other columns are ignored."""
 
     id: Annotated[str, NumberBounds(1, 100)]
     precision: NotRequired[str]
@@ -280,7 +269,7 @@ class _ProfileRow(TypedDict):
     accuracy_high: NotRequired[Fraction]
     memory_mib: NotRequired[Annotated[float, NumberBounds(0, 1e6)]]
     target: NotRequired[str]
-    batch: NotRequired[Annotated[Size, NumberBounds(1, MOST_BATCH)]]
+    batch: NotRequired[Annotated[Size, NumberBounds(1, MAX_BATCH)]]
     latency_ms: NotRequired[Positive]
     latency_ms_low: NotRequired[Positive]
     latency_ms_high: NotRequired[Positive]
@@ -288,105 +277,94 @@ class _ProfileRow(TypedDict):
 
 
 def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
-    """Return the rows of a CSV file.
-
-    Args:
-        path: The file.
-        named: What names it, in messages.
+    """Return the rows of a CSV file; ``named`` precedes the path in messages.
 
     Raises:
-        ConfigError: it is none, or there is no row.
+        ConfigError: the file is missing, invalid or empty.
     """
     try:
-        found = schema.parse_csv(safe_read.read_text(path, schema.MAX_CSV_BYTES))
+        result = schema.parse_csv(safe_read.read_text(path, schema.MAX_CSV_BYTES))
     except FileNotFoundError:
         where = f"{named}: {path}" if named else str(path)
-        raise ConfigError(f"{where}: there is no such file.") from None
+        raise ConfigError(f"{where}: file not found.") from None
     except (safe_read.CorruptFileError, SchemaError) as problem:
         raise ConfigError(f"{path} cannot be read: {problem}.") from None
-    if not found:
+    if not result:
         raise ConfigError(f"{path} is empty: it needs a row below its header.")
-    return found
+    return result
 
 
-def _read_csv(found: ModelCatalogue, path: Path) -> None:
+def _read_csv(catalogue: ModelCatalogue, path: Path) -> None:
     for i, raw in enumerate(csv_rows(path)):
         if "verified_fits_budget" in raw:
-            raise ConfigError(f"{path} is of a search: name its folder, {path.parent}.")
+            raise ConfigError(f"{path} belongs to a search: give its folder, {path.parent}.")
         try:
-            take_row(found, raw, str(path), f"row {i}")
+            add_row(catalogue, raw, str(path), f"row {i}")
         except SchemaError as problem:
             raise ConfigError(f"{path} cannot be read: {problem}.") from None
 
 
-def take_row(
-    found: ModelCatalogue,
+def add_row(
+    catalogue: ModelCatalogue,
     raw: Mapping[str, str],
     place: str,
     at: str,
     ran: TimedRuntime | None = None,
 ) -> None:
-    """Take in a row of a front or a profile.
-
-    Args:
-        found: What takes it in.
-        raw: The row as text; what is empty is not said.
-        place: The folder or file that it is of.
-        at: The row, for messages.
-        ran: By what it was timed, if that is known.
+    """Add a row of a front or a profile; empty values count as missing.
 
     Raises:
-        SchemaError: a value is none of its type, or it says nothing.
+        SchemaError: a value has the wrong type, or the row has no figure.
     """
     row: _ProfileRow = schema.parse_row(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
     name = f"{row['id']}-{precision}"
     if "memory_mib" in row:
-        found.profiled_mib[name] = max(found.profiled_mib.get(name, 0.0), row["memory_mib"])
+        catalogue.profiled_mib[name] = max(catalogue.profiled_mib.get(name, 0.0), row["memory_mib"])
     if "accuracy" in row:
         accuracy = _interval(row, "accuracy", source, at)
-        found.add(FleetModel(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))
+        catalogue.add(FleetModel(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))
     if "latency_ms" in row:
         if "target" not in row:
-            raise SchemaError(f"{at} has a latency, but does not say of which target")
+            raise SchemaError(f"{at} has a latency but no target")
         figure = _interval(row, "latency_ms", source, at)
-        found.time(row["target"], name, row.get("batch", 1), figure, ran)
+        catalogue.time(row["target"], name, row.get("batch", 1), figure, ran)
     elif "accuracy" not in row:
         raise SchemaError(f"{at} has neither an accuracy nor a latency_ms")
 
 
 def _interval(row: _ProfileRow, name: str, source: QuantitySource, at: str) -> Quantity:
-    said = {**row}
-    low, value, high = (said.get(f"{name}{end}") for end in ("_low", "", "_high"))
+    text = {**row}
+    low, value, high = (text.get(f"{name}{end}") for end in ("_low", "", "_high"))
     figure = Quantity(value, source, low, high)  # type: ignore[arg-type]
     if not figure.lower <= figure.value <= figure.upper:
-        raise SchemaError(f"{at}: the interval of {name} does not hold its value {value}")
+        raise SchemaError(f"{at}: the interval of {name} does not contain its value {value}")
     return figure
 
 
-def _read_table(found: ModelCatalogue, path: Path) -> None:
-    """Take in the whole networks of a latency table that fronts hold, too."""
+def _read_table(catalogue: ModelCatalogue, path: Path) -> None:
+    """Add the whole networks of a latency table that are in fronts, too."""
     table = latency_table.load_table(path)
     numbers = r"(\d+(?:\+\d+)*)"
     setting = re.fullmatch(rf"(.+?)-(\w+)-{numbers}t-b{numbers}(?:-[0-9a-f]+)?", path.name)
     if setting is None:
-        raise RunError(f"profiles: {path} is not named as tables are: RUNTIME-DTYPE-1t-b1.")
+        raise RunError(f"profiles: {path} is not named like a table, as RUNTIME-DTYPE-1t-b1.")
     engine, dtype, said_threads, said_batch = setting.groups()
     for row in table.networks:
         name, at = f"{row.get('id')}-{dtype}", f"profiles: {path}"
-        if name in found.models:
-            batch, threads = as_it_ran(_genotype(row, path), said_batch, said_threads, at)
+        if name in catalogue.models:
+            batch, threads = batch_and_threads(_genotype(row, path), said_batch, said_threads, at)
             low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
             figure = Quantity(float(row["measured_ms"]), "measured", low, high)
-            ran = ran_in(engine, path.parent.name, path, threads)
-            found.time(ran.target, name, batch, figure, ran)
+            ran = runtime_by_name(engine, path.parent.name, path, threads)
+            catalogue.time(ran.target, name, batch, figure, ran)
 
 
 def _genotype(row: latency_table.TableRow, path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = validate(
+        result: dict[str, Any] = validate(
             dict[str, Any], safe_read.parse_json(row.get("genotype", "{}"))
         )
     except (safe_read.CorruptFileError, SchemaError) as problem:
         raise RunError(f"profiles: {path}: a genotype cannot be read: {problem}.") from None
-    return found
+    return result

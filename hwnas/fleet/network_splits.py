@@ -1,4 +1,4 @@
-"""Networks of exports cut in two, to run on two devices: where, and as which files; no torch."""
+"""Networks of exports split in two parts for two devices; no torch."""
 
 from dataclasses import dataclass
 from math import prod
@@ -19,85 +19,81 @@ from hwnas.models.graph import INPUT, Graph, fuse, n_macs
 from hwnas.models.partition import GraphSplit, cuts
 
 Array = NDArray[Any]
-_LEAST = 0.01  # of the work: a part that does less need not be apart
+_MIN_FRACTION = 0.01  # of the multiply-accumulates: smaller parts are not worth a split
 SIDES = ("head", "tail")
 
 
 @dataclass(frozen=True)
 class ExportedNetwork:
-    """The network of an export, as its ONNX file says it."""
+    """The network of an export, from its ONNX file."""
 
     id: str
     precision: str
     network: TrainedNetwork
-    model: bytes  #: the file
+    model: bytes  #: ONNX file
 
     @property
     def name(self) -> str:
-        """What it is called in plans."""
+        """Name in plans."""
         return f"{self.id}-{self.precision}"
 
 
 @dataclass(frozen=True)
 class ExportSplit:
-    """A way to cut it, with the parts as anything else that is compiled and served."""
+    """A split of a network, with both parts as compilable networks and ONNX files."""
 
     name: str  #: ``cut2``
     cut: GraphSplit
     parts: dict[str, TrainedNetwork]  #: by ``SIDES``
-    files: dict[str, bytes]  #: ONNX, any number of images; in int8 bytes go from one to the other
-    share: float  #: of the multiply-accumulates that are the head's
+    files: dict[str, bytes]  #: ONNX with a free batch size; int8 parts exchange bytes
+    share: float  #: head's fraction of the multiply-accumulates
 
     def part_id(self, side: str, whole: ExportedNetwork) -> str:
-        """Return what a part is called in plans, but for the precision: ``ID-cut2-head``."""
+        """Return a part's id in plans, without the precision: ``ID-cut2-head``."""
         return f"{whole.id}-{self.name}-{side}"
 
 
-def whole_of(folder: Path, recorded: Proof) -> ExportedNetwork:
+def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
     """Return the network of an export.
 
-    Args:
-        folder: The export.
-        recorded: Its proof.
-
     Raises:
-        CompileError: its ONNX file is of another network.
-        ConfigError: it computes in neither int8 nor float32.
+        CompileError: the ONNX file is of another network.
+        ConfigError: the precision is neither int8 nor float32.
     """
     from hwnas.models.onnx.subgraphs import read_fp32, read_int8
 
-    lowered, target = operators_from_json(recorded["model"]["operators"]), target_of(recorded)
+    graph, target = operators_from_json(recorded["model"]["operators"]), target_of(recorded)
     files = {"int8": onnx_files.INT8, "float32": onnx_files.FLOAT32}
     if target.dtype not in files:
         raise ConfigError(
-            f"{folder} computes in {target.dtype}; networks are cut in {' and '.join(files)}."
+            f"{folder} computes in {target.dtype}; split supports {' and '.join(files)}."
         )
-    weights = read_fp32((folder / onnx_files.FLOAT32).read_bytes(), lowered)
+    weights = read_fp32((folder / onnx_files.FLOAT32).read_bytes(), graph)
     model = (folder / files[target.dtype]).read_bytes()
-    int8 = read_int8(model, lowered) if target.dtype == "int8" else None
-    network = TrainedNetwork(lowered, weights, int8)
+    int8 = read_int8(model, graph) if target.dtype == "int8" else None
+    network = TrainedNetwork(graph, weights, int8)
     return ExportedNetwork(name_of(recorded), target.dtype, network, model)
 
 
-def splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
-    """Return at most ``n`` ways to cut a network, the shortest head first.
+def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
+    """Return at most ``n`` splits of a network, the shortest head first.
 
-    Only those count of which no shorter head sends as little: such a one would do less work, too.
+    A split is skipped if a shorter head sends as little.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no split exists.
     """
-    found, least = list[GraphSplit](), float("inf")
+    result, least = list[GraphSplit](), float("inf")
     for cut in cuts(whole.network.graph):
         share, size = _share(cut, whole), prod(cut.shape)
-        # Of one pixel: what is left is the classifier.
-        if size < least and _LEAST <= share <= 1 - _LEAST and cut.shape[1:] != (1, 1):
-            found.append(cut)
+        # At one pixel only the classifier remains.
+        if size < least and _MIN_FRACTION <= share <= 1 - _MIN_FRACTION and cut.shape[1:] != (1, 1):
+            result.append(cut)
             least = size
-    if not found:
-        raise ConfigError(f"{whole.name} cannot be cut: no tensor alone crosses it anywhere.")
-    kept = np.unique(np.linspace(0, len(found) - 1, min(n, len(found))).round().astype(int))
-    return [_split(f"cut{i + 1}", found[k], whole) for i, k in enumerate(kept.tolist())]
+    if not result:
+        raise ConfigError(f"{whole.name} cannot be split: no single tensor separates it anywhere.")
+    kept = np.unique(np.linspace(0, len(result) - 1, min(n, len(result))).round().astype(int))
+    return [_split(f"cut{i + 1}", result[k], whole) for i, k in enumerate(kept.tolist())]
 
 
 def _share(cut: GraphSplit, whole: ExportedNetwork) -> float:
@@ -106,30 +102,30 @@ def _share(cut: GraphSplit, whole: ExportedNetwork) -> float:
 
 def _split(name: str, cut: GraphSplit, whole: ExportedNetwork) -> ExportSplit:
     parts = {"head": _part(whole.network, cut.head), "tail": _part(whole.network, cut.tail)}
-    as_bytes = whole.precision == "int8" and _is_in_int8(cut)
-    files = {side: _written(side, part, as_bytes=as_bytes) for side, part in parts.items()}
+    as_bytes = whole.precision == "int8" and _passes_int8(cut)
+    files = {side: _part_onnx(side, part, as_bytes=as_bytes) for side, part in parts.items()}
     return ExportSplit(name, cut, parts, files, _share(cut, whole))
 
 
-def _part(network: TrainedNetwork, lowered: Graph) -> TrainedNetwork:
-    weights = {n.name: network.weights[n.name] for n in lowered if n.name in network.weights}
+def _part(network: TrainedNetwork, graph: Graph) -> TrainedNetwork:
+    weights = {n.name: network.weights[n.name] for n in graph if n.name in network.weights}
     return TrainedNetwork(
-        lowered, weights, None if network.int8 is None else network.int8.part(lowered)
+        graph, weights, None if network.int8 is None else network.int8.part(graph)
     )
 
 
-def _is_in_int8(cut: GraphSplit) -> bool:
-    """Return whether what goes from one part to the other was computed and is read in int8."""
+def _passes_int8(cut: GraphSplit) -> bool:
+    """Return True if the boundary tensor is written and read in int8."""
     readers = [node for node in cut.tail if INPUT in node.inputs]
     return not cut.head.output.in_float and not all(node.in_float for node in readers)
 
 
-def _written(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
+def _part_onnx(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
     from hwnas.models.onnx import subgraphs
 
-    lowered = part.graph if part.int8 is not None else fuse(part.graph, "float32")
+    graph = part.graph if part.int8 is not None else fuse(part.graph, "float32")
     dtype = "float32" if part.int8 is None else "int8"
-    model = onnx_files.write_onnx(part, lowered, dtype, any_batch=True)
+    model = onnx_files.write_onnx(part, graph, dtype, any_batch=True)
     if as_bytes and side == "head":
         model = subgraphs.answering_bytes(model)
     elif as_bytes:
@@ -139,53 +135,48 @@ def _written(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
 
 @dataclass(frozen=True)
 class SplitOutputs:
-    """What parts in a row did."""
+    """Outputs of both parts."""
 
-    sent: Array  #: what the head's file answers, ``(N, C, H, W)``
-    real: Floats  #: the same as numbers
-    outputs: Floats  #: of the tail, which are those of the whole network
+    sent: Array  #: output of the head's file ``(N, C, H, W)``
+    real: Floats  #: the same, dequantised
+    outputs: Floats  #: of the tail, equal to those of the whole network
 
     @property
     def sent_kib(self) -> float:
-        """What went from one to the other for an image."""
+        """Size of the boundary tensor of one image."""
         return self.sent.nbytes / len(self.sent) / 1024
 
 
-def seen(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> SplitOutputs:
-    """Run both parts in a row, and hold them against the whole.
-
-    Args:
-        split: The parts.
-        whole: The network.
-        images: Normalised, ``(N, C, H, W)``.
+def run_split(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> SplitOutputs:
+    """Run both parts one after another, and compare them with the whole network.
 
     Raises:
-        ProofError: they answer otherwise: in int8 by a bit, in float32 by more than rounding.
+        ProofError: outputs differ: in int8 by a bit, in float32 by more than rounding.
     """
     head, tail = (onnx_files.session(split.files[side]) for side in SIDES)
     sent = head.run(images)
     outputs, wanted = tail.run(sent), onnx_files.session(whole.model).run(images)
     allowed = 0.0 if whole.precision == "int8" else FP32_ERROR
-    near(f"{whole.name}, {split.name}", outputs, wanted, allowed)
-    return SplitOutputs(sent, _real(split, sent), outputs)
+    check_close(f"{whole.name}, {split.name}", outputs, wanted, allowed)
+    return SplitOutputs(sent, _as_numbers(split, sent), outputs)
 
 
-def near(name: str, found: Floats, wanted: Floats, allowed: float) -> None:
-    """Refuse answers whose largest error, of the largest one, is above a limit.
+def check_close(name: str, outputs: Floats, expected: Floats, allowed: float) -> None:
+    """Refuse outputs whose largest error, relative to the largest output, exceeds a limit.
 
     Raises:
-        ProofError: it is.
+        ProofError: the error exceeds ``allowed``.
     """
-    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    error = float(np.abs(outputs - expected).max() / np.abs(expected).max())
     if not error <= allowed:
         raise ProofError(
-            f"{name} answers otherwise than it should: the largest error is {error:.2g} of the "
-            f"largest answer; at most {allowed:g}."
+            f"{name}: outputs differ from the whole network's by {error:.2g} of the largest "
+            f"output; allowed: {allowed:g}."
         )
 
 
-def _real(split: ExportSplit, sent: Array) -> Floats:
-    """Return what was sent as numbers."""
+def _as_numbers(split: ExportSplit, sent: Array) -> Floats:
+    """Return the boundary tensor dequantised."""
     int8 = split.parts["head"].int8
     if int8 is None or sent.dtype != np.uint8:
         return sent
@@ -194,7 +185,7 @@ def _real(split: ExportSplit, sent: Array) -> Floats:
     return np.asarray(whole * np.float32(scale.scale), np.float32)
 
 
-# ``split.json``: where a network was cut, and what its parts are called.
+# ``split.json``: the splits of a network, and the names of their parts.
 
 FILE, PROFILE = "split.json", "profile.csv"
 FORMAT = 1
@@ -203,17 +194,17 @@ _Name = Annotated[str, NumberBounds(1, 200)]
 
 
 class SplitPoint(TypedDict):
-    """A way to cut a network."""
+    """A split of a network."""
 
-    name: _Name  #: of the folder with its parts
-    model: _Name  #: as plans call it
+    name: _Name  #: folder of the parts
+    model: _Name  #: name in plans
     head: _Name
     tail: _Name
-    activation_kib: Annotated[float, NumberBounds(0, 1e6)]  #: from one to the other, an image
-    after: _Name  #: the operator whose result that is
+    activation_kib: Annotated[float, NumberBounds(0, 1e6)]  #: boundary tensor of an image
+    after: _Name  #: the operator that computes the boundary tensor
     shape: Annotated[list[int], NumberBounds(3, 3)]
     dtype: _Name
-    head_macs: Fraction  #: of the work that is the head's
+    head_macs: Fraction  #: head's fraction of the multiply-accumulates
 
 
 class _SplitFile(TypedDict):
@@ -223,14 +214,14 @@ class _SplitFile(TypedDict):
 
 
 def read_cuts(folder: Path) -> list[SplitPoint]:
-    """Return the cuts of a folder that ``split`` made.
+    """Return the splits of a folder that ``split`` wrote.
 
     Raises:
-        RunError: it is none, or damaged.
+        RunError: the folder is not one of ``split``, or is damaged.
     """
     try:
         return read_json(_SplitFile, folder / FILE, RunError, newest=FORMAT)["cuts"]
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
-            f"{folder} is no folder of a split: make one with: python -m hwnas split EXPORT"
+            f"{folder} is not a folder of a split; create one: python -m hwnas split EXPORT"
         ) from None

@@ -1,4 +1,4 @@
-"""A plan as a page: who serves what by hour, margins, what breaks first, cost by part."""
+"""HTML page of a plan: serving by hour, margins, bottlenecks, cost by part."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -21,34 +21,35 @@ _STYLE: Any = {
     "axes.grid": True, "grid.color": "#e8e8e8", "legend.frameon": False, "legend.fontsize": 8,
 }  # fmt: skip
 _TITLES = {
-    "serving": "Who serves what, by hour",
-    "margins": "How near each class comes to its limits",
-    "front": "What less carbon, more accuracy or shorter latencies would cost",
+    "serving": "Requests served by each model and device, by hour",
+    "margins": "Margins of each class to its limits",
+    "front": "Cost of less carbon, higher accuracy or shorter latencies",
 }
 _NOTES = {
-    "serving": "Requests a second that each model on each device answers, as they must be borne; "
-    "requests that go on to a second model count at both.",
-    "margins": "Left: the 99th percentile over its limit, by simulation, with 95 % intervals over "
-    "seeds. Right: the share of late requests; the dashed line is what is allowed. Hours that "
-    "have a spike are shown with it.",
-    "front": "Each mark is a plan of least cost within one limit that is tighter than asked for; "
-    "lines reach down to what no plan costs less than. Each was simulated and corrected like the "
-    "plan, which is the larger mark.",
+    "serving": "Requests/s of each model on each device, with spikes; escalated requests count at "
+    "both models.",
+    "margins": "Left: simulated 99th percentile / limit, with 95 % intervals over seeds. "
+    "Right: fraction of late requests. Dashed: limits. Hours with a spike are shown with it.",
+    "front": "Each mark is the cheapest plan within one tightened limit; lines reach down to the "
+    "lower bound of its cost. All were simulated and corrected like the plan (larger mark).",
 }
-_MOST = 9  # models on devices that have a colour of their own
+_MAX_COLOURS = 9  # models on devices with a separate colour
 _HOURS = "hour"
 
 
-def pictures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
+def plan_figures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
     """Return the figures of a plan by name, as PNG and SVG."""
     with mpl.rc_context(_STYLE):
-        found = {"serving": _saved(_serving(plan)), "margins": _saved(_margins(plan, tables))}
+        result = {
+            "serving": _render(_serving_figure(plan)),
+            "margins": _render(_margins_figure(plan, tables)),
+        }
         if len(rows := tables.get("plans", ())) > 1:
-            found["front"] = _saved(_front(rows))
-        return found
+            result["front"] = _render(_front_figure(rows))
+        return result
 
 
-def page(
+def plan_page(
     plan: DeploymentPlan,
     tables: Mapping[str, Sequence[Row]],
     sentences: Sequence[str],
@@ -56,17 +57,17 @@ def page(
 ) -> str:
     """Return the page of a plan as HTML."""
     wanted = {
-        "decisions": "What was moved, and why",
-        "plans": "Over cost, carbon, accuracy and latency: the plan, and those that none dominates",
-        "limits": "What breaks first if demand grows",
+        "decisions": "Changes and their reasons",
+        "plans": "The plan and non-dominated alternatives: cost, carbon, accuracy, latency",
+        "limits": "First bottlenecks if demand grows",
         "costs": "Cost by part", "failures": "Failures", "classes": "Classes by hour",
-        "spikes": "Classes in hours with their spikes",
-        "sketches": "What buying a device would change", "pools": "Pools",
+        "spikes": "Classes in hours with spikes",
+        "sketches": "Effect of buying a device", "pools": "Pools",
         "hours": "Machines, money and energy by hour", "models": "Figures of the models",
     }  # fmt: skip
     return render(
         Page(
-            "hwnas: a plan for a fleet",
+            "hwnas: fleet plan",
             [],
             findings=sentences,
             tables=[_table(title, tables[name], name)
@@ -79,7 +80,7 @@ def page(
 
 
 def _table(title: str, rows: Sequence[Row], name: str) -> PageTable:
-    """Return rows as a table; ends of intervals and empty columns are left out."""
+    """Return rows as a table without ends of intervals and empty columns."""
     every = dict.fromkeys(key for row in rows for key in row)
     columns = [key for key in every
                if not key.endswith(("_low", "_high")) and any(row.get(key) not in (None, "")
@@ -95,54 +96,54 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _saved(figure: Figure) -> Pictures:
-    found = {}
+def _render(figure: Figure) -> Pictures:
+    result = {}
     for kind in ("png", "svg"):
         file = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
         figure.savefig(file, format=kind, dpi=160, metadata=metadata)
-        found[kind] = file.getvalue()
-    return found
+        result[kind] = file.getvalue()
+    return result
 
 
-def _served(plan: DeploymentPlan) -> tuple[list[int], dict[str, list[float]]]:
-    """Return hours, and the requests a second that each model on each device answers in them."""
-    n = sum(len(of.hours) for of in plan.hours)
-    found: dict[str, list[float]] = {}
-    for of in plan.hours:
-        for route in of.routes:
+def _served_rates(plan: DeploymentPlan) -> tuple[list[int], dict[str, list[float]]]:
+    """Return the hours, and the requests/s of each model and device in them."""
+    n = sum(len(hour_plan.hours) for hour_plan in plan.hours)
+    result: dict[str, list[float]] = {}
+    for hour_plan in plan.hours:
+        for route in hour_plan.routes:
             for kind, part in ((route.first, 1.0), (route.second, route.share)):
                 if kind is not None:
                     at = plan.kinds[kind]
-                    rates = found.setdefault(f"{at.model} on {at.device}", [0.0] * n)
-                    for hour in of.hours:
+                    rates = result.setdefault(f"{at.model} on {at.device}", [0.0] * n)
+                    for hour in hour_plan.hours:
                         rates[hour] += part * route.rate
-    return list(range(n)), found
+    return list(range(n)), result
 
 
-def _serving(plan: DeploymentPlan) -> Figure:
+def _serving_figure(plan: DeploymentPlan) -> Figure:
     figure = Figure(figsize=(9.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    hours, served = _served(plan)
+    hours, served = _served_rates(plan)
     order = sorted(served, key=lambda name: -sum(served[name]))
-    rows = [served[name] for name in order[:_MOST]]
-    labels = order[:_MOST]
-    if order[_MOST:]:
-        rows.append([sum(served[name][h] for name in order[_MOST:]) for h in hours])
-        labels.append(f"{len(order) - _MOST} more")
+    rows = [served[name] for name in order[:_MAX_COLOURS]]
+    labels = order[:_MAX_COLOURS]
+    if order[_MAX_COLOURS:]:
+        rows.append([sum(served[name][h] for name in order[_MAX_COLOURS:]) for h in hours])
+        labels.append(f"{len(order) - _MAX_COLOURS} more")
     below = np.zeros(len(hours))
     colours = [*COLOURS, "#999999", "#bbbbbb", "#dddddd"]
     for row, label, colour in zip(rows, labels, colours, strict=False):
         axes.bar(hours, row, 0.9, bottom=below, label=label, color=colour)
         below += np.array(row)
     axes.set_xlabel(_HOURS)
-    axes.set_ylabel("requests a second")
+    axes.set_ylabel("requests/s")
     axes.grid(axis="x", visible=False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _margins(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> Figure:
+def _margins_figure(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> Figure:
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, colour in zip(plan.classes, (*COLOURS, *COLOURS), strict=False):
@@ -150,7 +151,7 @@ def _margins(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> Figur
         rows = [*{row["hour"]: row for row in both if row["class"] == name}.values()]
         _line(left, rows, "p99_ms", name, colour, 1 / plan.classes[name].p99_ms)
         _line(right, rows, "late", name, colour, 100.0)
-    for axes, title, limit in ((left, "p99 over its limit", 1.0), (right, "late requests, %", 1.0)):
+    for axes, title, limit in ((left, "p99 / limit", 1.0), (right, "late requests, %", 1.0)):
         axes.axhline(limit, color="#444444", linestyle="--", linewidth=0.9)
         axes.set_xlabel(_HOURS)
         axes.set_ylabel(title)
@@ -174,14 +175,14 @@ def _line(
 
 
 _PANELS = (
-    ("carbon_kg_per_day", "kg of CO2 a day", 1.0),
+    ("carbon_kg_per_day", "kg of CO2 per day", 1.0),
     ("accuracy", "accuracy, lower ends, %", 100.0),
-    ("p99_of_limit", "limits of p99, times those asked for", 1.0),
+    ("p99_of_limit", "p99 limit / requested limit", 1.0),
 )
 
 
-def _front(rows: Sequence[Row]) -> Figure:
-    """Draw plans: cost over carbon, accuracy and latency, by the limit that is tightened."""
+def _front_figure(rows: Sequence[Row]) -> Figure:
+    """Plot plans: cost over carbon, accuracy and latency, by tightened limit."""
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     panels = figure.subplots(1, len(_PANELS), sharey=True)
     kinds = dict.fromkeys(row["varied"] for row in rows)
@@ -197,6 +198,6 @@ def _front(rows: Sequence[Row]) -> Figure:
                 linestyle="none", elinewidth=1, capsize=2,
             )  # fmt: skip
         axes.set_xlabel(label)
-    panels[0].set_ylabel("$ a day")
+    panels[0].set_ylabel("$ per day")
     panels[0].legend()
     return figure

@@ -1,4 +1,4 @@
-"""From a solution to a plan: names instead of places, and every figure with its source."""
+"""Conversion of solutions to plans and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,25 +23,25 @@ from hwnas.fleet.resolve import Running
 from hwnas.fleet.solver import Solution
 from hwnas.fleet.task import Array, PlanningTask
 
-_LEAST_RATE = 1e-6  # of a route: less is rounding
+_MIN_RATE = 1e-6  # of a route: below is rounding
 
 
-def as_plan(found: Solution, notes: Sequence[str] = ()) -> DeploymentPlan:
+def to_plan(solution: Solution, notes: Sequence[str] = ()) -> DeploymentPlan:
     """Return a solution as a plan."""
-    task = found.task
+    task = solution.task
     problem = task.problem
     kinds: dict[str, PoolType] = {}
-    hours = [hour_plan(task, hour, i, kinds) for i, hour in enumerate(found.hours)]
+    hours = [to_hour_plan(task, hour, i, kinds) for i, hour in enumerate(solution.hours)]
     return DeploymentPlan(
         format=plans.FORMAT,
         objective=task.objective,
         unit=plans.UNITS[task.objective],
-        value=_digits(found.value),
-        bound_kept=_digits(found.bound_kept),
-        bound_all=_digits(found.bound_all),
+        value=_digits(solution.value),
+        bound_kept=_digits(solution.bound_kept),
+        bound_all=_digits(solution.bound_all),
         jitter=problem.service.jitter,
-        classes=classes_of(problem),
-        devices=_devices(found),
+        classes=class_requirements(problem),
+        devices=_devices(solution),
         kinds=dict(sorted(kinds.items())),
         hours=hours,
         carbon={r: [float(v) for v in values] for r, values in sorted(problem.carbon.items())},
@@ -54,41 +54,41 @@ def _digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def classes_of(problem: PlanningProblem) -> dict[str, ClassRequirements]:
-    """Return what classes ask for as plans say it."""
+def class_requirements(problem: PlanningProblem) -> dict[str, ClassRequirements]:
+    """Return the requirements of classes as records of a plan."""
     load = problem.load
     return {
         name: ClassRequirements(
             c.p99_ms, c.floor(degraded=False), c.floor(degraded=True), c.regions,
-            [_digits(v) for v in load.rates[k]], [_digits(v) for v in load.borne[k]],
+            [_digits(v) for v in load.rates[k]], [_digits(v) for v in load.provisioned_rates[k]],
             load.trace_of[k],
         )
         for k, (name, c) in enumerate(problem.classes)
     }  # fmt: skip
 
 
-def _devices(found: Solution) -> dict[str, PlannedMachine]:
-    used = {d for hour in found.hours for d, n in enumerate(hour.machines) if n}
+def _devices(solution: Solution) -> dict[str, PlannedMachine]:
+    used = {d for hour in solution.hours for d, n in enumerate(hour.machines) if n}
     return {
         name: PlannedMachine(
             at.region, at.buy, at.price or 0.0, at.slots, at.quota, at.idle_w, at.power_w,
-            at.start_s, int(found.owned[d]) * (not at.is_hourly),
+            at.start_s, int(solution.owned[d]) * (not at.is_hourly),
         )
-        for d, (name, at) in enumerate(found.task.problem.devices)
-        if d in used or (found.owned[d] and not at.is_hourly)
+        for d, (name, at) in enumerate(solution.task.problem.devices)
+        if d in used or (solution.owned[d] and not at.is_hourly)
     }  # fmt: skip
 
 
-def hour_plan(task: PlanningTask, hour: Hour, i: int, kinds: dict[str, PoolType]) -> HourPlan:
-    """Return an hour at a place of a task as plans say it; its kinds are added to those known."""
+def to_hour_plan(task: PlanningTask, hour: Hour, i: int, kinds: dict[str, PoolType]) -> HourPlan:
+    """Return hour ``i`` of a task as a record of a plan, and add its pool types to ``kinds``."""
     names: dict[int, str] = {}
     pools = []
-    for row in sorted(hour.pools, key=lambda row: row.station):
+    for row in sorted(hour.pools, key=lambda row: row.placement):
         name, kind = _kind(task, row)
         kinds.setdefault(name, kind)
-        names[row.station] = name
-        goodput = task.goodput(i, row.station, row.variant)
-        pools.append(ReplicaPool(name, row.replicas, row.spread, _digits(goodput)))
+        names[row.placement] = name
+        goodput = task.goodput(i, row.placement, row.config)
+        pools.append(ReplicaPool(name, row.replicas, row.max_per_machine, _digits(goodput)))
     devices = task.problem.devices
     return HourPlan(
         [int(h) for h in range(task.problem.load.n_hours) if task.group[h] == i],
@@ -98,29 +98,29 @@ def hour_plan(task: PlanningTask, hour: Hour, i: int, kinds: dict[str, PoolType]
     )
 
 
-def kind_name(task: PlanningTask, station: int, variant: int) -> str:
-    """Return what a way to run a model on a device is called in plans."""
-    at, problem = task.choices.stations[station], task.problem
-    how = at.variants[variant]
+def pool_type_name(task: PlanningTask, placement: int, config: int) -> str:
+    """Return the name of a placement's serving config in plans."""
+    at, problem = task.choices.placements[placement], task.problem
+    how = at.configs[config]
     name = f"{problem.devices[at.device][0]}/{at.model}/b{how.batch}"
     name += f"w{how.wait_ms:g}" * (how.wait_ms > 0) + f"/{at.limit_ms:g}ms"
-    return name + f"/{at.process}" * (len(problem.arrivals) > 1) + f"/{how.least}" * bool(variant)
+    return name + f"/{at.process}" * (len(problem.arrivals) > 1) + f"/{how.least}" * bool(config)
 
 
 def _kind(task: PlanningTask, row: PoolRow) -> tuple[str, PoolType]:
-    station = task.choices.stations[row.station]
-    variant, problem = station.variants[row.variant], task.problem
-    device = problem.devices[station.device][0]
-    goodput = _digits(variant.goodput)
-    model = problem.catalogue.models.get(station.model)
-    timed = problem.catalogue.on(problem.fleet, device, station.model)
-    return kind_name(task, row.station, row.variant), PoolType(
-        device, station.model, variant.batch, variant.wait_ms, station.limit_ms, goodput,
-        variant.least,
+    placement = task.choices.placements[row.placement]
+    config, problem = placement.configs[row.config], task.problem
+    device = problem.devices[placement.device][0]
+    goodput = _digits(config.goodput)
+    model = problem.catalogue.models.get(placement.model)
+    timed = problem.catalogue.on(problem.fleet, device, placement.model)
+    return pool_type_name(task, row.placement, row.config), PoolType(
+        device, placement.model, config.batch, config.wait_ms, placement.limit_ms, goodput,
+        config.least,
         None if model is None else _figure(model.accuracy.to_json()),
-        {str(b): _figure(f.to_json()) for b, f in timed.items() if b <= variant.batch},
-        problem.catalogue.memory_mib(station.model) or 0.0, "" if model is None else model.place,
-        problem.catalogue.ran_on(problem.fleet, device, station.model, variant.batch),
+        {str(b): _figure(f.to_json()) for b, f in timed.items() if b <= config.batch},
+        problem.catalogue.memory_mib(placement.model) or 0.0, "" if model is None else model.place,
+        problem.catalogue.ran_on(problem.fleet, device, placement.model, config.batch),
     )  # fmt: skip
 
 
@@ -132,95 +132,92 @@ def _figure(row: list[float | str | None]) -> QuantityRow:
 def _routes(
     task: PlanningTask, hour: Hour, scenario: int, names: dict[int, str]
 ) -> list[RequestRoute]:
-    o, found = task.choices.options, []
+    o, result = task.choices.options, []
     for s, option, rate in hour.flows:
-        if s == scenario and rate > _LEAST_RATE:
+        if s == scenario and rate > _MIN_RATE:
             first, second = int(o.first[option]), int(o.second[option])
-            reach, onward = _times(task, int(o.klass[option]), first, second)
-            found.append(RequestRoute(
-                task.problem.classes[int(o.klass[option])][0], _digits(rate), names[first],
+            reach, onward = _times(task, int(o.request_class[option]), first, second)
+            result.append(RequestRoute(
+                task.problem.classes[int(o.request_class[option])][0], _digits(rate), names[first],
                 names[second] if second >= 0 else None, float(o.share[option]),
                 float(o.threshold[option]), float(o.accuracy[option]), reach, onward,
                 float(o.usd[option]),
             ))  # fmt: skip
-    return sorted(found, key=lambda r: (r.klass, r.first, r.second or "", r.share))
+    return sorted(result, key=lambda r: (r.klass, r.first, r.second or "", r.share))
 
 
 def _times(task: PlanningTask, k: int, first: int, second: int) -> tuple[float, float]:
-    """Return the milliseconds to the first station, and from it to the second."""
-    problem, stations = task.problem, task.choices.stations
-    asked = problem.classes[k][1]
-    region = problem.devices[stations[first].device][1].region
-    reach = problem.ways[asked.source][region].ms(asked.payload_kib)
+    """Return the milliseconds to the first placement, and from it to the second."""
+    problem, placements = task.problem, task.choices.placements
+    request_class = problem.classes[k][1]
+    region = problem.devices[placements[first].device][1].region
+    reach = problem.network_paths[request_class.source][region].ms(request_class.payload_kib)
     if second < 0:
         return reach, 0.0
-    tail = stations[second].model
+    tail = placements[second].model
     cut = [s.activation_kib for s in problem.splits
-           if (s.head, s.tail) == (stations[first].model, tail)]  # fmt: skip
-    other = problem.devices[stations[second].device][1].region
-    return reach, problem.ways[region][other].ms(cut[0] if cut else asked.payload_kib)
+           if (s.head, s.tail) == (placements[first].model, tail)]  # fmt: skip
+    other = problem.devices[placements[second].device][1].region
+    return reach, problem.network_paths[region][other].ms(
+        cut[0] if cut else request_class.payload_kib
+    )
 
 
-# From a plan back to a solution: what its names mean in a task, if they mean the same still.
+# From a plan back to a solution.
 
-PlacementsByName = Mapping[
-    str, tuple[int, int]
-]  #: stations and their variants by the names of kinds
+PlacementsByName = Mapping[str, tuple[int, int]]  #: placements and configs by pool type name
 _Options = Mapping[tuple[int, int, int, float], int]
 
 
-def running(plan: DeploymentPlan, of: HourPlan) -> Running:
-    """Return how many replicas there are in an hour of a plan."""
-    found: dict[tuple[str, str, int, float], int] = {}
-    for pool in of.pools:
+def running_replicas(plan: DeploymentPlan, hour_plan: HourPlan) -> Running:
+    """Return the replicas of an hour by device, model, batch size and wait."""
+    result: dict[tuple[str, str, int, float], int] = {}
+    for pool in hour_plan.pools:
         kind = plan.kinds[pool.kind]
         key = kind.device, kind.model, kind.batch, kind.wait_ms
-        found[key] = found.get(key, 0) + pool.replicas
-    return found
+        result[key] = result.get(key, 0) + pool.replicas
+    return result
 
 
 def by_hour(plan: DeploymentPlan) -> dict[int, HourPlan]:
-    """Return what a plan says of each of its hours."""
-    return {hour: of for of in plan.hours for hour in of.hours}
+    """Return the record of each hour of a plan."""
+    return {hour: hour_plan for hour_plan in plan.hours for hour in hour_plan.hours}
 
 
-def named(task: PlanningTask) -> PlacementsByName:
-    """Return the stations of a task, with their variants, by the names that plans give them."""
+def placements_by_name(task: PlanningTask) -> PlacementsByName:
+    """Return the placements and configs of a task by the names of their pool types."""
     return {
-        kind_name(task, q, v): (q, v)
-        for q, station in enumerate(task.choices.stations)
-        for v in range(len(station.variants))
+        pool_type_name(task, q, v): (q, v)
+        for q, placement in enumerate(task.choices.placements)
+        for v in range(len(placement.configs))
     }
 
 
-def owned(task: PlanningTask, plan: DeploymentPlan) -> Array:
+def bought_machines(task: PlanningTask, plan: DeploymentPlan) -> Array:
     """Return the machines that a plan has bought ``(devices,)``."""
     there = plan.devices
     return np.array([float(there[n].bought) if n in there else 0.0
                      for n, _ in task.problem.devices])  # fmt: skip
 
 
-def unspared(plan: DeploymentPlan, devices: Mapping[str, DeviceType]) -> frozenset[tuple[int, str]]:
-    """Return hours with devices of which a plan has no machine to spare, as some were down.
-
-    Args:
-        plan: The plan.
-        devices: Those of the fleet, as if none was down.
-    """
+def hours_without_redundancy(
+    plan: DeploymentPlan, devices: Mapping[str, DeviceType]
+) -> frozenset[tuple[int, str]]:
+    """Return (hour, device) pairs without a spare machine, of devices with failed machines."""
     short = {n for n, at in plan.devices.items() if n in devices and at.quota < devices[n].quota}
     return frozenset(
         (hour, plan.kinds[pool.kind].device)
-        for of in plan.hours
-        for pool in of.pools
-        for hour in of.hours
+        for hour_plan in plan.hours
+        for pool in hour_plan.pools
+        for hour in hour_plan.hours
         if not pool.spread and plan.kinds[pool.kind].device in short
     )
 
 
-def scales(
+def goodput_corrections(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> dict[tuple[int, int], float]:
-    """Return how goodputs of a plan were corrected, by place of the hour and station."""
+    """Return a plan's corrections of goodputs by hour index and placement."""
     hours = by_hour(plan)
     return {
         (i, names[pool.kind][0]): scale
@@ -231,42 +228,42 @@ def scales(
     }  # fmt: skip
 
 
-def restored(
+def restore_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
-    """Return the hours of a task as a plan has them; ``None``: it could not be planned so now."""
+    """Return a plan's hours as hours of a task; ``None`` where the task no longer allows them."""
     return [
         hour if hour and _is_same(task, hour, i, plan) else None
-        for i, hour in enumerate(translated(task, plan, names))
+        for i, hour in enumerate(translate_hours(task, plan, names))
     ]
 
 
-def translated(
+def translate_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
-    """Return the hours of a task as a plan has them; ``None``: what it names is not there."""
+    """Return a plan's hours as hours of a task; ``None`` where names no longer exist."""
     options, hours = _options(task), by_hour(plan)
     return [_hour(task, hours[hour], names, options) for hour in task.hours]
 
 
 def _options(task: PlanningTask) -> _Options:
     o = task.choices.options
-    rows = zip(o.klass, o.first, o.second, o.share, strict=True)
+    rows = zip(o.request_class, o.first, o.second, o.share, strict=True)
     return {(int(k), int(a), int(b), float(s)): j for j, (k, a, b, s) in enumerate(rows)}
 
 
 def _hour(
-    task: PlanningTask, of: HourPlan, names: PlacementsByName, options: _Options
+    task: PlanningTask, hour_plan: HourPlan, names: PlacementsByName, options: _Options
 ) -> Hour | None:
-    """Return an hour by the places of what it names; ``None``: something is no longer there."""
+    """Return an hour of a plan as an hour of a task; ``None`` if a name no longer exists."""
     devices = [name for name, _ in task.problem.devices]
     classes = [name for name, _ in task.problem.classes]
     machines, flows = np.zeros(len(devices)), []
     try:
-        pools = [PoolRow(*names[pool.kind], pool.spread, pool.replicas) for pool in of.pools]
-        for name, n in of.machines.items():
+        pools = [PoolRow(*names[pool.kind], pool.spread, pool.replicas) for pool in hour_plan.pools]
+        for name, n in hour_plan.machines.items():
             machines[devices.index(name)] = n
-        for s, routes in enumerate((of.routes, of.degraded)[: task.n_scenarios]):
+        for s, routes in enumerate((hour_plan.routes, hour_plan.degraded)[: task.n_scenarios]):
             for route in routes:
                 flows.append((s, options[_key(route, classes, names)], route.rate))
     except (KeyError, ValueError):
@@ -282,9 +279,9 @@ def _key(
 
 
 def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bool:
-    """Return whether an hour is written as it was read: figures, machines and all."""
+    """Return True if an hour would be written as it was read, within the quotas."""
     kinds: dict[str, PoolType] = {}
-    said, was = hour_plan(task, back, i, kinds), by_hour(plan)[task.hours[i]]
+    said, was = to_hour_plan(task, back, i, kinds), by_hour(plan)[task.hours[i]]
     quota = np.array([device.quota for _, device in task.problem.devices])
     fits = bool((back.machines <= quota).all())
     said, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))
@@ -297,5 +294,5 @@ def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bo
 
 
 def _is_kind(now: PoolType, was: PoolType) -> bool:
-    """Return whether a kind is what it was; plans of earlier versions do not say all of it."""
+    """Return True if a pool type is unchanged; plans of earlier versions lack ``ran``."""
     return was == (replace(now, ran=None) if was.ran is None else now)

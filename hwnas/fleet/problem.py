@@ -1,4 +1,4 @@
-"""What a plan is made of: all that was asked for and all that is known, read once."""
+"""The inputs of a plan, read from files."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from hwnas.core.errors import ConfigError
 from hwnas.export.folder import PROOF
 from hwnas.fleet.demand import ArrivalRates, Arrivals, read_carbon, read_load
-from hwnas.fleet.fleet_file import DeviceType, Fleet, RegionPath, read_fleet, unreachable, ways
-from hwnas.fleet.model_sources import check_latencies, listed, read_splits
-from hwnas.fleet.models import ModelCatalogue, located, read_models
+from hwnas.fleet.fleet_file import (
+    DeviceType,
+    Fleet,
+    RegionPath,
+    network_paths,
+    read_fleet,
+    unreachable,
+)
+from hwnas.fleet.model_sources import check_latencies, join_names, read_splits
+from hwnas.fleet.models import ModelCatalogue, read_models, resolve_path
 from hwnas.fleet.service_file import RequestClass, Service, SplitNetwork, read_service
 from hwnas.tasks.predictions import PredictionSet, read_prediction_files
 
@@ -27,32 +34,32 @@ class PlanningProblem:
     fleet: Fleet
     catalogue: ModelCatalogue
     load: ArrivalRates
-    carbon: dict[str, Array]  #: kg a kWh by region and hour
+    carbon: dict[str, Array]  #: kg per kWh by region and hour
     answers: PredictionSet
-    arrivals: tuple[Arrivals, ...]  #: the processes that there are
-    process_of: tuple[int, ...]  #: of each class
-    splits: tuple[SplitNetwork, ...] = ()  #: networks that are cut in two
-    notes: tuple[str, ...] = ()  #: sentences on what was said and does not count
+    arrivals: tuple[Arrivals, ...]  #: distinct arrival processes
+    process_of: tuple[int, ...]  #: index of the arrival process of each class
+    splits: tuple[SplitNetwork, ...] = ()  #: split networks
+    notes: tuple[str, ...] = ()  #: messages on ignored inputs
 
     @cached_property
     def devices(self) -> list[tuple[str, DeviceType]]:
-        """All devices with their names."""
+        """Devices with their names."""
         return [*self.fleet.devices.items()]
 
     @cached_property
     def classes(self) -> list[tuple[str, RequestClass]]:
-        """All classes with their names."""
+        """Classes with their names."""
         return [*self.service.classes.items()]
 
     @cached_property
-    def ways(self) -> dict[str, dict[str, RegionPath]]:
-        """The ways from each region to those that it reaches."""
+    def network_paths(self) -> dict[str, dict[str, RegionPath]]:
+        """Paths from each region to the reachable ones."""
         regions = self.fleet.regions | self.service.regions
-        return {region: dict(ways(self.fleet, region)) for region in sorted(regions)}
+        return {region: dict(network_paths(self.fleet, region)) for region in sorted(regions)}
 
 
-def untold(problem: PlanningProblem) -> dict[str, list[str]]:
-    """Return which keys of ``fleet.yaml`` energy and carbon would need, and nobody gave."""
+def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
+    """Return the missing keys of ``fleet.yaml`` that energy and carbon need."""
     devices = problem.devices
     energy = [f"devices.{name}.busy_w" for name, device in devices if device.busy_w is None]
     regions = sorted({device.region for _, device in devices})
@@ -60,14 +67,17 @@ def untold(problem: PlanningProblem) -> dict[str, list[str]]:
     return {"energy": energy, "carbon": [*dark, *energy]}
 
 
-def counted_as_nothing(problem: PlanningProblem) -> list[str]:
-    """Return a sentence on what was not said, where there is such."""
-    keys = [*untold(problem)["carbon"], *(f"memory_mib of {name}" for name in _unsized(problem))]
-    return [f"Not said, and counted as 0: {', '.join(keys)}."] if keys else []
+def missing_key_notes(problem: PlanningProblem) -> list[str]:
+    """Return a message on missing values that count as 0."""
+    keys = [
+        *missing_keys(problem)["carbon"],
+        *(f"memory_mib of {name}" for name in _models_without_memory(problem)),
+    ]
+    return [f"Missing values, counted as 0: {', '.join(keys)}."] if keys else []
 
 
-def _unsized(problem: PlanningProblem) -> list[str]:
-    """Return models whose memory nobody said, of those on devices that have so much and no more."""
+def _models_without_memory(problem: PlanningProblem) -> list[str]:
+    """Return models of unknown memory on devices of limited memory."""
     limited = [name for name, device in problem.devices if device.memory_mib is not None]
     parts = {part for split in problem.splits for part in (split.head, split.tail)}
     return [
@@ -78,53 +88,48 @@ def _unsized(problem: PlanningProblem) -> list[str]:
     ]
 
 
-def unheard(problem: PlanningProblem) -> list[str]:
-    """Return a sentence on models whose answers were left out, where there are such."""
+def ignored_predictions(problem: PlanningProblem) -> list[str]:
+    """Return a message on models whose predictions are of other weights."""
     names = problem.answers.left_out
     if not names:
         return []
     places = {problem.catalogue.models[name].place for name in names}
     return [
-        f"Answers that are known of {listed(names)} are of other weights, and were left out: name "
-        f"{listed(places)} in answers, or there is no cascade of them."
+        f"The predictions of {join_names(names)} are of other weights and were ignored: add "
+        f"{join_names(places)} to answers to use these models in cascades."
     ]
 
 
-def check_told(problem: PlanningProblem, objective: str, path: Path) -> None:
-    """Refuse to minimise or limit what would count as nothing, since it was not said.
+def check_required_keys(problem: PlanningProblem, objective: str, path: Path) -> None:
+    """Refuse an objective or a budget whose values are missing from ``fleet.yaml``.
 
     Raises:
-        ConfigError: it names the keys.
+        ConfigError: keys are missing; the message names them.
     """
-    budgets, missing = problem.service.budgets, untold(problem)
-    asked = {f"objective={objective}": missing.get(objective, [])}
+    budgets, missing = problem.service.budgets, missing_keys(problem)
+    request_class = {f"objective={objective}": missing.get(objective, [])}
     if budgets.carbon_kg_per_day is not None:
-        asked["budgets.carbon_kg_per_day"] = missing["carbon"]
+        request_class["budgets.carbon_kg_per_day"] = missing["carbon"]
     powered = [
         f"devices.{name}.busy_w"
         for name, device in problem.devices
         if device.region in budgets.power_w and device.busy_w is None
     ]
-    for what, keys in {**asked, "budgets.power_w": powered}.items():
+    for what, keys in {**request_class, "budgets.power_w": powered}.items():
         if keys:
             raise ConfigError(
                 f"{path}: {what} needs {', '.join(keys)}: busy_w in W of a busy machine, carbon in "
-                "kg of CO2 a kWh (about 0.02 to 0.8; 0 if there is none)."
+                "kg of CO2 per kWh (about 0.02 to 0.8; 0 if there is none)."
             )
 
 
 def read_problem(
     service_path: Path, fleet_path: Path, begin_s: float | None = None
 ) -> PlanningProblem:
-    """Return what two files and all that they name say.
-
-    Args:
-        service_path: ``service.yaml``.
-        fleet_path: ``fleet.yaml``.
-        begin_s: When hour 0 began once, in seconds since 1970; ``None``: at 0:00 UTC.
+    """Return the problem of a ``service.yaml`` and a ``fleet.yaml``.
 
     Raises:
-        HwnasError: one cannot be read, or something is missing; it says what, and the cure.
+        HwnasError: a file is invalid or incomplete; the message says how to fix it.
     """
     service = read_service(service_path)
     fleet = read_fleet(fleet_path, service)
@@ -132,8 +137,8 @@ def read_problem(
     catalogue = read_models(service, service_path.parent)
     splits = read_splits(service, catalogue, service_path.parent)
     check_latencies(catalogue, fleet)
-    paths = [located(name, service_path.parent) for name in service.answers]
-    answers = read_prediction_files(paths, _runs(catalogue))
+    paths = [resolve_path(name, service_path.parent) for name in service.answers]
+    answers = read_prediction_files(paths, _runs_by_model(catalogue))
     named = [*dict.fromkeys(load.trace_of)]
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
     carbon, left_out = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
@@ -144,8 +149,8 @@ def read_problem(
     )
 
 
-def _runs(catalogue: ModelCatalogue) -> dict[str, Path]:
-    """Return the runs of models, by name, as far as they are not of exports or files."""
+def _runs_by_model(catalogue: ModelCatalogue) -> dict[str, Path]:
+    """Return the run folders of models that come from runs."""
     places = {name: Path(model.place) for name, model in catalogue.models.items()}
     return {
         name: place

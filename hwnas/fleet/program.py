@@ -1,16 +1,15 @@
-"""The program: rates, replicas and machines as variables, what a plan must keep as rows.
+"""The mixed-integer program: rates, replicas and machines as variables, requirements as rows.
 
-Of an hour ``i`` and a scenario ``s`` (as it should be; all spot machines gone):
+For an hour ``i`` and a scenario ``s`` (normal; all spot machines down):
 
-    demand    the rates of a class's options add up to what it demands
-    accuracy  their mean is at least the class's floor
-    station   what options send to a station is at most goodput times the replicas that answer
-    slots     replicas fit into the machines; machines are at most the quota, and those that are
-              owned at most what is bought
-    links, power, budgets of the day
+    demand     the rates of a class's options add up to its demand
+    accuracy   their mean is at least the class's floor
+    placement  requests sent to a placement are at most goodput times active replicas
+    slots      replicas fit into the machines; machines are within quotas and purchases
+    links, power, daily budgets
 
-Where any one machine may die, a station has replicas to spare: as many as one machine holds of it.
-A variant of a station says how many that may be at most (``spread``), and needs so many machines.
+If any one machine may fail, a placement has spare replicas: as many as one machine holds of it
+(``max_per_machine``, which also sets a minimum number of machines).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +21,13 @@ from numpy.typing import NDArray
 
 from hwnas.fleet.task import TIE, Array, Ints, PlanningTask, machine_values, penalty
 
-# What a program has columns for: options in hours and scenarios, and candidates for pools.
-
 
 @dataclass(frozen=True)
 class OptionColumns:
     """Options in scenarios and hours ``(n,)``."""
 
     scenario: Ints
-    hour: Ints  #: the place in the hours of the program
+    hour: Ints  #: index into the program's hours
     option: Ints
 
     def __len__(self) -> int:
@@ -38,18 +35,18 @@ class OptionColumns:
 
     @staticmethod
     def of(rows: NDArray[np.intp]) -> "OptionColumns":
-        """Return them from rows ``(n, 3)``."""
+        """Return columns from rows ``(n, 3)``."""
         return OptionColumns(rows[:, 0], rows[:, 1], rows[:, 2])
 
 
 @dataclass(frozen=True)
 class PoolCandidates:
-    """Candidates for pools: variants of stations in hours, as arrays ``(pools,)``."""
+    """Candidate pools: configs of placements in hours, as arrays ``(pools,)``."""
 
-    hour: Ints  #: the place in the hours of the program
-    station: Ints
-    variant: Ints
-    spread: Ints  #: replicas of it on one machine, at most; 0: any number
+    hour: Ints  #: index into the program's hours
+    placement: Ints
+    config: Ints
+    max_per_machine: Ints  #: 0: unlimited
     goodput: Array
     least: Ints
     device: Ints
@@ -60,23 +57,23 @@ class PoolCandidates:
 
 @dataclass(frozen=True)
 class HourBlock:
-    """Some hours of a task, on their own."""
+    """A part of a task's hours."""
 
-    hours: tuple[int, ...]  #: places in the hours of the task
-    weight: Array  #: how many hours each stands for
-    owned: Array | None = None  #: machines that are bought, and no more can be, ``(devices,)``
-    bought: Array | None = None  #: likewise, but more can be
-    #: what other hours take of the day's budgets; ``None``: these have their share
+    hours: tuple[int, ...]  #: indices into the task's hours
+    weight: Array  #: number of equal hours
+    owned: Array | None = None  #: machines bought, as an upper bound ``(devices,)``
+    bought: Array | None = None  #: machines bought, as a lower bound ``(devices,)``
+    #: what other hours take of daily budgets; ``None``: budgets are shared by weight
     spent: Mapping[str, float] | None = None
 
 
-def whole(task: PlanningTask) -> HourBlock:
+def all_hours(task: PlanningTask) -> HourBlock:
     """Return all hours of a task."""
     return HourBlock(tuple(range(len(task.hours))), task.weight)
 
 
-def pools_of(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> PoolCandidates:
-    """Return all variants of the stations that columns use, in their hours."""
+def pool_candidates(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> PoolCandidates:
+    """Return all configs of the placements that columns use, in their hours."""
     o = task.choices.options
     pairs = np.concatenate(
         [np.stack([columns.hour, side[columns.option]], 1) for side in (o.first, o.second)]
@@ -84,11 +81,11 @@ def pools_of(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> Poo
     pairs = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
     rows = []
     for hour, q in pairs:
-        station = task.choices.stations[q]
-        for v, variant in enumerate(station.variants):
-            for spread in task.spreads(part.hours[hour], station.device):
+        placement = task.choices.placements[q]
+        for v, config in enumerate(placement.configs):
+            for spread in task.replica_limits(part.hours[hour], placement.device):
                 rate = task.goodput(part.hours[hour], int(q), v)
-                rows.append((hour, q, v, spread, rate, variant.least, station.device))
+                rows.append((hour, q, v, spread, rate, config.least, placement.device))
     table = np.array(rows, np.float64).reshape(-1, 7).T
     ints: list[Ints] = [row.astype(np.intp) for row in table]
     return PoolCandidates(ints[0], ints[1], ints[2], ints[3], table[4], ints[5], ints[6])
@@ -96,7 +93,7 @@ def pools_of(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> Poo
 
 @dataclass
 class Program:
-    """A linear program with integers: ``low <= matrix v <= high``."""
+    """A mixed-integer program: ``low <= matrix v <= high``."""
 
     matrix: sp.csr_matrix
     low: Array
@@ -106,9 +103,9 @@ class Program:
     upper: Array
     integer: NDArray[np.bool_]
     columns: OptionColumns
-    pools: PoolCandidates | None  #: ``None``: replicas are summed out, which is a relaxation
-    begin: dict[str, int]  #: where variables of a kind begin: x, z, m, r, u, y
-    rows: dict[str, slice]  #: rows by kind
+    pools: PoolCandidates | None  #: ``None``: the relaxation without replicas
+    begin: dict[str, int]  #: first index of each kind of variable: x, z, m, r, u, y
+    rows: dict[str, slice]  #: rows by name
 
 
 _Entry = tuple[Ints, Ints, Array | float]  # rows, columns and values
@@ -116,7 +113,7 @@ _Entries = Sequence[_Entry]
 
 
 class _Rows:
-    """Rows as they are added."""
+    """Rows under construction."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[Ints, Ints, Array]] = []
@@ -125,13 +122,7 @@ class _Rows:
         self.n = 0
         self.named: dict[str, slice] = {}
 
-    def add(
-        self,
-        name: str,
-        entries: _Entries,
-        low: Array,
-        high: Array,
-    ) -> None:
+    def add(self, name: str, entries: _Entries, low: Array, high: Array) -> None:
         """Add rows; entries are rows, columns and values."""
         for r, c, v in entries:
             self.parts.append((r + self.n, c, np.broadcast_to(v, r.shape).astype(np.float64)))
@@ -151,23 +142,23 @@ def assemble(
     """Return the program of some hours.
 
     Args:
-        task: What is solved.
-        columns: Which options there are; their hours count the places in those of the part.
-        part: The hours.
-        relaxed: Whether replicas are summed out: a linear program whose value is a bound.
+        task: Task.
+        columns: Options; their hours are indices into those of ``part``.
+        part: Hours.
+        relaxed: If True, omit replicas: the value of this linear program is a bound.
     """
     return _Assembly(task, columns, part, relaxed=relaxed).program()
 
 
 class _Assembly:
-    """Puts a program together."""
+    """Builder of a program."""
 
     def __init__(
         self, task: PlanningTask, columns: OptionColumns, part: HourBlock, *, relaxed: bool
     ):
         self.task, self.columns, self.part = task, columns, part
         self.hours = np.array(part.hours, np.intp)
-        self.pools = None if relaxed else pools_of(task, columns, part)
+        self.pools = None if relaxed else pool_candidates(task, columns, part)
         self.n = (task.n_scenarios, self.hours.size, len(task.problem.classes))
         self.d = len(task.problem.devices)
         n_s, n_i, n_k = self.n
@@ -181,7 +172,7 @@ class _Assembly:
         self.most = None if self.pools is None else self._most(self.pools)
 
     def program(self) -> Program:
-        """Return it."""
+        """Return the program."""
         self._add_demand()
         self._add_relaxed() if self.pools is None else self._add_pools(self.pools)
         self._add_machines()
@@ -213,20 +204,20 @@ class _Assembly:
         return lower, upper, integer
 
     def _most(self, pools: PoolCandidates) -> Array:
-        """Return how many replicas can answer at most: what there is room for, and work for.
+        """Return the maximum number of active replicas, by space and by work.
 
-        The nearer that is, the better is the bound of the relaxation.
+        Tighter values give a better bound of the relaxation.
         """
-        x, station, sent = self._uses()
+        x, placement, sent = self._uses()
         o, n_i, n_k = self.task.choices.options, self.n[1], self.n[2]
-        klass, hour = o.klass[self.columns.option[x]], self.columns.hour[x]
-        share = np.zeros((n_i, len(self.task.choices.stations), n_k))
-        np.maximum.at(share, (hour, station, klass), sent)
+        request_class, hour = o.request_class[self.columns.option[x]], self.columns.hour[x]
+        share = np.zeros((n_i, len(self.task.choices.placements), n_k))
+        np.maximum.at(share, (hour, placement, request_class), sent)
         wanted = self._wanted().reshape(self.n)[0]
-        work = np.einsum("iqk,ik->iq", share, wanted)[pools.hour, pools.station] / pools.goodput
+        work = np.einsum("iqk,ik->iq", share, wanted)[pools.hour, pools.placement] / pools.goodput
         room = np.array([d.quota * d.slots for _, d in self.task.problem.devices], np.float64)
-        found: Array = np.minimum(room[pools.device], np.maximum(np.ceil(work), pools.least))
-        return found
+        result: Array = np.minimum(room[pools.device], np.maximum(np.ceil(work), pools.least))
+        return result
 
     def _cost(self) -> Array:
         task, begin = self.task, self.begin
@@ -247,47 +238,49 @@ class _Assembly:
     def _add_demand(self) -> None:
         c, o = self.columns, self.task.choices.options
         n_s, n_i, n_k = self.n
-        row = (c.scenario * n_i + c.hour) * n_k + o.klass[c.option]
+        row = (c.scenario * n_i + c.hour) * n_k + o.request_class[c.option]
         wanted = self._wanted()
         z = np.arange(wanted.size)
         x = np.arange(len(c))
-        unserved = (z, self.begin["z"] + z, wanted)  # as a part of what is wanted
+        unserved = (z, self.begin["z"] + z, wanted)  # as a fraction of the demand
         self.rows.add("demand", [(row, x, 1.0), unserved], wanted, wanted)
         floors = np.array([self.task.floors(s) for s in range(n_s)])
-        margin = o.accuracy[c.option] - floors[c.scenario, o.klass[c.option]]
+        margin = o.accuracy[c.option] - floors[c.scenario, o.request_class[c.option]]
         none = np.zeros(wanted.size)
         self.rows.add("accuracy", [(row, x, margin)], none, np.full(wanted.size, np.inf))
 
     def _wanted(self) -> Array:
-        """Return what is demanded, by scenario, hour and class."""
+        """Return the demand by scenario, hour and class."""
         real = [self.task.hours[i] for i in self.hours]
-        found: Array = np.tile(self.task.problem.load.borne[:, real].T.ravel(), self.n[0])
-        return found
+        result: Array = np.tile(
+            self.task.problem.load.provisioned_rates[:, real].T.ravel(), self.n[0]
+        )
+        return result
 
     def _uses(self) -> tuple[Ints, Ints, Array]:
-        """Return columns, the stations that they use, and the requests that they send there."""
+        """Return columns, the placements that they use, and the requests sent there."""
         o, option = self.task.choices.options, self.columns.option
         x = np.arange(len(option))
         two = np.flatnonzero(o.second[option] >= 0)
-        stations = np.concatenate([o.first[option], o.second[option[two]]])
+        placements = np.concatenate([o.first[option], o.second[option[two]]])
         sent = np.concatenate([np.ones(len(option)), o.share[option[two]]])
-        return np.concatenate([x, two]), stations, sent
+        return np.concatenate([x, two]), placements, sent
 
     def _add_pools(self, p: PoolCandidates) -> None:
-        """Add what stations need of replicas, and these of machines."""
+        """Add the need of placements for replicas, and of replicas for machines."""
         assert self.most is not None
-        x, station, sent = self._uses()
-        n_i, many, k = self.n[1], len(self.task.choices.stations), np.arange(len(p))
+        x, placement, sent = self._uses()
+        n_i, many, k = self.n[1], len(self.task.choices.placements), np.arange(len(p))
         hour, scenario = self.columns.hour[x], self.columns.scenario[x]
-        pairs, at = np.unique(p.hour * many + p.station, return_inverse=True)
-        row = scenario * len(pairs) + np.searchsorted(pairs, hour * many + station)
+        pairs, at = np.unique(p.hour * many + p.placement, return_inverse=True)
+        row = scenario * len(pairs) + np.searchsorted(pairs, hour * many + placement)
         entries: list[_Entry] = [(row, x, sent)]
         for s in range(self.n[0]):
             mine = at + s * len(pairs)
             able = self.task.alive(s)[p.device]
             entries.append((mine, self.begin["u"] + k, -p.goodput * able))
-            if s:  # no other machine dies meanwhile: what is spare answers, too
-                entries.append((mine, self.begin["y"] + k, -p.goodput * p.spread * able))
+            if s:  # no second failure: spare replicas answer, too
+                entries.append((mine, self.begin["y"] + k, -p.goodput * p.max_per_machine * able))
         self.rows.at_most("station", entries, np.zeros(self.n[0] * len(pairs)))
         none, u, y = np.zeros(len(p)), self.begin["u"] + k, self.begin["y"] + k
         self.rows.at_most("least", [(k, u, -1.0), (k, y, p.least.astype(np.float64))], none)
@@ -298,12 +291,12 @@ class _Assembly:
         every = np.arange(n_i * self.d)
         self.rows.at_most(
             "slots",
-            [(machine, u, 1 / slots), (machine, y, p.spread / slots),
+            [(machine, u, 1 / slots), (machine, y, p.max_per_machine / slots),
              (every, self.begin["m"] + every, -1.0)],
             np.zeros(every.size),
         )  # fmt: skip
-        near = np.flatnonzero((p.spread > 0) & (p.spread < slots))
-        few, width = np.arange(near.size), p.spread[near].astype(np.float64)
+        near = np.flatnonzero((p.max_per_machine > 0) & (p.max_per_machine < slots))
+        few, width = np.arange(near.size), p.max_per_machine[near].astype(np.float64)
         self.rows.at_most(
             "spread",
             [(few, u[near], 1 / width), (few, y[near], 1.0),
@@ -312,13 +305,13 @@ class _Assembly:
         )  # fmt: skip
 
     def _add_relaxed(self) -> None:
-        """Add what options need of machines, as if parts of replicas could be had."""
-        x, station, sent = self._uses()
+        """Add the need of options for machines, with fractional replicas."""
+        x, placement, sent = self._uses()
         per = np.array([
             1 / (s.best * self.task.problem.devices[s.device][1].slots)
-            for s in self.task.choices.stations
+            for s in self.task.choices.placements
         ])  # fmt: skip
-        device = np.array([s.device for s in self.task.choices.stations], np.intp)[station]
+        device = np.array([s.device for s in self.task.choices.placements], np.intp)[placement]
         n_s, n_i = self.n[:2]
         row = (self.columns.scenario[x] * n_i + self.columns.hour[x]) * self.d + device
         every = np.arange(n_s * n_i * self.d)
@@ -326,7 +319,7 @@ class _Assembly:
         machine = self.begin["m"] + every % (n_i * self.d)
         self.rows.at_most(
             "slots",
-            [(row, x, sent * per[station]), (every, machine, -alive.astype(np.float64))],
+            [(row, x, sent * per[placement]), (every, machine, -alive.astype(np.float64))],
             np.zeros(every.size),
         )
 
@@ -341,7 +334,7 @@ class _Assembly:
         self.rows.at_most("owned", entries, np.zeros(which.size))
 
     def sent(self) -> Array:
-        """Return what sending by columns costs in all hours like theirs, ``(columns,)``."""
+        """Return the transfer cost of columns over all equal hours ``(columns,)``."""
         c = self.columns
         by_hour = [
             self.task.sending(i) * w for i, w in zip(self.hours, self.part.weight, strict=True)
@@ -350,7 +343,7 @@ class _Assembly:
 
 
 def _add_links(a: _Assembly) -> None:
-    """Add what links can carry."""
+    """Add the capacities of links."""
     c, o = a.columns, a.task.choices.options
     for j, (name, link) in enumerate(a.task.problem.fleet.links.items()):
         if link.mbit_s is not None:
@@ -361,7 +354,7 @@ def _add_links(a: _Assembly) -> None:
 
 
 def _add_budgets(a: _Assembly) -> None:
-    """Add what a service may spend."""
+    """Add the budgets of power, cost and carbon."""
     task, budgets, n_i = a.task, a.task.problem.service.budgets, a.n[1]
     every = np.arange(n_i * a.d)
     for region, watts in budgets.power_w.items():

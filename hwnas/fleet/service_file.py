@@ -1,4 +1,4 @@
-"""``service.yaml``: classes of requests, what they demand, and what a plan must survive."""
+"""``service.yaml``: request classes, their demand, and failures that a plan must survive."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,36 +16,36 @@ Kib = Annotated[float, NumberBounds(0, 1e6)]
 
 @dataclass(frozen=True)
 class RequestDemand:
-    """How many requests come a second: a constant, one rate an hour, or a column of a CSV file."""
+    """Requests/s: a constant, hourly rates, or a column of a CSV file."""
 
     rate: Rate | None = None
     hours: Annotated[list[Rate], NumberBounds(1, MOST_HOURS)] | None = None
-    csv: str | None = None  #: a file with a row for each hour
-    column: str | None = None  #: of the file; default: the name of the class
-    trace: str | None = None  #: a CSV file of arrivals, which come in its bursts
-    spike: Annotated[float, NumberBounds(1, 100)] = 1.0  #: times the rate that must be borne
+    csv: str | None = None  #: file with one row per hour
+    column: str | None = None  #: column of the file; default: the name of the class
+    trace: str | None = None  #: CSV file of arrivals whose bursts are replayed
+    spike: Annotated[float, NumberBounds(1, 100)] = 1.0  #: factor of the rate that must be served
 
 
 @dataclass(frozen=True)
 class RequestClass:
-    """Requests of one kind."""
+    """Requirements of a class of requests."""
 
     p99_ms: Annotated[float, NumberBounds(0, 1e7, exclusive=True)]
-    regions: Annotated[list[Name], NumberBounds(1, 100)]  #: where they may be served; nowhere else
+    regions: Annotated[list[Name], NumberBounds(1, 100)]  #: where requests may be served
     demand: RequestDemand
-    accuracy_min: Fraction = 0.0  #: of the mean over all requests of an hour
-    degraded_accuracy: Fraction | None = None  #: while a failure lasts; default: the same
-    origin: Name | None = None  #: the region that they come from; default: the first of regions
+    accuracy_min: Fraction = 0.0  #: minimum mean accuracy over the requests of an hour
+    degraded_accuracy: Fraction | None = None  #: minimum during a failure; default: the same
+    origin: Name | None = None  #: region of the requests; default: the first of ``regions``
     payload_kib: Kib = 0.0
-    cache_hit: Annotated[float, NumberBounds(0, 0.999)] = 0.0  #: share that a cache answers
+    cache_hit: Annotated[float, NumberBounds(0, 0.999)] = 0.0  #: fraction answered by a cache
 
     @property
     def source(self) -> str:
-        """The region that requests come from."""
+        """Region of the requests."""
         return self.origin or self.regions[0]
 
     def floor(self, *, degraded: bool) -> float:
-        """Return the accuracy that is asked for."""
+        """Return the required accuracy."""
         if degraded and self.degraded_accuracy is not None:
             return self.degraded_accuracy
         return self.accuracy_min
@@ -53,15 +53,15 @@ class RequestClass:
 
 @dataclass(frozen=True)
 class FailureTolerance:
-    """Failures that a plan must survive without a late answer more than one in a hundred."""
+    """Failures that a plan must survive with at most 1 % late requests."""
 
     any_one: Literal["device"] | None = None  #: any one machine
-    all_of: list[Literal["spot"]] = field(default_factory=list)  #: all machines of that kind
+    all_of: list[Literal["spot"]] = field(default_factory=list)  #: all machines of a kind
 
 
 @dataclass(frozen=True)
 class PlanBudgets:
-    """What a plan may take at most."""
+    """Upper limits of a plan."""
 
     cost_per_day: Annotated[float, POSITIVE] | None = None
     carbon_kg_per_day: Annotated[float, POSITIVE] | None = None
@@ -70,12 +70,12 @@ class PlanBudgets:
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A network that is cut in two: both parts are timed as models of their own."""
+    """A network split in two parts, which are timed as separate models."""
 
-    model: Name  #: whose accuracy it has
+    model: Name  #: whole network, with its accuracy
     head: Name
     tail: Name
-    activation_kib: Kib  #: what goes from one to the other, as measured
+    activation_kib: Kib  #: size of the boundary tensor
 
 
 @dataclass(frozen=True)
@@ -85,58 +85,58 @@ class Service:
     fronts: Annotated[list[str], NumberBounds(1, 1000)]
     classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]
     profiles: list[str] = field(default_factory=list)  #: CSV files of latencies by batch size
-    answers: list[str] = field(default_factory=list)  #: what models answer to validation images
-    #: networks that are cut: what the verb split made of one, or what somebody measured
+    answers: list[str] = field(default_factory=list)  #: predictions of models on validation images
+    #: split networks: folders of the verb split, or own measurements
     splits: list[str | SplitNetwork] = field(default_factory=list)
     survive: FailureTolerance = field(default_factory=FailureTolerance)
     budgets: PlanBudgets = field(default_factory=PlanBudgets)
-    tiers_ms: Annotated[list[Positive], NumberBounds(1, 64)] | None = (
-        None  #: limits that pools may have
-    )
+    #: latency limits of pools; default: derived from the classes
+    tiers_ms: Annotated[list[Positive], NumberBounds(1, 64)] | None = None
+    #: maximum waits for full batches, like Triton's
     wait_ms: Annotated[list[Annotated[float, NumberBounds(0, 1e6)]], NumberBounds(1, 8)] = field(
         default_factory=lambda: [0.0]
-    )  #: how long a batch may wait to become full, as Triton has it
-    jitter: Annotated[float, NumberBounds(0, 2)] = (
-        0.05  #: standard deviation of the log of a service time
     )
+    #: standard deviation of the log of service times
+    jitter: Annotated[float, NumberBounds(0, 2)] = 0.05
 
     @property
     def regions(self) -> set[str]:
-        """All regions that classes name."""
+        """Regions of all classes."""
         named = {region for c in self.classes.values() for region in c.regions}
         return named | {c.source for c in self.classes.values()}
 
 
 def read_service(path: Path) -> Service:
-    """Return what ``service.yaml`` says.
+    """Return the service of a ``service.yaml``.
 
     Raises:
-        ConfigError: there is none, or it contradicts itself.
+        ConfigError: the file is missing or contradicts itself.
     """
     try:
-        found = read_yaml(Service, path, ConfigError)
+        result = read_yaml(Service, path, ConfigError)
     except FileNotFoundError:
-        raise ConfigError(f"service={path}: there is no such file.") from None
-    for name, each in found.classes.items():
+        raise ConfigError(f"service={path}: file not found.") from None
+    for name, each in result.classes.items():
         _check(each, f"{path}: class '{name}'")
-    return found
+    return result
 
 
-def _check(asked: RequestClass, where: str) -> None:
-    demand = asked.demand
-    said = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
-    if len(said) != 1:
+def _check(request_class: RequestClass, where: str) -> None:
+    demand = request_class.demand
+    given = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
+    if len(given) != 1:
         raise ConfigError(
-            f"{where}: demand needs one of rate, hours and csv, got {', '.join(said) or 'none'}."
+            f"{where}: demand needs one of rate, hours and csv, got {', '.join(given) or 'none'}."
         )
-    low = asked.degraded_accuracy
-    if low is not None and low > asked.accuracy_min:
+    low = request_class.degraded_accuracy
+    if low is not None and low > request_class.accuracy_min:
         raise ConfigError(
-            f"{where}: degraded_accuracy {low:g} is above accuracy_min {asked.accuracy_min:g}."
+            f"{where}: degraded_accuracy {low:g} is above accuracy_min "
+            f"{request_class.accuracy_min:g}."
         )
 
 
-# What a plan makes least; needs nothing, so that options are checked before a solver is loaded.
+# Here, so that options are checked before a solver is loaded.
 
 Objective = Literal["cost", "carbon", "energy"]
 

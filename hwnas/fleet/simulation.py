@@ -1,4 +1,4 @@
-"""A plan simulated: its hours with arrivals, failures and retries, over several seeds."""
+"""Simulation of a plan's hours with arrivals, failures and retries, over several seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +14,13 @@ from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.placements import service_times
 from hwnas.fleet.plan import DeploymentPlan, HourPlan, RequestRoute
 
-# Routes of an hour as the simulator takes them.
-
 Array = NDArray[np.float64]
 
-_LEAST_SPARE = 1e-6  # of routes that have nothing to spare, as a part of their rate
+_MIN_SPARE = 1e-6  # weight of routes without spare capacity, as a fraction of their rate
 
 
 class Routing:
-    """Routes of an hour; those of the degraded state serve what finds its pool gone."""
+    """Routes of an hour; routes of the degraded state take over requests of failed pools."""
 
     def __init__(
         self,
@@ -34,13 +32,15 @@ class Routing:
         every = [*normal, *degraded]
         of = {name: k for k, name in enumerate(names)}
         rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
-        klass = np.array([of[r.klass] for r in every], np.int32)
+        request_class = np.array([of[r.klass] for r in every], np.int32)
         total = np.zeros(len(names))
-        np.add.at(total, klass, rate)
-        chance = np.divide(rate, total[klass], out=np.zeros(rate.size), where=total[klass] > 0)
+        np.add.at(total, request_class, rate)
+        chance = np.divide(
+            rate, total[request_class], out=np.zeros(rate.size), where=total[request_class] > 0
+        )
         self.reached = {name for k, name in enumerate(names) if total[k] > 0}
         self.table = events.RouteArrays(
-            klass,
+            request_class,
             chance,
             _spare(normal, degraded),
             np.array([pool[r.first] for r in every], np.int32),
@@ -50,12 +50,12 @@ class Routing:
             np.array([r.pass_ms for r in every]) / 1e3,
         )
 
-    def draw(self, klass: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
-        """Return a route for each request of those classes."""
-        route = np.zeros(klass.size, np.int32)
-        for k in np.unique(klass):
-            own = np.flatnonzero((self.table.klass == k) & (self.table.chance > 0))
-            mine = klass == k
+    def draw(self, request_class: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
+        """Return a route index for each request of the given classes."""
+        route = np.zeros(request_class.size, np.int32)
+        for k in np.unique(request_class):
+            own = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
+            mine = request_class == k
             ends = np.cumsum(self.table.chance[own])
             drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
             route[mine] = own[np.minimum(drawn, own.size - 1)]
@@ -63,10 +63,10 @@ class Routing:
 
 
 def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> Array:
-    """Return by which weights routes take in what finds its pool gone, ``(routes,)``.
+    """Return the weights ``(routes,)`` with which routes take over requests of failed pools.
 
-    What the degraded state gives them beyond what they have already. Where all that live have
-    nothing to spare, by their rates.
+    The weight is the additional rate of a route in the degraded state. If no live route has any,
+    weights are proportional to rates.
     """
     had: dict[tuple[str, str, str | None, float], float] = {}
     for r in normal:
@@ -75,57 +75,57 @@ def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> 
     more = [
         max(0.0, r.rate - had.get((r.klass, r.first, r.second, r.threshold), 0.0)) for r in degraded
     ]
-    least = [_LEAST_SPARE * r.rate for r in (*normal, *degraded)]
+    least = [_MIN_SPARE * r.rate for r in (*normal, *degraded)]
     return np.maximum([0.0] * len(normal) + more, np.maximum(least, 1e-300))
 
 
-LATE = 0.01  #: share of requests that may be late
-WARY = 0.8 * LATE  #: that a plan's simulations may see: other seeds see other requests
-_WARM = 0.05  # of the time: what comes first finds empty queues
-_LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
-_FITTING = 20_000_000  # requests that a simulation may hold, however long limits are: 2 GB
-_SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
-_LIMITS = 60  # times the longest limit: a pool that falls behind is late only after a while
-_AFTER = 60.0  # seconds that are looked at after a failure
+LATE = 0.01  #: fraction of requests that may be late
+WARY = 0.8 * LATE  #: limit in a plan's own simulations: other seeds differ
+_WARM = 0.05  # fraction of the time that is ignored: queues start empty
+_LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, per simulated hour
+_FITTING = 20_000_000  # maximum requests of a simulation: 2 GB
+_SECONDS = (20.0, 3600.0)  # minimum and maximum simulated time
+_LIMITS = 60  # minimum time in longest limits: overload shows only after a while
+_AFTER = 60.0  # seconds evaluated after a failure
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Machines that fail: one more of a kind, or all spot machines (``spot``)."""
+    """A failure of one more machine of a device, or of all spot machines (``spot``)."""
 
     what: str
-    at: float = 1 / 3  #: when, as a part of the time that is simulated
-    back: float | None = None  #: when they are there again
+    at: float = 1 / 3  #: time, as a fraction of the simulated time
+    back: float | None = None  #: time of the return; ``None``: never
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """Machines of a kind that become slower by heat."""
+    """Thermal throttling of a device's machines."""
 
     device: str
-    factor: float  #: of their speed
+    factor: float  #: factor of the speed
     at: float = 1 / 3
 
 
 @dataclass(frozen=True)
 class SimulationSetup:
-    """What is simulated."""
+    """Conditions of a simulation."""
 
     arrivals: Mapping[str, Arrivals]  #: by class
     kills: Sequence[Kill] = ()
     throttles: Sequence[Throttle] = ()
-    detect_s: float = 0.5  #: until what a machine held that failed is sent again
-    load: float = 1.0  #: times the demand
-    spike: bool = False  #: whether all classes ask for as much as must be borne
+    detect_s: float = 0.5  #: delay until requests of a failed machine are sent again
+    load: float = 1.0  #: factor of the demand
+    spike: bool = False  #: if True, all classes have their spikes
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What a simulation of an hour saw of a class."""
+    """Results of a class in a simulated hour."""
 
     requests: int
-    late: float  #: share of requests that were late or lost
-    late_after: float  #: likewise, of those within a minute of a failure
+    late: float  #: fraction of requests that are late or lost
+    late_after: float  #: the same within a minute after a failure
     lost: int
     p50_ms: float
     p99_ms: float
@@ -133,59 +133,59 @@ class ClassStatistics:
 
 @dataclass(frozen=True)
 class HourStatistics:
-    """What a simulation of an hour saw."""
+    """Results of a simulated hour."""
 
     hour: int
     seed: int
     seconds: float
     classes: Mapping[str, ClassStatistics]
     retried: int
-    usd: float  #: of the hour
+    usd: float  #: per hour, as energy and CO2
     kwh: float
     kg: float
-    busy: Mapping[str, float] = field(default_factory=dict)  #: share of time, by pool
-    spike: bool = False  #: whether as much came as must be borne
-    failed: Sequence[int] = ()  #: replicas that failed, of each kill
+    busy: Mapping[str, float] = field(default_factory=dict)  #: utilisation by pool
+    spike: bool = False  #: if True, with spikes
+    failed: Sequence[int] = ()  #: number of failed replicas of each kill
 
 
 def simulate_hour(
-    plan: DeploymentPlan, hour: int, scene: SimulationSetup, seed: int
+    plan: DeploymentPlan, hour: int, setup: SimulationSetup, seed: int
 ) -> HourStatistics:
-    """Return what a simulation of one hour of a plan sees; the same seed sees the same.
+    """Return the statistics of one hour of a plan; deterministic for a seed.
 
-    It lasts until enough of the rarest class, and all of its trace, was seen; an hour at most.
+    The simulated time covers enough requests of the rarest class, at most an hour.
     """
-    of = next(each for each in plan.hours if hour in each.hours)
+    of = next(hour_plan for hour_plan in plan.hours if hour in hour_plan.hours)
     rates = {
-        name: (c.borne if scene.spike else c.demand)[hour] * scene.load
+        name: (c.borne if setup.spike else c.demand)[hour] * setup.load
         for name, c in plan.classes.items()
     }
     longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
-    seconds = _seconds(
-        [(rate, scene.arrivals[name].period) for name, rate in rates.items() if rate > 0], longest
+    seconds = _duration(
+        [(rate, setup.arrivals[name].period) for name, rate in rates.items() if rate > 0], longest
     )
-    if scene.kills:
-        seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in scene.kills)))
-    return _Hour(plan, of, hour, scene, seconds, seed).seen(rates)
+    if setup.kills:
+        seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in setup.kills)))
+    return _Hour(plan, of, hour, setup, seconds, seed).seen(rates)
 
 
 def simulate(
-    plan: DeploymentPlan, scene: SimulationSetup, seeds: Sequence[int], progress: Progress,
+    plan: DeploymentPlan, setup: SimulationSetup, seeds: Sequence[int], progress: Progress,
     hours: Sequence[int] | None = None,
 ) -> list[HourStatistics]:  # fmt: skip
-    """Return what simulations of hours see, for each seed; default: of all hours that differ."""
-    chosen = [each.hours[0] for each in plan.hours] if hours is None else hours
-    found = []
+    """Return the statistics of hours for each seed; default: one of each group of equal hours."""
+    chosen = [hour_plan.hours[0] for hour_plan in plan.hours] if hours is None else hours
+    result = []
     with progress.phase("Simulation", len(chosen) * len(seeds)) as advance:
         for hour in chosen:
             for seed in seeds:
-                found.append(simulate_hour(plan, hour, scene, seed))
+                result.append(simulate_hour(plan, hour, setup, seed))
                 advance(1)
-    return found
+    return result
 
 
-def is_alike(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
-    """Return whether simulations of an hour see the same of two plans for the same demand."""
+def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
+    """Return True if an hour's simulations are the same for two plans of the same demand."""
     own, its = (next(each for each in p.hours if hour in each.hours) for p in (plan, other))
     there = own.machines, own.pools, own.routes, own.degraded
     return (
@@ -196,7 +196,7 @@ def is_alike(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
 
 
 def over_few(values: Sequence[float], source: QuantitySource = "modelled") -> Quantity:
-    """Return the mean over seeds or repeats with its 95 % interval, by Student's t."""
+    """Return the mean over seeds or repeats with its 95 % interval (Student's t)."""
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Quantity(mean, source)
@@ -204,41 +204,41 @@ def over_few(values: Sequence[float], source: QuantitySource = "modelled") -> Qu
     return Quantity(mean, source, mean - half, mean + half)
 
 
-def _seconds(asked: Sequence[tuple[float, int]], longest_s: float) -> float:
-    """Return for how long an hour is simulated.
+def _duration(rates: Sequence[tuple[float, int]], longest_s: float) -> float:
+    """Return the simulated seconds of an hour.
 
     Args:
-        asked: Rates of the classes, with the requests after which what comes is the same again.
-        longest_s: The longest limit.
+        rates: Rates of the classes, and the periods of their traces in requests.
+        longest_s: Longest latency limit.
     """
     least = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
-    if not asked:
+    if not rates:
         return least
-    wanted = max(least, *(max(_LEAST, period) / rate for rate, period in asked))
-    rate = sum(rate for rate, _ in asked)
+    wanted = max(least, *(max(_LEAST, period) / rate for rate, period in rates))
+    rate = sum(rate for rate, _ in rates)
     return min(wanted, _SECONDS[1], max(_MOST / rate, least), _FITTING / rate)
 
 
 class _Hour:
-    """One hour of a plan, as the simulator takes it."""
+    """One hour of a plan as simulator input."""
 
     def __init__(
         self,
         plan: DeploymentPlan,
-        of: HourPlan,
+        hour_plan: HourPlan,
         hour: int,
-        scene: SimulationSetup,
+        setup: SimulationSetup,
         seconds: float,
         seed: int,
     ):
-        self.plan, self.of, self.hour, self.scene = plan, of, hour, scene
+        self.plan, self.of, self.hour, self.scene = plan, hour_plan, hour, setup
         self.seconds, self.seed = seconds, seed
         self.names = [*plan.classes]
-        self.pool = {pool.kind: i for i, pool in enumerate(of.pools)}
-        self.first_replica = np.cumsum([0, *(pool.replicas for pool in of.pools)])
+        self.pool = {pool.kind: i for i, pool in enumerate(hour_plan.pools)}
+        self.first_replica = np.cumsum([0, *(pool.replicas for pool in hour_plan.pools)])
 
     def seen(self, rates: Mapping[str, float]) -> HourStatistics:
-        """Return what is seen of it."""
+        """Return the statistics of the hour."""
         rng = np.random.default_rng([self.seed, self.hour])
         scene, routes = self.scene, self._routes()
         parts = [
@@ -246,19 +246,19 @@ class _Hour:
             np.zeros(0) for n in self.names
         ]  # fmt: skip
         times = np.concatenate(parts)
-        klass = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        request_class = np.repeat(np.arange(len(parts)), [part.size for part in parts])
         order = np.argsort(times, kind="stable")
-        times, klass = times[order], klass[order]
-        route = routes.draw(klass, rng)
-        found = events.simulate(
+        times, request_class = times[order], request_class[order]
+        route = routes.draw(request_class, rng)
+        result = events.simulate(
             times, route, self._pools(), routes.table, self._incidents(), self.seed
         )
-        latency = np.where(np.isnan(found.latency_s), np.inf, found.latency_s) * 1e3
+        latency = np.where(np.isnan(result.latency_s), np.inf, result.latency_s) * 1e3
         return HourStatistics(
             self.hour, self.seed, self.seconds,
-            {n: self._class(n, times[klass == k], latency[klass == k])
+            {n: self._class(n, times[request_class == k], latency[request_class == k])
              for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
-            found.retried, *self._spent(found, rates), self._busy(found), scene.spike,
+            result.retried, *self._spent(result, rates), self._busy(result), scene.spike,
             [len(replicas) for _, replicas in self._killed()],
         )  # fmt: skip
 
@@ -283,7 +283,7 @@ class _Hour:
         largest = max((kind.batch for kind in kinds), default=1)
         times = np.zeros((len(kinds), largest))
         for i, kind in enumerate(kinds):
-            # Pools are simulated at the upper ends of latencies, as limits are held.
+            # Upper ends of latencies, as for the limits.
             upper = {int(b): row[0] if row[3] is None else row[3]
                      for b, row in kind.latency_ms.items()}  # fmt: skip
             times[i, : kind.batch] = service_times(upper, kind.batch)
@@ -292,7 +292,7 @@ class _Hour:
             np.array([kind.batch for kind in kinds], np.int32),
             np.array([kind.wait_ms / 1e3 for kind in kinds]),
             np.array([pool.replicas for pool in self.of.pools], np.int32),
-            events.lognormal(self.plan.jitter),
+            events.lognormal_noise(self.plan.jitter),
             np.zeros(len(kinds)),
         )
 
@@ -300,7 +300,7 @@ class _Hour:
         return Routing(self.of.routes, self.of.degraded, self.names, self.pool)
 
     def _incidents(self) -> events.IncidentArrays:
-        """Return what kills and throttles do to replicas."""
+        """Return the incidents of kills and throttles."""
         rows: list[tuple[float, int, int, float]] = []
         for kill, replicas in self._killed():
             for r in replicas:
@@ -318,7 +318,7 @@ class _Hour:
         )  # fmt: skip
 
     def _of_device(self, device: str) -> list[int]:
-        """Return the replicas on machines of a kind, pool by pool."""
+        """Return the replicas on machines of a device, pool by pool."""
         return [
             r
             for i, pool in enumerate(self.of.pools)
@@ -327,10 +327,9 @@ class _Hour:
         ]
 
     def _killed(self) -> Iterator[tuple[Kill, list[int]]]:
-        """Yield failures with the replicas that they take away; what is gone fails no more.
+        """Yield failures with the replicas that they remove.
 
-        Replicas are dealt to machines in turn, so that a pool has as few on one as can be; of
-        machines of a kind the first fails first, which has the most, then the next.
+        Replicas are distributed over machines in turn; the first one has the most and fails first.
         """
         gone: set[int] = set()
         whats = [kill.what for kill in self.scene.kills]
@@ -347,7 +346,7 @@ class _Hour:
         return self._of_device(what)[nth::n] if nth < n else []
 
     def _spent(
-        self, found: events.RequestOutcomes, rates: Mapping[str, float]
+        self, outcomes: events.RequestOutcomes, rates: Mapping[str, float]
     ) -> tuple[float, float, float]:
         """Return $, kWh and kg of CO2 of the hour."""
         usd = kwh = kg = 0.0
@@ -356,19 +355,19 @@ class _Hour:
             n = self.of.machines.get(name, 0)
             owned = device.bought if device.bought else n
             usd += device.price * owned * (1.0 if device.bought else 1 + device.start_s / 3600)
-            busy = found.busy_s[self._of_device(name)].sum() / self.seconds / device.slots
+            busy = outcomes.busy_s[self._of_device(name)].sum() / self.seconds / device.slots
             hours = (device.idle_w * n + (device.busy_w - device.idle_w) * min(busy, n)) / 1e3
             kwh += hours
             kg += hours * self.plan.carbon[device.region][self.hour % n_hours]
         for route in self.of.routes:
-            asked = self.plan.classes[route.klass].demand[self.hour]
-            load = rates[route.klass] / asked if asked else 0.0
+            request_class = self.plan.classes[route.klass].demand[self.hour]
+            load = rates[route.klass] / request_class if request_class else 0.0
             usd += route.usd * 3600 * self.plan.sent(route, self.hour) * load
         return usd, kwh, kg
 
-    def _busy(self, found: events.RequestOutcomes) -> dict[str, float]:
+    def _busy(self, outcomes: events.RequestOutcomes) -> dict[str, float]:
         ends = self.first_replica
         return {
-            pool.kind: float(found.busy_s[ends[i] : ends[i + 1]].mean() / self.seconds)
+            pool.kind: float(outcomes.busy_s[ends[i] : ends[i + 1]].mean() / self.seconds)
             for i, pool in enumerate(self.of.pools)
         }

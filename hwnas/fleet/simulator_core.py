@@ -1,13 +1,16 @@
-"""What numba compiles: the simulator's loop, and batches that wait, as Triton's batcher forms them.
+"""Simulator loop compiled by numba, with batches formed like Triton's batcher.
 
-All of it is one file: numba reads a function from its cache as long as the file that holds it is
-as it was, whatever became of others that it calls.
+All in one file: numba caches a function by the time of its own file only, whatever it calls.
 
-A batch lines up for a replica when it is full, or its oldest request has waited for ``wait``,
-though all replicas be busy; two for each replica are in line at most. Only the last in line may
-grow: when a replica takes another, and else by what fills it; one whose requests had all waited
-when it lined up takes the next request too. With what a replica takes goes the next in line, if
-that has waited and there is room; if there is none, it grows no more.
+A batch is queued for a replica when it is full or its oldest request has waited for ``wait``; at
+most two batches per replica are queued. Only the last queued batch may grow: when a replica takes
+another one, or when requests fill it; a batch whose requests had all waited when it was queued
+takes the next request, too. A replica also takes the next queued batch if that has waited and
+there is room; if no batch remains, it grows no more.
+
+Source: https://github.com/triton-inference-server/core, src/dynamic_batch_scheduler.cc,
+instance_queue.cc and rate_limiter.cc; compared with Triton 2.51 in ``experiments/fleet``. There the
+batcher's thread sometimes wakes before a replica takes its batch, which then grows: not here.
 
 Source: https://github.com/triton-inference-server/core, src/dynamic_batch_scheduler.cc,
 instance_queue.cc and rate_limiter.cc; held against Triton 2.51 in ``experiments/fleet``. There the
@@ -23,30 +26,30 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FAIL, RETURN, SLOW = 0, 1, 2  #: what may happen to a replica
+FAIL, RETURN, SLOW = 0, 1, 2  #: kinds of incidents
 _DONE, _ENTER, _TIMER = 0, 1, 2  # kinds of event, in the last two bits of their code
 _REPLICA_BITS = 20
-_IN_LINE = 2  # batches for each replica, at most
+_IN_LINE = 2  # maximum queued batches per replica
 
 
 class RequestQueue(NamedTuple):
-    """What is in line of each pool, and what came since; places of requests are the queue's."""
+    """Queued batches and loose requests of each pool."""
 
-    size: Ints  #: ``(pools, places)`` requests of batches in line: a ring
-    begun: Floats  #: likewise, when their oldest came
-    first: Ints  #: ``(pools,)`` place of the first
-    batches: Ints  #: how many are in line
-    closed: Ints  #: whether the last may not grow, or is gone
-    grown: Ints  #: requests of the last, where it is not closed; 0: none is in line yet
-    enough: Ints  #: loose requests that are looked at when they come
-    loose: Ints  #: requests in no batch
-    next: Ints  #: the oldest of these
-    due: Floats  #: when that one will have waited
+    size: Ints  #: ``(pools, places)`` sizes of queued batches: a ring buffer
+    begun: Floats  #: ``(pools, places)`` arrival of their oldest request
+    first: Ints  #: ``(pools,)`` position of the first
+    batches: Ints  #: number of queued batches
+    closed: Ints  #: 1: the last batch may not grow, or is gone
+    grown: Ints  #: requests of the last batch if it is not closed; 0: none
+    enough: Ints  #: number of loose requests at which the batcher acts
+    loose: Ints  #: requests without a batch
+    next: Ints  #: the oldest of them
+    due: Floats  #: end of its wait
 
 
 @numba.njit(cache=True)
 def _new_line(replicas: Any, wait: Any) -> Any:
-    """Return that nothing is in line of pools; no places where no batch waits."""
+    """Return an empty queue."""
     pools, places = replicas.size, 1
     for p in range(pools):
         if wait[p] > 0:
@@ -61,7 +64,7 @@ def _new_line(replicas: Any, wait: Any) -> Any:
 
 @numba.njit(cache=True)
 def _came(at: Any, p: Any, request: Any, room: Any) -> Any:
-    """Take in a request; return whether the batcher looks at what there is."""
+    """Add a request; return True if the batcher must act."""
     if at.loose[p] == 0:
         at.next[p] = request
     at.loose[p] += 1
@@ -72,18 +75,18 @@ def _came(at: Any, p: Any, request: Any, room: Any) -> Any:
 def _begins(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
     at: Any, p: Any, now: Any, idle: Any, room: Any, largest: Any, wait: Any, since: Any, nxt: Any
 ) -> Any:
-    """Return how many requests of the queue's head begin now; 0: none do; -1: set a timer.
+    """Return the number of requests that start now; 0: none; -1: set a timer.
 
     Args:
-        at: The line.
-        p: Of this pool.
-        now: The time.
-        idle: Replicas that are free.
-        room: Batches that may be in line.
-        largest: Requests of a batch.
-        wait: Seconds that a batch may wait.
-        since: When each request came.
-        nxt: The one that came after it.
+        at: Queue.
+        p: Pool.
+        now: Time.
+        idle: Number of idle replicas.
+        room: Maximum queued batches.
+        largest: Maximum batch size.
+        wait: Maximum wait of a batch in seconds.
+        since: Arrival of each request at the pool.
+        nxt: Next request of each request.
     """
     while True:
         if idle > 0 and at.batches[p] > 0:
@@ -110,7 +113,7 @@ def _begins(  # noqa: PLR0913, PLR0917  (arrays of the simulator)
 
 @numba.njit(cache=True)
 def _line_up(at: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
-    """Put so many of the loose into the last batch in line."""
+    """Move ``n`` loose requests into the last queued batch."""
     if at.grown[p] == 0:
         at.batches[p] += 1
     last = (at.first[p] + at.batches[p] - 1) % at.size.shape[1]
@@ -125,7 +128,7 @@ def _line_up(at: Any, p: Any, n: Any, since: Any, nxt: Any) -> Any:
 
 @numba.njit(cache=True)
 def _taken(at: Any, p: Any, now: Any, largest: Any, wait: Any) -> Any:
-    """Return the size of the batch that a replica takes from the line."""
+    """Return the size of the batch that a replica takes from the queue."""
     places, n = at.size.shape[1], 0
     while at.batches[p] > 0:
         first = at.first[p]
@@ -173,12 +176,14 @@ def _pop(times: Any, codes: Any, size: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _other_route(k: Any, klass: Any, spare: Any, first: Any, second: Any, living: Any) -> Any:
-    """Return a route of the class of route ``k`` whose pools live, by ``spare``; -1: none does."""
+def _other_route(
+    k: Any, request_class: Any, spare: Any, first: Any, second: Any, living: Any
+) -> Any:
+    """Return a live route of the class of route ``k``, drawn by ``spare``; -1: none."""
     seen, found = 0.0, -1
-    for r in range(klass.size):
+    for r in range(request_class.size):
         able = living[first[r]] > 0 and (second[r] < 0 or living[second[r]] > 0)
-        if klass[r] == klass[k] and able:
+        if request_class[r] == request_class[k] and able:
             seen += spare[r]
             if np.random.random() * seen < spare[r]:
                 found = r
@@ -189,10 +194,10 @@ def _other_route(k: Any, klass: Any, spare: Any, first: Any, second: Any, living
 def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls would copy its state)
     arrivals: Any, enter: Any, order: Any, route: Any,
     service: Any, waking: Any, max_batch: Any, wait: Any, replicas: Any, noise: Any,
-    klass: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
+    request_class: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
     at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
 ) -> Any:  # fmt: skip
-    """Return what becomes of requests, as ``events.simulate`` says."""
+    """Simulate requests; see ``events.simulate``."""
     np.random.seed(seed)
     count, n_pools, n_replicas = arrivals.size, replicas.size, replicas.sum()
     begin = np.zeros(n_pools + 1, np.int64)
@@ -242,7 +247,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             else:
                 r = value & mask
                 if value >> _REPLICA_BITS != epoch[r]:
-                    continue  # that batch was lost with its replica
+                    continue  # the batch was lost with its replica
                 p = pool_of[r]
                 k = batch[r]
                 batch[r] = -1
@@ -267,7 +272,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
                 living[p] -= 1
                 epoch[r] += 1
                 k = batch[r]
-                if k < 0:  # it was idle
+                if k < 0:  # idle
                     i = begin[p]
                     while idle[i] != r:
                         i += 1
@@ -281,7 +286,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
                     size = _push(times, codes, size, now + detect, (k << 2) | _ENTER)
                     retried += 1
                     k = after
-                if living[p] == 0:  # nobody is left to take what waits
+                if living[p] == 0:  # no replica is left for the queue
                     k = head[p]
                     while k >= 0:
                         after = nxt[k]
@@ -299,11 +304,11 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
         if q >= 0:
             p = first[route[q]] if stage[q] == 0 else second[route[q]]
             if living[p] == 0:
-                other = _other_route(route[q], klass, spare, first, second, living)
+                other = _other_route(route[q], request_class, spare, first, second, living)
                 if other < 0:
-                    continue  # lost: no replica lives that may answer it
+                    continue  # lost: no live replica can answer it
                 route[q], stage[q] = other, 0
-                # What was not sent yet goes there at once; what was, is sent again.
+                # New requests go there directly; others are sent again.
                 due = (arrivals[q] if source == 0 else now) + reach_s[other]
                 if due > now:
                     size = _push(times, codes, size, due, (q << 2) | _ENTER)

@@ -1,4 +1,4 @@
-"""Parts of a network that was cut, on the targets where they may run: their files and costs."""
+"""Timing of the parts of split networks on their targets."""
 
 import contextlib
 import tempfile
@@ -16,7 +16,7 @@ from hwnas.fleet.network_splits import (
     ExportedNetwork,
     ExportSplit,
     SplitOutputs,
-    near,
+    check_close,
 )
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base, onnx_files
@@ -30,39 +30,32 @@ _ONNX = (onnx_files.FLOAT32, onnx_files.INT8)
 
 @dataclass(frozen=True)
 class TimedPart:
-    """What is timed: a part, or the whole network beside them."""
+    """A part, or the whole network for comparison."""
 
-    id: str  #: in plans, with the precision behind it
-    place: str  #: of its files, ``cut1/head``; empty: it is the whole network
+    id: str  #: id in plans, without the precision
+    place: str  #: folder of its files, ``cut1/head``; empty: the whole network
     network: TrainedNetwork
     model: bytes  #: ONNX
-    read: Array  #: by the ONNX file
-    real: Floats  #: the same as numbers
-    wanted: Floats  #: what it answers to them
+    read: Array  #: input of the ONNX file
+    real: Floats  #: the same, dequantised
+    wanted: Floats  #: expected output
 
     @property
     def file(self) -> str:
-        """The name of its ONNX file."""
+        """Name of the ONNX file."""
         return onnx_files.FLOAT32 if self.network.int8 is None else onnx_files.INT8
 
 
-def parts_of(
+def timed_parts(
     whole: ExportedNetwork,
-    found: Sequence[ExportSplit],
-    seen: Sequence[SplitOutputs],
+    splits: Sequence[ExportSplit],
+    results: Sequence[SplitOutputs],
     images: Floats,
 ) -> Iterator[TimedPart]:
-    """Yield the whole network and all parts, with what they read and answer.
-
-    Args:
-        whole: The network.
-        found: The ways to cut it.
-        seen: What the parts of each did with the images.
-        images: Normalised, ``(N, C, H, W)``.
-    """
-    outputs = seen[0].outputs
+    """Yield the whole network and all parts, with their inputs and expected outputs."""
+    outputs = results[0].outputs
     yield TimedPart(whole.id, "", whole.network, whole.model, images, images, outputs)
-    for each, of in zip(found, seen, strict=True):
+    for each, of in zip(splits, results, strict=True):
         for side in SIDES:
             read, real = (images, images) if side == "head" else (of.sent, of.real)
             wanted = of.real if side == "head" else of.outputs
@@ -72,35 +65,35 @@ def parts_of(
 
 @dataclass(frozen=True)
 class PartTiming:
-    """What a part costs on a target that reads so many images at once."""
+    """Cost of a part on a target."""
 
     part: TimedPart
     target: Target
     cost: Cost
-    files: Mapping[str, bytes]  #: that are the target's alone, by name
+    files: Mapping[str, bytes]  #: the target's own files by name
 
 
-def timed(
+def time_parts(
     parts: Sequence[TimedPart], config: SplitConfig, target: Target, advance: Callable[[int], None]
 ) -> Iterator[PartTiming]:
-    """Yield the cost of each part at each number of images.
+    """Yield the cost of each part at each batch size.
 
     Args:
-        parts: The parts.
-        config: How they are measured, and with which numbers of images.
-        target: On which.
-        advance: Is told of each that is done.
+        parts: Parts.
+        config: Settings of the measurement.
+        target: Target.
+        advance: Receives the number of finished parts.
 
     Raises:
-        CompileError: the target refuses a part, by its name.
-        ProofError: a part answers otherwise there than as ONNX.
+        CompileError: the target refuses a part; the message names it.
+        ProofError: a part's outputs differ from those of its ONNX file.
     """
-    for batch in batches(config, target):
+    for batch in batch_sizes(config, target):
         at = replace(target, batch=batch)
-        with _bench(config, at) as bench:
+        with _timing_device(config, at) as bench:
             for part in parts:
                 try:
-                    yield _timed(part, at, bench)
+                    yield _time_part(part, at, bench)
                 except CompileError as error:
                     where = f"{part.id} on target '{at.name}', {batch} images at once"
                     raise CompileError(f"{where}: {error}") from error
@@ -108,32 +101,32 @@ def timed(
 
 
 def check_runs_parts(target: Target) -> None:
-    """Refuse a target whose runtime answers rows alone: a head answers an image.
+    """Refuse a target whose runtime returns only rows: a head returns an image.
 
     Raises:
-        ConfigError: it names the runtimes that will do.
+        ConfigError: the runtime is unsuitable; the message names suitable ones.
     """
     if _is_onnx(target) or backends.get(target.runtime).exits:
         return
     able = [each.name for each in backends.known() if each.exits and each.measured]
     raise ConfigError(
-        f"Target '{target.name}': parts of networks are not run by target.runtime="
-        f"{target.runtime}: say target.runtime={' or '.join(able)}."
+        f"Target '{target.name}': target.runtime={target.runtime} cannot run parts of networks: "
+        f"set target.runtime={' or '.join(able)}."
     )
 
 
 def _is_onnx(target: Target) -> bool:
-    """Return whether what a target runs is the ONNX file itself."""
+    """Return True if the target runs the ONNX file itself."""
     return backends.get(target.runtime).dtypes[target.dtype] in _ONNX
 
 
-def batches(config: SplitConfig, target: Target) -> list[int]:
-    """Return the numbers of images that are timed: one where an inference reads no more."""
+def batch_sizes(config: SplitConfig, target: Target) -> list[int]:
+    """Return the batch sizes that are timed; 1 if the runtime has no larger batches."""
     return sorted({*config.batches}) if backends.get(target.runtime).batched else [1]
 
 
 @contextlib.contextmanager
-def _bench(config: SplitConfig, target: Target) -> Iterator[TimingDevice | None]:
+def _timing_device(config: SplitConfig, target: Target) -> Iterator[TimingDevice | None]:
     if not backends.get(target.runtime).measured:
         yield None
         return
@@ -141,8 +134,8 @@ def _bench(config: SplitConfig, target: Target) -> Iterator[TimingDevice | None]
         yield TimingDevice(target, RetryingPool(pool))
 
 
-def _timed(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartTiming:
-    """Return what a part costs, as ONNX where the target runs that, else as it compiles it."""
+def _time_part(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartTiming:
+    """Return the cost of a part, as ONNX or as compiled by the target."""
     artefacts, is_onnx = base.backend_of(target).artefacts(bench), _is_onnx(target)
     made = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
     read = part.read if is_onnx else part.real
@@ -153,7 +146,7 @@ def _timed(part: TimedPart, target: Target, bench: TimingDevice | None) -> PartT
         outputs, cost = artefacts.evaluate(files, part.network.graph, [read])
     if not is_onnx:
         allowed = INT8_ERROR if target.dtype == "int8" else FP32_ERROR
-        near(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)
+        check_close(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)
     names = backends.file_names(target.runtime, target.dtype)
     own = {} if is_onnx else {names[suffix]: content for suffix, content in made.items()}
     return PartTiming(part, target, cost, own)

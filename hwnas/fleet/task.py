@@ -1,4 +1,4 @@
-"""What is solved: a problem in the hours that differ, with what machines are worth in them."""
+"""The optimisation task: a problem in its distinct hours, with values of machines."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,30 +12,32 @@ from hwnas.fleet.service_file import Objective as Objective
 Array = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-TIE = 1e-6  #: of a machine's price, where money is not what is asked for
-_DEAR = 100.0  # times what serving costs: what it counts that something is not served
-_LEAST_RATE = 1e-9
-UNSERVED = 1e-6  # a part of a demand that is none
-_SOME = 4  # replicas of a pool on one machine: between one and all of its slots
+TIE = 1e-6  #: weight of prices under other objectives, to break ties
+_DEAR = 100.0  # penalty of unserved demand, in costs of serving it
+_MIN_RATE = 1e-9
+UNSERVED = 1e-6  # unserved fraction that counts as 0
+_SOME = 4  # a limit of replicas per machine, between 1 and its slots
 
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """What is solved: a problem with the hours that differ, and how goodputs were corrected."""
+    """A problem with its distinct hours, and corrections of goodputs."""
 
     problem: PlanningProblem
     choices: PlanChoices
     objective: Objective
-    #: of goodputs, by place of the hour and station
+    #: factors of goodputs by hour index and placement
     scale: dict[tuple[int, int], float] = field(default_factory=dict)
-    #: of hours: those with other marks are never alike
+    #: of hours: hours of different marks are never merged
     marks: tuple[int, ...] = ()
-    #: hours with devices that failed already: no other machine of theirs need be to spare then
-    unspared: frozenset[tuple[int, str]] = frozenset()
+    #: (hour, device) pairs in which a machine is already down: no spare is required
+    without_redundancy: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
         marks = np.array([self.marks] if self.marks else np.zeros((0, self.problem.load.n_hours)))
-        keys = np.concatenate([self.problem.load.borne, *_carbon_rows(self.problem), marks]).T
+        keys = np.concatenate(
+            [self.problem.load.provisioned_rates, *_carbon_rows(self.problem), marks]
+        ).T
         _, first, group, count = np.unique(
             keys.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
         )
@@ -45,76 +47,66 @@ class PlanningTask:
         object.__setattr__(self, "weight", count[order].astype(np.float64))
         object.__setattr__(self, "group", place[group.ravel()])
 
-    hours: tuple[int, ...] = field(init=False)  #: one of each group of equal hours
-    weight: Array = field(init=False)  #: how many hours are like it
-    group: Ints = field(init=False)  #: of each hour, the place of its like in ``hours``
+    hours: tuple[int, ...] = field(init=False)  #: one hour of each group of equal hours
+    weight: Array = field(init=False)  #: number of hours in the group
+    group: Ints = field(init=False)  #: group index of each hour
 
     @property
     def n_scenarios(self) -> int:
-        """How many scenarios there are."""
+        """Number of scenarios."""
         return 1 + bool(self.problem.service.survive.all_of)
 
     @property
-    def spares(self) -> bool:
-        """Whether any one machine may die."""
+    def has_redundancy(self) -> bool:
+        """True if the plan must survive the failure of any one machine."""
         return self.problem.service.survive.any_one is not None
 
-    def spreads(self, i: int, d: int) -> list[int]:
-        """Return how many replicas of a pool a machine may hold at most: one, some, or all.
+    def replica_limits(self, i: int, d: int) -> list[int]:
+        """Return candidates for the maximum replicas of a pool on one machine.
 
-        As many are to spare where any one machine may die; elsewhere it is 0: any number.
-
-        Args:
-            i: The place of the hour.
-            d: The place of the device.
+        As many spare replicas survive the failure of any one machine; 0: no redundancy, no limit.
         """
         name, device = self.problem.devices[d]
-        if not self.spares or (self.hours[i], name) in self.unspared:
+        if not self.has_redundancy or (self.hours[i], name) in self.without_redundancy:
             return [0]
         return sorted({s for s in (1, _SOME) if s < device.slots} | {device.slots})
 
     def alive(self, s: int) -> NDArray[np.bool_]:
-        """Return which devices there are in a scenario ``(devices,)``."""
+        """Return which devices are up in a scenario ``(devices,)``."""
         spot = np.array([device.buy == "spot" for _, device in self.problem.devices])
         return ~spot if s else np.ones_like(spot)
 
     def floors(self, s: int) -> Array:
-        """Return the accuracies that are asked for ``(classes,)``."""
+        """Return the required accuracies ``(classes,)``."""
         return np.array([c.floor(degraded=s > 0) for _, c in self.problem.classes])
 
     def sending(self, i: int) -> Array:
-        """Return what a request a second of each option pays for links in an hour, in $.
-
-        Of what comes: a spike must be borne, and is not paid for in every hour.
-
-        Args:
-            i: The place of the hour.
-        """
+        """Return the transfer cost in $/h per request/s of each option, without spikes."""
         load, o = self.problem.load, self.choices.options
-        rates, borne = (table[:, self.hours[i]] for table in (load.rates, load.borne))
+        rates, borne = (table[:, self.hours[i]] for table in (load.rates, load.provisioned_rates))
         comes = np.divide(rates, borne, out=np.ones_like(borne), where=borne > 0)
-        found: Array = o.usd * 3600 * comes[o.klass]
-        return found
+        result: Array = o.usd * 3600 * comes[o.request_class]
+        return result
 
-    def goodput(self, hour: int, station: int, variant: int) -> float:
-        """Return the goodput of a variant of a station as it was corrected for an hour."""
-        found = self.choices.stations[station].variants[variant]
-        return min(found.goodput * self.scale.get((hour, station), 1.0), found.most)
+    def goodput(self, hour: int, placement: int, config: int) -> float:
+        """Return the corrected goodput of a serving config in an hour."""
+        result = self.choices.placements[placement].configs[config]
+        return min(result.goodput * self.scale.get((hour, placement), 1.0), result.most)
 
 
-def corrected_as(of: PlanningTask, task: PlanningTask) -> PlanningTask:
-    """Return a task with goodputs corrected as those of another are, for stations that are alike.
+def copy_corrections(source: PlanningTask, task: PlanningTask) -> PlanningTask:
+    """Return a task with the corrected goodputs of another for the same placements.
 
-    What is on a device that is like another, and of which nothing is known, is corrected as there.
+    A device without corrections takes those of the device in its ``like``.
     """
-    own, its = of.problem.devices, task.problem.devices
+    own, its = source.problem.devices, task.problem.devices
     known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
-             for q, s in enumerate(of.choices.stations)}  # fmt: skip
+             for q, s in enumerate(source.choices.placements)}  # fmt: skip
     hours: dict[int, list[tuple[int, float]]] = {}  # of stations: hours, and their corrections
-    for (i, q), factor in of.scale.items():
-        hours.setdefault(q, []).extend((int(h), factor) for h in np.flatnonzero(of.group == i))
+    for (i, q), factor in source.scale.items():
+        hours.setdefault(q, []).extend((int(h), factor) for h in np.flatnonzero(source.group == i))
     scale: dict[tuple[int, int], float] = {}
-    for q, s in enumerate(task.choices.stations):
+    for q, s in enumerate(task.choices.placements):
         name, device = its[s.device]
         rest = s.model, s.process, s.limit_ms
         at = known.get((name, *rest), known.get((device.like or name, *rest)))
@@ -128,10 +120,9 @@ def _carbon_rows(problem: PlanningProblem) -> list[Array]:
 
 
 def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Array]:
-    """Return what a machine is worth in an hour ``(hours, devices)`` and for good ``(devices,)``.
+    """Return the value of a machine per hour ``(hours, devices)`` and of owning it ``(devices,)``.
 
-    An hour of a machine that is rented counts the time that it takes to start. Power is that of a
-    busy machine: the upper end.
+    Rented hours include the start-up time. Power is the upper end: that of a busy machine.
     """
     problem = task.problem
     total = float(problem.load.n_hours)
@@ -149,16 +140,11 @@ def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Arr
 
 
 def penalty(task: PlanningTask, wanted: Array) -> Array:
-    """Return what it counts that a demand is not served at all: far more than serving it may cost.
-
-    Args:
-        task: What is solved.
-        wanted: Demands in requests a second ``(n,)``.
-    """
+    """Return the penalty of unserved demands in requests/s ``(n,)``; it exceeds any cost."""
     rent, owned = machine_values(task, task.objective)
     money, bought = machine_values(task, "cost")
     hour = rent.max(0) * task.weight.max() + owned + TIE * (money.max(0) + bought) + TIE
-    per = [hour[s.device] / max(s.best, _LEAST_RATE) for s in task.choices.stations]
+    per = [hour[s.device] / max(s.best, _MIN_RATE) for s in task.choices.placements]
     sent = task.choices.options.usd.max(initial=0.0) * 3600 * task.weight.max()
-    found: Array = _DEAR * (2 * hour.max() + wanted * (float(np.median(per)) + sent))
-    return found
+    result: Array = _DEAR * (2 * hour.max() + wanted * (float(np.median(per)) + sent))
+    return result

@@ -79,22 +79,24 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     """
     check_ready("plan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, planner, summary
-    from hwnas.fleet.problem import check_told, read_problem
+    from hwnas.fleet.problem import check_required_keys, read_problem
     from hwnas.fleet.task import Objective
 
-    begin_s = None if config.begin is None else calendar.moment(config.begin, "begin")
+    begin_s = None if config.begin is None else calendar.parse_date(config.begin, "begin")
     problem = read_problem(Path(config.service), Path(config.fleet), begin_s)
     objective: Objective = config.objective  # type: ignore[assignment]
-    check_told(problem, objective, Path(config.fleet))
+    check_required_keys(problem, objective, Path(config.fleet))
     seeds = range(config.seed, config.seed + config.n_seeds)
-    found = planner.planned(alternatives.real(problem), objective, config.limit_s, seeds, reporter)
-    bought = alternatives.bought(problem, found, config.limit_s, reporter)
+    found = planner.make_plan(
+        alternatives.without_sketches(problem), objective, config.limit_s, seeds, reporter
+    )
+    bought = alternatives.sketch_rows(problem, found, config.limit_s, reporter)
     tables = summary.tables(found.plan, found.seen, found.killed, found.spiked)
     beside = None
     if config.front:
-        beside = alternatives.swept(found, config.front, config.front_s, config.seed, reporter)
+        beside = alternatives.plan_front(found, config.front, config.front_s, config.seed, reporter)
     tables |= {"sketches": bought, "plans": beside.rows if beside else []}
-    sentences = summary.sentences(found) + alternatives.sentences(bought, found.plan)
+    sentences = summary.describe_plan(found) + alternatives.describe_sketches(bought, found.plan)
     sentences += beside.sentences if beside else []
     told = PlanOutcome(Path(), found.plan, tables, sentences, ())
     content = files_of(told, [*found.seen, *found.spiked])
@@ -111,16 +113,16 @@ def files_of(found: PlanOutcome, seen: "Sequence[HourStatistics]") -> dict[str, 
     from hwnas.fleet import page as report
     from hwnas.fleet import summary
     from hwnas.fleet.deployment import files as deployment
-    from hwnas.fleet.deployment.pools import planned_busy
+    from hwnas.fleet.deployment.pools import max_utilisation
 
-    pictures = report.pictures(found.plan, found.tables)
-    page = report.page(found.plan, found.tables, found.sentences, pictures)
+    pictures = report.plan_figures(found.plan, found.tables)
+    page = report.plan_page(found.plan, found.tables, found.sentences, pictures)
     return {
         "summary.txt": lines(found.sentences),
         "plan.yaml": summary.as_bytes(found.plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
-        **deployment.files(found.plan, planned_busy([one.busy for one in seen])),
+        **deployment.deployment_files(found.plan, max_utilisation([one.busy for one in seen])),
     }
 
 
@@ -145,8 +147,8 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     hours = _spiked(config, found) if config.spike else _hours(config, found)
     seen = simulation.simulate(found, scene, seeds, reporter, hours)
     tables = summary.tables(found, seen, {})
-    sentences = summary.seen_sentences(found, seen)
-    sentences += summary.failed_sentences(seen, config.kills)
+    sentences = summary.describe_statistics(found, seen)
+    sentences += summary.describe_failures(seen, config.kills)
     told = PlanOutcome(Path(), found, tables, sentences, ())
     return write_plan_folder("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
 

@@ -58,7 +58,7 @@ def serve_check(
 
     pools = _pools(config)
     python = config.python or sys.executable
-    found = servers.probed(python)
+    found = servers.probe(python)
     name = servers.choose_server(config.server, python, found)
     checker = validation.ServeChecker(
         validation.ServeCheckOptions(
@@ -70,7 +70,7 @@ def serve_check(
     profiles: list[Row] = []
     ready = []
     for pool in pools:
-        with servers.running(name, python, found, validation.served([pool])) as server:
+        with servers.run_server(name, python, found, validation.pools_to_serve([pool])) as server:
             profile, loads = checker.checked(pool, server)
             profiles += _profile_rows(pool, profile)
             rows += loads
@@ -95,10 +95,10 @@ def serve_check(
 
 def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
     """Return the pools that are checked: those named, or one of each that are served alike."""
-    from hwnas.fleet.deployment.pools import deployed
+    from hwnas.fleet.deployment.pools import deployed_pools
     from hwnas.fleet.plan import read_plan
 
-    every, _ = deployed(read_plan(Path(config.plan)), {})
+    every, _ = deployed_pools(read_plan(Path(config.plan)), {})
     able = {p.name: p for p in every if p.model is not None and not p.source.is_on_gpu}
     for name in config.pools:
         if name not in able:
@@ -236,9 +236,9 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     check_ready("replan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, decisions, replanner, summary
     from hwnas.fleet.plan import read_plan
-    from hwnas.fleet.problem import check_told, read_problem
+    from hwnas.fleet.problem import check_required_keys, read_problem
     from hwnas.fleet.replanner import ReplanPolicy
-    from hwnas.fleet.telemetry import as_rows, telemetry
+    from hwnas.fleet.telemetry import aggregate_samples, as_rows
 
     _take_back(Path(config.plan))
     old = read_plan(Path(config.plan))
@@ -251,13 +251,13 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
             f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
             "out."
         )
-    begin_s = calendar.began(old.begin_min, n_hours)
+    begin_s = calendar.begin_seconds(old.begin_min, n_hours)
     if config.begin is not None:
-        begin_s = calendar.moment(config.begin, "begin")
-    begun = 0.0 if seen.by_hour else calendar.known(begin_s, n_hours)
+        begin_s = calendar.parse_date(config.begin, "begin")
+    begun = 0.0 if seen.by_hour else calendar.begin_or_midnight(begin_s, n_hours)
     service, fleet = (Path(sources[name]) for name in _SOURCES)
-    problem = alternatives.real(read_problem(service, fleet, begin_s))
-    check_told(problem, old.objective, fleet)
+    problem = alternatives.without_sketches(read_problem(service, fleet, begin_s))
+    check_required_keys(problem, old.objective, fleet)
     manner = ReplanPolicy(
         config.tolerance,
         config.move_cost,
@@ -266,14 +266,17 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         config.limit_s,
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
-    told = telemetry(seen.samples, n_hours, begun)
-    found = replanner.replanned(problem, old, told, manner, seeds, reporter)
+    told = aggregate_samples(seen.samples, n_hours, begun)
+    found = replanner.replan(problem, old, told, manner, seeds, reporter)
     new = found.found.plan
     rows, now = decisions.rows(old, found), found.found
     every = summary.tables(new, now.seen, now.killed, now.spiked)
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
-    said = [*decisions.sentences(old, found, rows, told.down), *summary.sentences(found.found)]
+    said = [
+        *decisions.describe_decisions(old, found, rows, told.down),
+        *summary.describe_plan(found.found),
+    ]
     planned = PlanOutcome(Path(), new, tables, said, ())
     content = files_of(planned, [*now.seen, *now.spiked])
     if config.in_place:
@@ -341,5 +344,5 @@ def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
                if (said := getattr(asked, name))}  # fmt: skip
     now = time.time()
     over = prometheus.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
-    found = prometheus.samples(config.telemetry, queries, over, asked.timeout_s, plan)
+    found = prometheus.query_samples(config.telemetry, queries, over, asked.timeout_s, plan)
     return _ReadTelemetry(found, by_hour=False)

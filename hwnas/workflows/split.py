@@ -66,16 +66,16 @@ def split(
     folder = Path(config.export)
     recorded = proofs.read_proof(folder)
     folders.check_unchanged(folder, recorded["files"])
-    whole = network_splits.whole_of(folder, recorded)
+    whole = network_splits.read_exported_network(folder, recorded)
     targets = [_target(each, recorded, whole) for each in configs]
-    found = network_splits.splits(whole, config.cuts)
+    found = network_splits.find_splits(whole, config.cuts)
     images = _images(folder, recorded)
     seen = list[SplitOutputs]()
     with reporter.phase("Check parts", len(found)) as advance:
         for each in found:
-            seen.append(network_splits.seen(each, whole, images))
+            seen.append(network_splits.run_split(each, whole, images))
             advance(1)
-    every = [*split_timing.parts_of(whole, found, seen, images)]
+    every = [*split_timing.timed_parts(whole, found, seen, images)]
     timed = [t for each, target in zip(configs, targets, strict=True)
              for t in _timed(every, each, target, reporter)]  # fmt: skip
     profile = [_profiled(each, whole) for each in timed]
@@ -114,9 +114,9 @@ def _images(folder: Path, recorded: Proof) -> Floats:
 def _timed(
     every: Sequence[split_timing.TimedPart], config: SplitConfig, target: Target, reporter: Reporter
 ) -> Iterator[PartTiming]:
-    n = len(split_timing.batches(config, target)) * len(every)
+    n = len(split_timing.batch_sizes(config, target)) * len(every)
     with reporter.phase(f"Time on {target.name}", n) as advance:
-        yield from split_timing.timed(every, config, target, advance)
+        yield from split_timing.time_parts(every, config, target, advance)
 
 
 def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ def test_what_is_killed_again_is_another_machine_and_what_is_gone_is_not_killed(
         said = " ".join(capsys.readouterr().out.split())
         assert "late after" in said
         assert f"failed ({failed[-1]} replicas): in the minute after it" in said
-        assert (f"kill={device} took nothing in hour 1" in said) == (n > most)
+        assert (f"kill={device} had no effect in hour 1" in said) == (n > most)
     assert failed[0] < failed[1] == failed[2]
 
 
@@ -95,10 +95,10 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
     ("arguments", "words"),
     [
         (["plan"], "plan needs service=FILE"),
-        (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: there is no such file"),
+        (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: file not found"),
         (["plan", "service=a", "fleet=b", "objective=money"], "Unknown objective 'money'"),
         (["simulate"], "simulate needs plan=DIR"),
-        (["simulate", "plan=no"], "there is no plan.yaml"),
+        (["simulate", "plan=no"], "it has no plan.yaml"),
         (["simulate", "plan=PLAN", "kill=gpu"], "Unknown device 'gpu'"),
         (["simulate", "plan=PLAN", "hours=9"], "9 is none of the plan, which has 0 to 1"),
         (
@@ -106,7 +106,7 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
             "spike=true: the plan has no spike in these hours",
         ),
         (["simulate", "plan=PLAN", "throttle=cpu"], "write DEVICE:SPEED"),
-        (["simulate", "plan=PLAN", "trace=no.csv"], "there is no such file"),
+        (["simulate", "plan=PLAN", "trace=no.csv"], "file not found"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -141,7 +141,7 @@ def test_what_was_not_said_counts_as_nothing_only_where_nobody_asks_for_it(
     said = capsys.readouterr()
     if words is None:
         assert code == 0
-        assert "Not said, and counted as 0: carbon.site, devices.box.busy_w." in said.out
+        assert "Missing values, counted as 0: carbon.site, devices.box.busy_w." in said.out
         assert "emits less" not in said.out
     else:
         assert code == 2

@@ -116,7 +116,7 @@ def test_machine_that_drifts_is_refused_and_nothing_is_written(
     options = [*QUICK, "seconds=0.5", "drift=1e-9", "retries=0", "run.dir=a"]
     assert run(["serve-check", f"plan={plan}", *options]) == 2
     said = capsys.readouterr().err.strip()
-    assert "slower than it can be" in said
+    assert "slower than at its best" in said
     assert "\n" not in said
     assert not Path("a").exists()
 
@@ -131,15 +131,15 @@ def test_server_that_refuses_is_one_line(
 
 
 def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpace) -> None:
-    from hwnas.fleet.deployment.pools import deployed
+    from hwnas.fleet.deployment.pools import deployed_pools
     from hwnas.fleet.plan import read_plan
 
-    (pool,) = [p for p in deployed(read_plan(plan), {})[0] if p.name == POOL]
+    (pool,) = [p for p in deployed_pools(read_plan(plan), {})[0] if p.name == POOL]
     servers_before = servers.SERVERS["triton"]
     servers.SERVERS["triton"] = _stand_in()
     try:
-        found = servers.probed(sys.executable)
-        with servers.running("triton", sys.executable, found, [pool]) as server:
+        found = servers.probe(sys.executable)
+        with servers.run_server("triton", sys.executable, found, [pool]) as server:
             burst = open_loop(server.port, server.request(pool), np.zeros(40))
     finally:
         servers.SERVERS["triton"] = servers_before
@@ -153,11 +153,11 @@ def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpac
     ("arguments", "words"),
     [
         ([], "serve-check needs plan=DIR"),
-        (["plan=no"], "there is no plan.yaml"),
+        (["plan=no"], "it has no plan.yaml"),
         (["plan=PLAN", "pool=x"], "Unknown pool 'x'"),
         (["plan=PLAN", "server=tritn"], "Did you mean 'triton'"),
-        (["plan=PLAN", "python=/no/python"], "is no interpreter of Python that runs"),
-        (["plan=PLAN", "python=/bin/true"], "is no interpreter of Python that runs"),
+        (["plan=PLAN", "python=/no/python"], "is not a working Python interpreter"),
+        (["plan=PLAN", "python=/bin/true"], "is not a working Python interpreter"),
         (["plan=PLAN", "loads=[]"], "loads=[] leaves nothing to measure"),
         (["plan=PLAN", "loads=[1]"], "loads must be numbers, each in (0, 0.99]"),
     ],
@@ -177,7 +177,7 @@ def test_without_a_server_the_commands_that_install_one_are_named(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = {"triton": "", "ray": "", "site": "", "lib": "", "python": "", "path": []}
-    monkeypatch.setattr(servers, "probed", lambda _: bare)
+    monkeypatch.setattr(servers, "probe", lambda _: bare)
     assert run(["serve-check", f"plan={plan}"]) == 2
     said = capsys.readouterr().err
     assert "-m pip install --no-deps nvidia-pytriton or" in said

@@ -16,7 +16,7 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.export.proof_file import read_proof
 from hwnas.export.reference_images import prepared, read_kept
-from hwnas.fleet.deployment.pools import deployed
+from hwnas.fleet.deployment.pools import deployed_pools
 from hwnas.fleet.plan import read_plan
 from tests.conftest import SHARED_WEIGHTS
 
@@ -155,10 +155,10 @@ def test_a_plan_cuts_a_network_where_that_is_all_that_fits(
     assert plan.is_split(route.first, route.second)
     assert (route.share, plan.kinds[route.first].device) == (1.0, "phone")
     said = Path("p/deploy/README.md").read_text()
-    assert "always: it reads what the first answers" in said
+    assert "always: it reads the first part's activation" in said
     assert "Class `web`" not in said
     assert not Path("p/deploy/kserve").exists()
-    pools, unserved = deployed(plan, {})
+    pools, unserved = deployed_pools(plan, {})
     assert not unserved
     models = {pool.of: pool.model for pool in pools}
     head, tail = models[route.first], models[str(route.second)]
@@ -187,7 +187,7 @@ def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> Non
         (["EXPORT", "+target=cpu"], "computes in float32, the export in int8: say target.dtype="),
         (
             ["EXPORT", "+target=cpu", "target.dtype=int8"],
-            "parts of networks are not run by target.runtime=tvm: say target.runtime=onnxruntime.",
+            "target.runtime=tvm cannot run parts of networks: set target.runtime=onnxruntime.",
         ),
         (["EXPORT", "batches=[0]"], "batches"),
         (["EXPORT", "batches=[]"], "batches=[] leaves nothing"),
@@ -208,10 +208,10 @@ def test_what_is_wrong_is_one_line(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("split.json", None, "is no folder of a split: make one with: python -m hwnas split"),
+        ("split.json", None, "is not a folder of a split; create one: python -m hwnas split"),
         ("split.json", "{", "split.json cannot be read"),
         ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is from a newer"),
-        ("profile.csv", None, "there is no such file"),
+        ("profile.csv", None, "file not found"),
         ("profile.csv", "id,precision,target\na,int8,cpu\n", "'row 0.engine' is missing"),
     ],
 )

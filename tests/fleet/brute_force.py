@@ -36,7 +36,7 @@ def _plans(task: PlanningTask, hour: int) -> list[tuple[tuple[int, ...], float]]
         machines = []
         for i, device in enumerate(devices):
             own = [(n, spread) for q, (n, spread, _) in zip(stations, pools, strict=True)
-                   if task.choices.stations[q].device == i and n]  # fmt: skip
+                   if task.choices.placements[q].device == i and n]  # fmt: skip
             need = math.ceil(sum(n for n, _ in own) / device.slots)
             need = max([need, *(math.ceil(n / spread) for n, spread in own if spread)])
             machines.append(need)
@@ -52,13 +52,13 @@ def _plans(task: PlanningTask, hour: int) -> list[tuple[tuple[int, ...], float]]
 
 def _pools(task: PlanningTask, q: int) -> Iterator[tuple[int, int, float]]:
     """Yield replicas, spread, and goodput of a replica, of all pools of a station."""
-    station = task.choices.stations[q]
+    station = task.choices.placements[q]
     device = task.problem.devices[station.device][1]
     yield 0, 0, 0.0
-    spreads = [s for s in (1, 2, 4, 8) if s <= device.slots] if task.spares else [0]
+    spreads = [s for s in (1, 2, 4, 8) if s <= device.slots] if task.has_redundancy else [0]
     for n in range(1, device.quota * device.slots + 1):
         for spread in spreads:
-            able = [v.goodput for v in station.variants if v.least <= n - spread]
+            able = [v.goodput for v in station.configs if v.least <= n - spread]
             if n > spread and able:
                 yield n, spread, max(able)
 
@@ -71,11 +71,11 @@ def _serves(
     accuracy = {int(q): float(o.accuracy[i]) for i, q in enumerate(o.first)}
     order = np.argsort([-accuracy[q] for q in stations])
     for s in range(task.n_scenarios):
-        left = wanted = float(task.problem.load.borne[0, hour])
+        left = wanted = float(task.problem.load.provisioned_rates[0, hour])
         total = 0.0
         for j in order:
             n, spread, goodput = pools[j]
-            device = task.problem.devices[task.choices.stations[stations[j]].device][1]
+            device = task.problem.devices[task.choices.placements[stations[j]].device][1]
             gone = s > 0 and device.buy == "spot"
             taken = 0.0 if gone else min(left, goodput * (n if s else n - spread))
             left -= taken

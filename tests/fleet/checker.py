@@ -38,7 +38,7 @@ class _Checker:
     def broken(self) -> list[str]:
         hours = sorted(h for each in self.plan["hours"] for h in each["hours"])
         first = next(iter(self.service["classes"].values()))["demand"]["hours"]
-        self._hold(hours == [*range(len(first))], "hours are missing or there twice")
+        self._hold(hours == [*range(len(first))], "hours are missing or given twice")
         usd = kg = 0.0
         for each in self.plan["hours"]:
             for hour in each["hours"]:

@@ -11,15 +11,15 @@ from hwnas.core.progress import NullProgress
 from hwnas.fleet import events, placements
 from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.deployment import validation
-from hwnas.fleet.placements import curves_of, limits_of, stations_of
+from hwnas.fleet.placements import curve_arguments, placements_of, pool_limits
 from hwnas.fleet.problem import read_problem
 from hwnas.fleet.simulation import ClassStatistics, HourStatistics
-from hwnas.fleet.summary import failed_sentences
+from hwnas.fleet.summary import describe_failures
 from tests.conftest import few_of
 from tests.fleet import made
 
 N = 1_500_000
-POOLS, ROUTES = events.single(np.ones(1), 0.0, 1, np.ones(1))
+POOLS, ROUTES = events.single_pool(np.ones(1), 0.0, 1, np.ones(1))
 
 
 def _exponential() -> events.Floats:
@@ -48,7 +48,7 @@ def test_whoever_wakes_a_replica_is_answered_later() -> None:
     load, waking, n = 0.6, 0.5, N
     rng = np.random.default_rng(5)
     arrivals = np.cumsum(rng.exponential(1 / load, n))
-    pools, routes = events.single(np.ones(1), 0.0, 1, np.ones(1), waking)
+    pools, routes = events.single_pool(np.ones(1), 0.0, 1, np.ones(1), waking)
     found = events.simulate(arrivals, np.zeros(n, np.int32), pools, routes).latency_s
     first = 1 + waking
     idle = (1 - load) / (1 - load + load * first)
@@ -61,7 +61,7 @@ def _fleet() -> tuple[events.PoolArrays, events.RouteArrays]:
     service = np.array([[0.010, 0.015], [0.030, 0.040]])
     ints = np.full(2, 2, np.int32)
     pools = events.PoolArrays(
-        service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1), np.zeros(2)
+        service, ints, np.array([0.004, 0.0]), ints, events.lognormal_noise(0.1), np.zeros(2)
     )
     zero = np.zeros(2, np.int32)
     routes = events.RouteArrays(
@@ -139,7 +139,7 @@ def test_what_finds_its_pool_gone_goes_where_there_is_room_and_travels_there() -
 
 def test_a_batch_waits_for_its_oldest_request_alone() -> None:
     """Two requests within the wait go together, a third alone when its time is over."""
-    pools, routes = events.single(np.array([1.0, 1.0]), 0.5, 1, np.ones(1))
+    pools, routes = events.single_pool(np.array([1.0, 1.0]), 0.5, 1, np.ones(1))
     arrivals = np.array([0.0, 0.3, 10.0])
     found = events.simulate(arrivals, np.zeros(3, np.int32), pools, routes)
     np.testing.assert_allclose(found.latency_s, [1.3, 1.0, 1.5])
@@ -147,14 +147,14 @@ def test_a_batch_waits_for_its_oldest_request_alone() -> None:
 
 def test_a_batch_that_waited_is_closed_though_another_still_runs() -> None:
     """The second lines up alone while the first runs; the third comes then, and goes by itself."""
-    pools, routes = events.single(np.ones(4), 0.5, 1, np.ones(1))
+    pools, routes = events.single_pool(np.ones(4), 0.5, 1, np.ones(1))
     found = events.simulate(np.array([0.0, 0.6, 1.3]), np.zeros(3, np.int32), pools, routes)
     np.testing.assert_allclose(found.latency_s, [1.5, 1.9, 2.2])
 
 
 def test_what_lines_up_of_requests_that_waited_takes_one_more() -> None:
     """While the first runs two wait for a place in line, then one joins them; the last does not."""
-    pools, routes = events.single(np.ones(8), 0.1, 1, np.ones(1))
+    pools, routes = events.single_pool(np.ones(8), 0.1, 1, np.ones(1))
     arrivals = np.array([0.0, 0.2, 0.4, 0.5, 1.3, 1.5])
     found = events.simulate(arrivals, np.zeros(6, np.int32), pools, routes)
     ends = arrivals + found.latency_s
@@ -168,10 +168,10 @@ def test_what_a_triton_did_is_simulated(wait: str) -> None:
         rows = [*csv.DictReader(file)]
     for row in rows:
         service, late = 0.0404 + 0.0101 * np.arange(1.0, 9.0), []
-        pools, routes = events.single(service, float(row["wait_ms"]) / 1e3, 1, np.ones(1))
+        pools, routes = events.single_pool(service, float(row["wait_ms"]) / 1e3, 1, np.ones(1))
         for repeat in range(3):
             seed = [0, repeat, round(1e3 * float(row["load"]))]
-            due = validation._poisson(float(row["rate_per_s"]), 45.0, seed)
+            due = validation._poisson_times(float(row["rate_per_s"]), 45.0, seed)
             seen = events.simulate(due, np.zeros(due.size, np.int32), pools, routes).latency_s
             late.append(np.quantile(seen[due >= 0.1 * due[-1]], 0.99, method="higher"))
         assert 1e3 * np.mean(late) == pytest.approx(float(row["measured_p99_ms"]), rel=0.1)
@@ -207,7 +207,8 @@ def test_latencies_of_waits_between_those_that_are_simulated_are_read_in_between
     )
     curve = found.curve(poisson, service, 1, 0.036)
     loads = [0.24, 0.6]
-    seen = [placements.late_end(poisson, service, 1, load, events.lognormal(0.05), 0.036)
+    noise = events.lognormal_noise(0.05)
+    seen = [placements.latency_quantile(poisson, service, 1, load, noise, 0.036)
             for load in loads]  # fmt: skip
     np.testing.assert_allclose(np.interp(loads, placements._LOADS, curve), seen, rtol=0.12)
 
@@ -219,10 +220,10 @@ def test_all_that_stations_ask_for_was_simulated_before(
     made.write(tmp_path, made.service(wait_ms=[0.0, 5.0]), made.fleet())
     problem = read_problem(tmp_path / "service.yaml", tmp_path / "fleet.yaml")
     found = placements.Goodputs(0.05)
-    found.prepare(curves_of(problem), NullProgress())
+    found.prepare(curve_arguments(problem), NullProgress())
     simulated = {*found._known}
     assert {wait > 0 for *_, wait in simulated} == {False, True}
-    assert [*stations_of(problem, found, limits_of(problem))]
+    assert [*placements_of(problem, found, pool_limits(problem))]
     assert {*found._known} == simulated
 
 
@@ -232,13 +233,13 @@ def test_hours_in_which_nothing_failed_are_said() -> None:
         return HourStatistics(hour, 0, 60.0, classes, 0, 0.0, 0.0, 0.0, failed=failed)
 
     runs = [seen(0, 0.5, 0, 0), seen(1, 0.25, 3, 0), seen(2, 0.125, 4, 2)]
-    assert failed_sentences(runs, ["cpu", "cpu"]) == [
+    assert describe_failures(runs, ["cpu", "cpu"]) == [
         "cpu and cpu failed (3 to 6 replicas): in the minute after it no class has more than "
         "25.00% late (class web, hour 1; allowed 1%).",
-        "kill=cpu took nothing in hour 0: no replica runs on cpu there.",
-        "kill=cpu took nothing in hours 0-1: no replica runs on other cpu there.",
+        "kill=cpu had no effect in hour 0: no replica runs on cpu.",
+        "kill=cpu had no effect in hours 0-1: no replica runs on other cpu.",
     ]
-    assert failed_sentences([seen(0, 0.5)], []) == []
+    assert describe_failures([seen(0, 0.5)], []) == []
 
 
 def test_heat_slows_what_begins_after_it() -> None:

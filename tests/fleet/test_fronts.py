@@ -55,10 +55,10 @@ def test_a_plan_that_another_beats_says_which() -> None:
     plan = row("the plan", "", 4.0, 2.0, 0.91)
     other = row("carbon", "carbon of 1.8 kg", 4.2, 1.8, 0.91)
     better = row("accuracy", "accuracy_min +0.01", 4.0, 2.0, 0.92)
-    found, said = alternatives._told([plan, other, better], (2, 2), 60.0)
+    found, said = alternatives._select_front([plan, other, better], (2, 2), 60.0)
     assert found == [plan, other, better]
-    assert said[0].startswith("With accuracy_min +0.01 another plan is as good in all")
-    _, said = alternatives._told([plan, other], (1, 1), 60.0)
+    assert said[0].startswith("With accuracy_min +0.01 another plan dominates this one")
+    _, said = alternatives._select_front([plan, other], (1, 1), 60.0)
     assert not any("another plan" in line for line in said)
 
 
@@ -66,7 +66,7 @@ def test_points_beside_a_plan_that_costs_nothing_are_told_without_a_percentage()
     plan = {"varied": "the plan", "asks": "", "cost_per_day": 0.0, "carbon_kg_per_day": 0.0,
             "accuracy": 0.91, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0}  # fmt: skip
     dearer = {**plan, "varied": "accuracy", "asks": "more", "cost_per_day": 2.0, "accuracy": 0.92}
-    _, said = alternatives._told([plan, dearer], (1, 1), 60.0)
+    _, said = alternatives._select_front([plan, dearer], (1, 1), 60.0)
     assert said[0].startswith("With more: +2 $ a day, accuracy +0.0100")
 
 
@@ -93,8 +93,8 @@ def test_a_point_is_what_planning_within_its_limit_finds(
 
 def test_the_page_shows_them_and_what_breaks_first(folder: Path, rows: object) -> None:
     page = (folder / "plan" / "report.html").read_text()
-    for words in ("With accuracy_min", "With budgets.carbon", "What breaks first if demand grows",
-                  "What less carbon, more accuracy or shorter latencies would cost"):  # fmt: skip
+    for words in ("With accuracy_min", "With budgets.carbon", "First bottleneck if demand grows",
+                  "Cost of less carbon, higher accuracy or shorter latencies"):  # fmt: skip
         assert words in page
     assert (folder / "plan" / "front.png").stat().st_size > 5_000
 
@@ -105,8 +105,8 @@ def test_without_time_the_points_that_are_missing_are_counted(folder: Path, tmp_
     from hwnas.fleet.problem import read_problem
 
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    found = planner.planned(problem, "cost", 20, [0], NullProgress())
-    swept = alternatives.swept(found, 9, 1e-6, 0, NullProgress())
+    found = planner.make_plan(problem, "cost", 20, [0], NullProgress())
+    swept = alternatives.plan_front(found, 9, 1e-6, 0, NullProgress())
     assert len(swept.rows) == 1
     assert "0 of " in swept.sentences[-1]
-    assert "a larger front_s looks for the others" in swept.sentences[-1]
+    assert "increase front_s for the others" in swept.sentences[-1]

@@ -66,7 +66,7 @@ def test_queries_become_samples() -> None:
         "d": _matrix("device", "cpu", [(900, "1"), (6600, "2")]),
     }
     with _server(200, answers) as url:
-        found = telemetry.samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
+        found = telemetry.query_samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
     assert found == [
         TelemetrySample(0, "web", rate=12.5), TelemetrySample(900, "web", rate=13.0),
         TelemetrySample(0, "web", late=0.02),
@@ -81,7 +81,7 @@ def test_what_was_down_once_is_not_down_now() -> None:
         "d": _matrix("device", "cpu", [(900, "2"), (6300, "2")]),
     }
     with _server(200, answers) as url:
-        found = telemetry.samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
+        found = telemetry.query_samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
     assert found == [TelemetrySample(0, "web", rate=12.5)]
 
 
@@ -89,18 +89,18 @@ def test_what_was_down_once_is_not_down_now() -> None:
     ("code", "answer", "words"),
     [
         (400, {"r": {"status": "error", "error": "parse error"}}, "refuses 'r': parse error"),
-        (404, b"<html>", "answers 404 Not Found: is it Prometheus?"),
+        (404, b"<html>", "responds 404 Not Found: is it Prometheus?"),
         (200, b"<html>", "cannot be read: not JSON"),
         (200, {"r": {"status": "success", "data": {"resultType": "vector", "result": []}}},
          "'data.resultType' is 'vector'"),
         (200, {"r": _matrix("klass", "web", [(0, "1")])}, "no label 'class' (they have job,"),
         (200, {"r": _matrix("class", "wep", [(0, "1")])}, "Did you mean 'web'?"),
-        (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "finds no sample in the last 2 hours"),
+        (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "has no sample in the last 2 hours"),
     ],
 )  # fmt: skip
 def test_what_a_server_says_wrong_is_one_line(code: int, answer: Any, words: str) -> None:
     with _server(code, answer) as url, pytest.raises(HwnasError) as error:
-        telemetry.samples(url, {"rate": "r"}, OVER, 5, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, OVER, 5, PLAN)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -110,9 +110,9 @@ def test_a_server_that_is_slow_or_away_is_named() -> None:
         _server(200, b"{}", wait_s=0.5) as url,
         pytest.raises(HwnasError, match=r"no answer within 0\.1 s|timed out"),
     ):
-        telemetry.samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, OVER, 0.1, PLAN)
     with pytest.raises(HwnasError, match="cannot be reached: Connection refused"):
-        telemetry.samples(url, {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.query_samples(url, {"rate": "r"}, OVER, 1, PLAN)
 
 
 def test_a_user_and_a_password_sign_in() -> None:
@@ -128,10 +128,10 @@ def test_a_user_and_a_password_sign_in() -> None:
 
 def test_a_password_in_a_url_is_not_shown() -> None:
     with pytest.raises(HwnasError) as error:
-        telemetry.samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
+        telemetry.query_samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
     assert "secret" not in str(error.value)
-    with pytest.raises(HwnasError, match="is no URL") as error:
-        telemetry.samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
+    with pytest.raises(HwnasError, match="is not a URL") as error:
+        telemetry.query_samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
     assert "secret" not in str(error.value)
 
 
@@ -149,7 +149,7 @@ def test_a_plan_goes_on_by_what_a_server_says(tmp_path: Path, monkeypatch: Any) 
     now = time.time()
     answers = _matrix("class", "web", [(now - 60, "100"), (now - 7260, "100")])
     said = json.dumps(answers).encode()
-    monkeypatch.setattr(telemetry, "_got", lambda address, where, timeout_s: said.decode())
+    monkeypatch.setattr(telemetry, "_fetch", lambda address, where, timeout_s: said.decode())
     options = ["run.dir=q", f"query.rate={query}", "query.window_h=3"]
     assert run(["replan", "plan=p", "telemetry=http://127.0.0.1:1", *options]) == 0
     assert Path("q/telemetry.csv").read_text().count("web,100") == 2

@@ -11,11 +11,11 @@ import pytest
 from hwnas.core.errors import HwnasError
 from hwnas.core.quantity import Quantity
 from hwnas.fleet import calendar
-from hwnas.fleet.calendar import minutes, moment
+from hwnas.fleet.calendar import begin_minutes, parse_date
 from hwnas.fleet.demand import Arrivals, read_gaps
-from hwnas.fleet.fleet_file import Fleet, RegionLink, ways
+from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
 from hwnas.fleet.placements import has_room
-from hwnas.fleet.problem import PlanningProblem, counted_as_nothing, read_problem
+from hwnas.fleet.problem import PlanningProblem, missing_key_notes, read_problem
 from hwnas.hardware.latency_tables.latency_table import LatencyTable
 from tests.fleet import made
 
@@ -40,7 +40,7 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
 @pytest.mark.parametrize(
     ("where", "path", "value", "words"),
     [
-        ("fleet", "devices.cpu.price", None, "devices.cpu.price, $ of a machine an hour"),
+        ("fleet", "devices.cpu.price", None, "devices.cpu.price in $ per machine-hour"),
         ("fleet", "devices.cpu.quota", 0, "'devices.cpu.quota' is 0; allowed: at least 1"),
         ("fleet", "devices.cpu.busy_w", 1, "busy_w 1 is below idle_w 60"),
         (
@@ -54,31 +54,31 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
             "fleet",
             "devices.cpu",
             {**made.fleet()["devices"]["cpu"], "like": "box", "target": "bx"},
-            "no model of the fronts has a latency on target 'bx' (there are some on box, cpu)",
+            "no model of the fronts has a latency on target 'bx' (timed targets: box, cpu)",
         ),
         ("fleet", "devices.cpu.like", "cpu", "like itself"),
         ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
-        ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "there twice"),
+        ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "given twice"),
         ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
-        ("fleet", "links", {"a-b-c": {"rtt_ms": 1}}, "from a to b-c or from a-b to c"),
+        ("fleet", "links", {"a-b-c": {"rtt_ms": 1}}, "a to b-c or a-b to c"),
         (
             "fleet",
             "links",
             {"eu-west - site": {"rtt_ms": 1}, "site-eu-west": {"rtt_ms": 1}},
-            "link 'site - eu-west' is there twice",
+            "link 'site - eu-west' is given twice",
         ),
         ("fleet", "carbon", {"sight": 0.3}, "Did you mean 'site'?"),
         ("fleet", "carbon", {"site": 300}, "at most 10"),  # grams
         ("fleet", "carbon", {"site": -0.1}, "at least 0"),
-        ("service", "classes.web.origin", "field", "give links.field-site; there are none."),
+        ("service", "classes.web.origin", "field", "give links.field-site; links: none."),
         ("service", "classes.web.regions", ["moon"], "no device is in a region of class 'web'"),
         ("service", "classes.web.demand", {}, "demand needs one of rate, hours and csv"),
         ("service", "classes.web.demand", {"hours": [0]}, "there is nothing to plan"),
-        ("service", "classes.web.demand", {"csv": "no.csv"}, "there is no such file"),
+        ("service", "classes.web.demand", {"csv": "no.csv"}, "file not found"),
         ("service", "classes.web.degraded_accuracy", 0.9, "is above accuracy_min"),
         ("service", "classes.web.p99", 3, "Did you mean 'p99_ms'?"),
-        ("service", "fronts", ["nothing"], "there is no such folder or file"),
-        ("service", "profiles", ["empty.csv"], "there is no such file"),
+        ("service", "fronts", ["nothing"], "no such folder or file"),
+        ("service", "profiles", ["empty.csv"], "file not found"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -117,7 +117,7 @@ def test_a_trace_says_bursts_and_an_empty_one_is_refused(tmp_path: Path) -> None
     times = Arrivals(gaps).at(10.0, 50_000, np.random.default_rng(0))
     assert times[-1] == pytest.approx(5000, rel=0.01)
     path.write_text("time\n" + "\n".join(map(str, seconds[::-1])))
-    with pytest.raises(HwnasError, match="not in the order of time"):
+    with pytest.raises(HwnasError, match="not in chronological order"):
         read_gaps(path)
 
 
@@ -171,7 +171,7 @@ def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads
     found = _read(tmp_path, made.service(profiles=[own]), made.fleet()).catalogue
     assert found.ran["cpu", "small-int8"][1].threads == 2
     silent = _table(tmp_path, "1t-b1+4", 1.0)
-    with pytest.raises(HwnasError, match=r"batch is 1\+4, its threads are 1: allowed is one"):
+    with pytest.raises(HwnasError, match=r"batch is 1\+4, its threads are 1; expected one"):
         _read(tmp_path, made.service(profiles=[silent]), made.fleet())
 
 
@@ -180,15 +180,15 @@ def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> No
     asked["classes"]["web"] |= {"cache_hit": 0.25, "demand": {"hours": [40], "spike": 2.0}}
     load = _read(tmp_path, asked, made.fleet()).load
     assert load.rates.tolist() == [[30.0]]
-    assert load.borne.tolist() == [[60.0]]
+    assert load.provisioned_rates.tolist() == [[60.0]]
 
 
 @pytest.mark.parametrize("begin", [None, "2026-02-04T00:00"])  # a Wednesday
 def test_carbon_of_a_week_beside_a_plan_of_a_day_begins_on_any_day(begin: str | None) -> None:
     times = [{"time": f"2026-02-{4 + i // 24:02}T{i % 24:02}:00"} for i in range(calendar.WEEK)]
-    begin_s = None if begin is None else calendar.seconds(begin, "begin")
+    begin_s = None if begin is None else calendar.parse_time(begin, "begin")
     # As a plan keeps it that is read again: the time of day alone.
-    kept = calendar.began(calendar.minutes(begin_s, calendar.DAY), calendar.DAY)
+    kept = calendar.begin_seconds(calendar.begin_minutes(begin_s, calendar.DAY), calendar.DAY)
     for at in (begin_s, kept):
         calendar.check_rows(times, Path("c.csv"), at, calendar.DAY)
     with pytest.raises(HwnasError, match=r"hour 0 of the plan at Monday 00:00 UTC"):
@@ -212,7 +212,7 @@ def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
         "field-a": RegionLink(5.0, usd_per_gb=0.2), "field-b": RegionLink(5.0, usd_per_gb=0.1),
         "a-cloud": RegionLink(20.0), "b-cloud": RegionLink(20.0), "cloud-b": RegionLink(20.0),
     }  # fmt: skip
-    found = ways(Fleet({}, links), "field")
+    found = network_paths(Fleet({}, links), "field")
     assert found["cloud"].links == ("field-b", "b-cloud")
     assert {region: way.rtt_ms for region, way in found.items()} == {
         "field": 0.0, "a": 5.0, "b": 5.0, "cloud": 25.0,
@@ -226,7 +226,7 @@ def test_regions_that_have_hyphens_are_linked(tmp_path: Path, name: str) -> None
     for device in there["devices"].values():
         device["region"] = "eu-west-1"
     found = _read(tmp_path, asked, there)
-    assert found.ways["us-east"]["eu-west-1"].rtt_ms == 7.0
+    assert found.network_paths["us-east"]["eu-west-1"].rtt_ms == 7.0
 
 
 def _dates(*hours: int) -> list[str]:
@@ -237,13 +237,13 @@ def _dates(*hours: int) -> list[str]:
     ("column", "said", "words"),
     [
         ("hour", [0, 1, 2, 3], None),
-        ("hour", [6, 7, 8, 9], "row 0: hour is '6', where 0 must be"),
-        ("Hour", [0, 1, 3, 2], "row 2: hour is '3', where 2 must be"),
+        ("hour", [6, 7, 8, 9], "row 0: hour is '6'; expected 0"),
+        ("Hour", [0, 1, 3, 2], "row 2: hour is '3'; expected 2"),
         ("time", ["2026-01-31T02:00+02:00", *_dates(*range(1, 24))], None),
-        ("time", _dates(0, 2, 1), "row 1: time is '2026-01-31T02:00', which is not an hour after"),
+        ("time", _dates(0, 2, 1), "row 1: time is '2026-01-31T02:00', which is not one hour after"),
         ("time", _dates(*range(6, 14)), "begins at 2026-01-31T06:00, hour 0 of the plan at 00:00 "
-         "UTC: have rows begin then, or say begin=2026-01-31T06:00"),
-        ("time", ["0:00", "1:00"], "'0:00' is no time"),
+         "UTC: let the rows begin then, or set begin=2026-01-31T06:00"),
+        ("time", ["0:00", "1:00"], "'0:00' is not a time"),
     ],
 )  # fmt: skip
 def test_rows_of_demand_are_hours_in_their_order(
@@ -271,7 +271,7 @@ def test_rows_may_begin_when_one_says_and_a_class_may_be_called_time(tmp_path: P
     service, fleet = tmp_path / "service.yaml", tmp_path / "fleet.yaml"
     with pytest.raises(HwnasError, match="hour 0 of the plan at Monday 00:00 UTC"):
         read_problem(service, fleet)
-    load = read_problem(service, fleet, moment("2026-02-02T00:00+02:00", "begin")).load
+    load = read_problem(service, fleet, parse_date("2026-02-02T00:00+02:00", "begin")).load
     assert load.begin_min == 6 * 24 * 60 + 22 * 60  # Sunday, 22:00 UTC
 
 
@@ -282,9 +282,9 @@ def test_what_is_said_and_does_not_count_is_noted(tmp_path: Path) -> None:
     found = _read(tmp_path, asked, there)
     assert found.carbon["site"].tolist() == [0.1, 0.2]
     assert found.notes == (
-        "carbon.site has 4 hours: the plan's 2 have the first 2 of them.",
-        "Class 'web' may go to cloud, but no link leads there.",
-        "Class 'web' may go to clod, where there is no device.",
+        "carbon.site has 4 hours; the plan uses the first 2.",
+        "Class 'web' allows cloud, but no link leads there.",
+        "Class 'web' allows clod, but no device is there.",
     )
 
 
@@ -296,7 +296,7 @@ def test_a_class_whose_only_devices_are_sketches_is_refused(tmp_path: Path) -> N
     asked = made.service()
     asked["classes"]["web"]["regions"] = ["cloud"]
     with pytest.raises(
-        HwnasError, match=r"no device but sketches \(next\) is in a region of class"
+        HwnasError, match=r"no device except sketches \(next\) is in a region of class"
     ):
         _read(tmp_path, asked, there)
 
@@ -305,12 +305,12 @@ def test_memory_that_nobody_said_is_noted_and_profiles_may_say_it(tmp_path: Path
     there = made.fleet()
     there["devices"]["box"]["memory_mib"] = 64
     words = "counted as 0: carbon.site, memory_mib of large-int8, memory_mib of small-int8."
-    assert words in counted_as_nothing(_read(tmp_path, made.service(), there))[0]
+    assert words in missing_key_notes(_read(tmp_path, made.service(), there))[0]
     rows = "id,precision,target,batch,latency_ms,memory_mib\n"
     rows += "".join(f"{name},int8,box,1,9,70\n" for name in ("small", "large"))
     (tmp_path / "profile.csv").write_text(rows)
     found = _read(tmp_path, made.service(profiles=["profile.csv"]), there)
-    assert counted_as_nothing(found) == ["Not said, and counted as 0: carbon.site."]
+    assert missing_key_notes(found) == ["Missing values, counted as 0: carbon.site."]
     assert not has_room(found, found.fleet.devices["box"], "small-int8")
     assert has_room(found, found.fleet.devices["cpu"], "small-int8")  # says no limit
 
@@ -318,11 +318,11 @@ def test_memory_that_nobody_said_is_noted_and_profiles_may_say_it(tmp_path: Path
 @pytest.mark.parametrize("said", ["nan", "1e300", "later", "2026-01-31T00:00:30"])
 def test_a_begin_that_is_none_is_refused(said: str) -> None:
     with pytest.raises(HwnasError):
-        minutes(moment(said, "begin"), 24)
+        begin_minutes(parse_date(said, "begin"), 24)
 
 
 def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:
     (tmp_path / "grid.csv").write_text("kg_per_kwh\n300\n")
     there = made.fleet() | {"carbon": {"site": "grid.csv"}}
-    with pytest.raises(HwnasError, match="'300' is no number from 0 to 10"):
+    with pytest.raises(HwnasError, match="'300' is not a number from 0 to 10"):
         _read(tmp_path, made.service(), there)

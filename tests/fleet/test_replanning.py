@@ -68,9 +68,10 @@ def _seen(plan: DeploymentPlan, factors: dict[str, float], hours: list[int] | No
 def _moved(before: DeploymentPlan, after: DeploymentPlan, hour: int) -> tuple[int, int, int]:
     """Return the replicas of an hour, and how many are started and stopped."""
     ran, runs = (
-        plan_conversion.running(p, plan_conversion.by_hour(p)[hour]) for p in (before, after)
+        plan_conversion.running_replicas(p, plan_conversion.by_hour(p)[hour])
+        for p in (before, after)
     )
-    return sum(ran.values()), *resolve.counted(ran, runs)
+    return sum(ran.values()), *resolve.count_moves(ran, runs)
 
 
 def _broken(folder: Path, plan: Path, demands: dict[str, list[float]]) -> list[str]:
@@ -150,7 +151,7 @@ def test_what_an_hour_chooses_from_grows_where_it_does_not_suffice(
 ) -> None:
     """Stations in use are all that hours choose from at first, and the device of theirs is down."""
     monkeypatch.setattr(resolve, "MOST_COLUMNS", 0)
-    monkeypatch.setattr(resolve, "first", lambda _: [np.zeros((1, 3), np.intp)])
+    monkeypatch.setattr(resolve, "initial_columns", lambda _: [np.zeros((1, 3), np.intp)])
     used = read_plan(folder / "plan").hours[2].machines
     device = max(used, key=lambda name: used[name])
     Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
@@ -172,17 +173,17 @@ def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) ->
     left = read_plan(found.path).hours
     assert [(pool.replicas, pool.spread) for pool in left[0].pools] == [(2, 0)]
     assert left[1].pools == quiet.pools  # of which there is one to spare as before
-    words = "machines of box are down there is no room to spare another in the hours 0:"
+    words = "machines of box are down there is no redundancy in the hours 0:"
     assert any(words in said for said in found.sentences)
     again = hwnas.replan(found, "down.csv", run__dir="again")
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
-    assert again.sentences[1].startswith("1 of box down (measured): no hour ran more machines")
+    assert again.sentences[1].startswith("1 of box down (measured): no hour needs more machines")
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     whole = hwnas.replan(found, "up.csv", run__dir="whole")
     assert [hour.pools for hour in read_plan(whole.path).hours] == [busy.pools, quiet.pools]
     whys = [row["why"] for row in whole.table("decisions").to_pylist()]
     assert whys
-    assert all("all box there again: one is to spare" in why for why in whys)
+    assert all("all box up again: redundancy restored" in why for why in whys)
 
 
 def test_spares_that_are_asked_for_later_are_a_change_of_the_service(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_spares_that_are_asked_for_later_are_a_change_of_the_service(tmp_path: P
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     found = hwnas.replan(plan, "up.csv", run__dir="spared")
     assert [pool.spread for pool in read_plan(found.path).hours[0].pools] == [1]
-    assert "service.yaml, fleet.yaml or figures that they name" in found.sentences[0]
+    assert "service.yaml, fleet.yaml or files that they name" in found.sentences[0]
 
 
 def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> None:
@@ -261,7 +262,7 @@ def test_another_accuracy_in_the_service_is_a_change_of_its_own(folder: Path) ->
     service.write_text(yaml.safe_dump(content))
     seen = _seen(read_plan(folder / "plan"), {})
     found = hwnas.replan(folder / "plan", seen, service=service, run__dir="files")
-    assert "service.yaml, fleet.yaml or figures" in found.sentences[0]
+    assert "service.yaml, fleet.yaml or files" in found.sentences[0]
     assert all(row["accuracy"] >= 0.77 - 1e-6 for row in found.table("classes").to_pylist()
                if row["class"] == "web")  # fmt: skip
 
@@ -302,16 +303,16 @@ def test_a_plan_is_replaced_in_place_by_whatever_path_and_taken_back_after_a_kil
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("class,requests_per_s\nweb,3\n", "needs one of the columns time (of dates) and hour"),
+        ("class,requests_per_s\nweb,3\n", "needs either a column time (dates) or a column hour"),
         ("hour,class,requests_per_s\n0,wep,3\n", "Did you mean 'web'?"),
         ("hour,class,requests_per_s\n0,web,-3\n", "'row 0.requests_per_s' is -3"),
         ("hour,class,requests_per_s\n0,web,nan\n", "'row 0.requests_per_s' is nan"),
-        ("hour,class\n0,web\n", "says nothing of class 'web': give requests_per_s"),
+        ("hour,class\n0,web\n", "has no value for class 'web': give requests_per_s"),
         ("hour,class,requests_per_s\n0,,3\n", "names neither a class nor a device"),
         ("hour,device\n0,cpux\n", "Did you mean 'cpu'?"),
         ("hour,device,down\n0,cpu,1\n", "Unknown column 'down'. Allowed: class, device, hour"),
-        ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is no time"),
-        ("time,class,requests_per_s\n,web,3\n", "'' is no time"),
+        ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is not a time"),
+        ("time,class,requests_per_s\n,web,3\n", "'' is not a time"),
         ("hour\n", "is empty"),
         ("hour,class,requests_per_s\n4,web,3\n", "row 0: hour is 4.0; allowed: at least 0"),
     ],
@@ -331,9 +332,9 @@ def test_what_is_wrong_with_telemetry_is_one_line(
     ("arguments", "words"),
     [
         (["replan"], "replan needs plan=DIR"),
-        (["replan", "plan=no", "telemetry=a.csv"], "there is no plan.yaml"),
-        (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: there is no such file"),
-        (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "no such file"),
+        (["replan", "plan=no", "telemetry=a.csv"], "it has no plan.yaml"),
+        (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: file not found"),
+        (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "file not found"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"], "leave out"),
         (
             ["replan", "plan=PLAN", "telemetry=seen.csv", "begin=2026-01-31"],
@@ -372,7 +373,7 @@ def test_where_all_is_down_it_says_how_many_of_what_would_do(
     rows = [f"{hour},{name},{at['quota']}" for hour in range(4) for name, at in devices.items()]
     Path("seen.csv").write_text("\n".join(["hour,device,machines_down", *rows]))
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv"]) == 2
-    said = r"Quotas bind: (\d of \w+ \(quota 0\)(, )?)+ would do"
+    said = r"Quotas bind: (\d of \w+ \(quota 0\)(, )?)+ would suffice"
     assert re.search(said, capsys.readouterr().err)
 
 
@@ -390,19 +391,19 @@ def test_when_hour_0_begins_is_kept_and_said_anew(folder: Path) -> None:
 
 
 def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:
-    from hwnas.fleet.calendar import known, moment
-    from hwnas.fleet.telemetry import read_samples, telemetry
+    from hwnas.fleet.calendar import begin_or_midnight, parse_date
+    from hwnas.fleet.telemetry import aggregate_samples, read_samples
 
     Path("seen.csv").write_text(
         "time,class,requests_per_s,late\n2026-01-31T01:10:00,web,10,0.5\n"
         "2026-01-31T02:50:00+01:00,web,20,\n1769824800,batch,7,\n"  # 02:00 of that day
     )
     samples, by_hour = read_samples(Path("seen.csv"), read_plan(folder / "plan"))
-    found = telemetry(samples, 24, known(None, 24))
+    found = aggregate_samples(samples, 24, begin_or_midnight(None, 24))
     assert not by_hour
     assert found.rates == {"web": {1: 15.0}, "batch": {2: 7.0}}
     assert found.late == {"web": {1: 0.5}}
-    later = moment("2026-01-31T01:00", "begin")
-    assert telemetry(samples, 24, known(later, 24)).rates["web"] == {0: 15.0}
+    later = parse_date("2026-01-31T01:00", "begin")
+    assert aggregate_samples(samples, 24, begin_or_midnight(later, 24)).rates["web"] == {0: 15.0}
     with pytest.raises(hwnas.HwnasError, match="begin=DATE"):
-        known(None, 7)
+        begin_or_midnight(None, 7)

@@ -20,12 +20,12 @@ from hwnas.fleet.column_generation import solve_all
 from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.placements import Goodputs
 from hwnas.fleet.plan import DeploymentPlan, RequestRoute, read_plan, to_yaml
-from hwnas.fleet.plan_conversion import as_plan
+from hwnas.fleet.plan_conversion import to_plan
 from hwnas.fleet.problem import PlanningProblem, read_problem
-from hwnas.fleet.routes import choices
+from hwnas.fleet.routes import find_choices
 from hwnas.fleet.simulation import HourStatistics, SimulationSetup
-from hwnas.fleet.solver import Solution, again, solution
-from hwnas.fleet.summary import sentences
+from hwnas.fleet.solver import Solution, solve_again, solve_task
+from hwnas.fleet.summary import describe_plan
 from hwnas.fleet.task import Objective, PlanningTask
 from tests.conftest import few_of
 from tests.fleet import brute_force, checker, made
@@ -40,8 +40,8 @@ def _problem(folder: Path) -> PlanningProblem:
 
 def _solved(folder: Path, objective: Objective = "cost") -> Solution:
     problem = _problem(folder)
-    return solution(
-        PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), objective),
+    return solve_task(
+        PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), objective),
         20,
         NullProgress(),
     )
@@ -67,7 +67,7 @@ def test_random_plans_keep_what_files_ask_for(tmp_path: Path, seed: int) -> None
     except HwnasError as refused:
         pytest.skip(str(refused))  # no model fits a class of what was drawn
     if found.serves:
-        (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+        (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
         assert checker.broken(tmp_path, tmp_path) == []
 
 
@@ -98,8 +98,8 @@ def test_a_pool_can_carry_what_it_is_planned_for_however_late_answers_may_be(
     asked["classes"]["web"] |= {"p99_ms": 1000.0, "demand": {"rate": 1500.0}}
     _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
     problem = _problem(tmp_path)
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
-    (hour,) = planner.planned_of(task, 20, [0, 1], NullProgress()).plan.hours
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
+    (hour,) = planner.plan_task(task, 20, [0, 1], NullProgress()).plan.hours
     assert sum(pool.replicas for pool in hour.pools) > 30  # a replica answers 50 a second at most
 
 
@@ -124,7 +124,7 @@ def test_what_flows_by_the_tolerance_of_the_solver_alone_is_no_route(
         return found
 
     monkeypatch.setattr(solver, "solve_all", tolerant)
-    plan = as_plan(_solved(tmp_path))
+    plan = to_plan(_solved(tmp_path))
     for hour in plan.hours:
         there = {pool.kind for pool in hour.pools}
         assert {route.first for route in (*hour.routes, *hour.degraded)} <= there
@@ -137,12 +137,12 @@ def test_links_are_paid_for_what_comes_and_hours_cost_what_the_plan_says(tmp_pat
     }  # fmt: skip
     _of_one_device(tmp_path, asked, MODELS, start_s=1800)
     found = _solved(tmp_path)
-    plan = as_plan(found)
+    plan = to_plan(found)
     machines = sum(n * 0.2 * 1.5 for hour in plan.hours for n in hour.machines.values())
     sent = (30 + 60) * 3600 * 1000 / (1 << 20) * 0.09
     assert found.value == pytest.approx(machines + sent)
     seen = simulation.simulate(
-        plan, SimulationSetup(planner.arrivals(found.task.problem)), [0], NullProgress()
+        plan, SimulationSetup(planner.arrivals_by_class(found.task.problem)), [0], NullProgress()
     )
     assert sum(hour.usd for hour in seen) == pytest.approx(found.value)
     budget = {"budgets": {"cost_per_day": (found.value + 0.01) * 12}}
@@ -164,7 +164,7 @@ def planned(tmp_path: Path) -> Path:
     there["devices"]["cpu"]["quota"] = 6
     models = [(n, a, {**t, "spot": t["cpu"]}) for n, a, t in made.MODELS]
     made.write(tmp_path, asked, there, models)
-    (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(_solved(tmp_path))))
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(_solved(tmp_path))))
     return tmp_path
 
 
@@ -203,7 +203,7 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
     with pytest.raises(HwnasError, match="to no pool of the hour"):
         read_plan(planned)
     shutil.rmtree(planned)
-    with pytest.raises(HwnasError, match=r"there is no plan\.yaml"):
+    with pytest.raises(HwnasError, match=r"it has no plan\.yaml"):
         read_plan(planned)
 
 
@@ -225,7 +225,7 @@ def test_the_limit_that_binds_is_named(
     made.write(tmp_path, asked, fleet)
     found = _solved(tmp_path)
     assert not found.serves
-    told = infeasibility.refusal(found, NullProgress())
+    told = infeasibility.explain_unserved(found, NullProgress())
     assert words in told
     assert "% of the demand of class 'web' can be served" in told
 
@@ -239,15 +239,15 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
         found = _solved(tmp_path)
     assert found.serves
     found.hours[0].unserved[0, 0] = 0.25
-    told = infeasibility.refusal(found, NullProgress())
+    told = infeasibility.explain_unserved(found, NullProgress())
     assert "75% of the demand of class 'web' can be served" in told
-    assert "No limit binds: ask for a larger limit_s" in told
+    assert "No limit binds: increase limit_s" in told
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("accuracy_min", 0.9, "accuracy_min=0.7800 would do"),
+        ("accuracy_min", 0.9, "accuracy_min=0.7800 would suffice"),
         ("p99_ms", 15.0, "p99_ms binds; the nearest is large-int8 on cpu, 20 ms"),
     ],
 )
@@ -264,9 +264,9 @@ def test_a_class_that_no_model_fits_is_told_the_nearest(
 @pytest.mark.parametrize(
     ("of_box", "words"),
     [
-        # What is accurate enough was not timed where the class may go: a lower floor would do.
+        # What is accurate enough was not timed where the class may go: a lower floor would suffice.
         ({}, r"most accurate there, small-int8, has 0.6900 \(large-int8 has 0.7800, but was not "
-             r"timed there\): accuracy_min=0.6900 would do"),
+             r"timed there\): accuracy_min=0.6900 would suffice"),
         ({"memory_mib": 3.0, "slots": 2}, "memory_mib binds; large-int8 takes 2 MiB in each of the "
                                           "2 slots of box, which has 3"),
     ],
@@ -295,8 +295,8 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
     assert _solved(tmp_path).serves  # a watt is enough
     asked["budgets"]["power_w"]["site"] = 0.1
     made.write(tmp_path, asked, there)
-    told = infeasibility.refusal(_solved(tmp_path), NullProgress())
-    found = re.search(r"power_w binds: site=([\d.]+) W would do", told)
+    told = infeasibility.explain_unserved(_solved(tmp_path), NullProgress())
+    found = re.search(r"power_w binds: site=([\d.]+) W would suffice", told)
     assert found is not None, told
     asked["budgets"]["power_w"]["site"] = float(found[1])
     made.write(tmp_path, asked, there)
@@ -305,11 +305,11 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
 
 def test_a_failure_that_was_not_simulated_is_not_said_to_be_survived(planned: Path) -> None:
     problem = _problem(planned)
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = planner.planned_of(task, 20, [0], NullProgress())
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = planner.plan_task(task, 20, [0], NullProgress())
     seen = next(iter(found.killed.values()))
-    said = "\n".join(sentences(replace(found, killed={"box": seen, "spot": []})))
-    assert "Whatever of box fails" in said
+    said = "\n".join(describe_plan(replace(found, killed={"box": seen, "spot": []})))
+    assert "If any of box fails" in said
     assert "No failure of spot was simulated" in said
 
 
@@ -321,14 +321,14 @@ def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
     assert not found.serves
     assert re.search(
         r"carbon_kg_per_day=0.001 binds: .* takes [\d.]+ kg of CO2 a day",
-        infeasibility.refusal(found, NullProgress()),
+        infeasibility.explain_unserved(found, NullProgress()),
     )
 
 
 def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     problem = _problem(planned)
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
-    found = planner.planned_of(task, 20, [0, 1], NullProgress())
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
+    found = planner.plan_task(task, 20, [0, 1], NullProgress())
     assert found.late <= 0.01
     for runs in found.killed.values():
         for run in runs:
@@ -358,13 +358,13 @@ def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
     }  # fmt: skip
     made.write(tmp_path, asked, there, MODELS)
     problem = _problem(tmp_path)
-    only = alternatives.real(problem)
-    task = PlanningTask(only, choices(only, GOODPUTS, NullProgress()), "cost")
-    stations = range(len(task.choices.stations))
+    only = alternatives.without_sketches(problem)
+    task = PlanningTask(only, find_choices(only, GOODPUTS, NullProgress()), "cost")
+    stations = range(len(task.choices.placements))
     task = replace(task, scale={(i, q): 1.05 for i in (0, 1) for q in stations})
-    found = solution(task, 20, NullProgress())
-    (row,) = alternatives.bought(
-        problem, planner.PlanningOutcome(as_plan(found), found, [], {}, 0), 20, NullProgress()
+    found = solve_task(task, 20, NullProgress())
+    (row,) = alternatives.sketch_rows(
+        problem, planner.PlanningOutcome(to_plan(found), found, [], {}, 0), 20, NullProgress()
     )
     assert 0.015 < float(str(row["saved_share"])) < 0.025
 
@@ -373,9 +373,9 @@ def test_corrections_simulate_what_they_change(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(planned)
-    task = PlanningTask(problem, choices(problem, GOODPUTS, NullProgress()), "cost")
+    task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     simulated: list[int] = []
-    real, late = simulation.simulate_hour, planner._late
+    real, late = simulation.simulate_hour, planner._late_placements
 
     def counted(
         plan: DeploymentPlan, hour: int, scene: SimulationSetup, seed: int
@@ -384,23 +384,23 @@ def test_corrections_simulate_what_they_change(
         return real(plan, hour, scene, seed)
 
     def first_hour_once(found: Solution, seen: Sequence[HourStatistics]) -> set[tuple[int, int]]:
-        monkeypatch.setattr(planner, "_late", late)
-        return {(0, row.station) for row in found.hours[0].pools}
+        monkeypatch.setattr(planner, "_late_placements", late)
+        return {(0, row.placement) for row in found.hours[0].pools}
 
-    first = solution(task, 20, NullProgress())
+    first = solve_task(task, 20, NullProgress())
     monkeypatch.setattr(simulation, "simulate_hour", counted)
-    monkeypatch.setattr(planner, "_late", first_hour_once)
-    monkeypatch.setattr(planner, "_killed", lambda *_: {})
+    monkeypatch.setattr(planner, "_late_placements", first_hour_once)
+    monkeypatch.setattr(planner, "_simulate_failures", lambda *_: {})
 
     def resolve(found: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
-        return again(found, task, hours, 20, NullProgress())
+        return solve_again(found, task, hours, 20, NullProgress())
 
-    found = planner.corrected(first, resolve, [0, 1], NullProgress())
+    found = planner.correct(first, resolve, [0, 1], NullProgress())
     assert found.rounds > 0
     n_hours = len(found.plan.hours)
     assert n_hours > 1
     assert len(simulated) < 2 * n_hours * (found.rounds + 1)
-    scene = SimulationSetup(planner.arrivals(problem))
+    scene = SimulationSetup(planner.arrivals_by_class(problem))
     assert found.seen == simulation.simulate(found.plan, scene, [0, 1], NullProgress())
 
 
@@ -428,5 +428,5 @@ def test_hour_by_hour_is_near_what_is_solved_whole(
     assert found.serves
     assert exact.value * (1 - 1e-6) <= found.value <= exact.value * 1.1 + 1e-9
     assert found.bound_all <= exact.value * (1 + 1e-6) + 1e-9
-    (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(to_plan(found)))
     assert checker.broken(tmp_path, tmp_path) == []

@@ -1,6 +1,6 @@
-"""Alerting rules of Prometheus: where what is measured leaves what was planned.
+"""Alerting rules of Prometheus for deviations from the plan.
 
-Metrics are Triton's: https://github.com/triton-inference-server/server, docs/user_guide/metrics.md.
+Metrics: https://github.com/triton-inference-server/server, docs/user_guide/metrics.md.
 """
 
 import math
@@ -15,26 +15,22 @@ from hwnas.fleet.calendar import DAY, WEEK
 from hwnas.fleet.deployment.pools import DeployedPool
 from hwnas.fleet.simulation import LATE
 
-_SLACK = 1.1  # times what was planned: below, it is noise
-_FULL = 0.99  # of what a replica can do: it is never seen to do all of it
-FORECAST = "hwnas:forecast_requests_per_second"  #: the series that says what a pool must bear
+_SLACK = 1.1  # tolerated factor of planned values
+_FULL = 0.99  # measurable fraction of a replica's capacity
+FORECAST = "hwnas:forecast_requests_per_second"  #: series of a pool's planned rate
 
 
-def rules(pools: Sequence[DeployedPool], begin_min: int | None = None) -> dict[str, bytes]:
-    """Return the file of rules.
-
-    Args:
-        pools: What they are of.
-        begin_min: Minutes after 0:00 UTC, of a week after Monday's, at which hour 0 begins.
-    """
+def alert_rules(pools: Sequence[DeployedPool], begin_min: int | None = None) -> dict[str, bytes]:
+    """Return the file of rules."""
     groups = [
-        {"name": f"hwnas-{pool.name}", "rules": [*_of_pool(pool, begin_min or 0)]} for pool in pools
+        {"name": f"hwnas-{pool.name}", "rules": [*_pool_rules(pool, begin_min or 0)]}
+        for pool in pools
     ]
     text = yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
     return {"prometheus/rules.yaml": text.encode()}
 
 
-def _of_pool(pool: DeployedPool, begin_min: int) -> Iterator[dict[str, Any]]:
+def _pool_rules(pool: DeployedPool, begin_min: int) -> Iterator[dict[str, Any]]:
     chosen = f'{{model="{pool.name}"}}'
     rate = f"sum(rate(nv_inference_request_success{chosen}[5m]))"
     count = f"count(nv_inference_request_success{chosen})"
@@ -43,17 +39,17 @@ def _of_pool(pool: DeployedPool, begin_min: int) -> Iterator[dict[str, Any]]:
     yield {"record": FORECAST, "labels": {"model": pool.name}, "expr": forecast}
     yield _alert(
         pool, "Late", f"max({late}) > {pool.kind.limit_ms * 1e3:.9g}", "5m", "page",
-        f"More than {LATE:.0%} of the answers of a replica take longer than the "
-        f"{pool.kind.limit_ms:g} ms of the pool.",
+        f"More than {LATE:.0%} of a replica's responses exceed the {pool.kind.limit_ms:g} ms of "
+        "the pool.",
     )  # fmt: skip
-    yield _busy(pool, chosen, rate, count)
+    yield _busy_alert(pool, chosen, rate, count)
     yield _alert(
         pool, "Demand", f'{rate} > {_SLACK:g} * sum({FORECAST}{chosen})', "10m",
-        "ticket", "More requests come than the plan bears in this hour: plan again.",
+        "ticket", "The demand exceeds the plan of this hour: replan.",
     )  # fmt: skip
     missing = f"absent(nv_inference_request_success{chosen})"
     start_s = 0
-    if 0 in pool.replicas:  # it rests in hours in which nothing is to come, and starts after them
+    if 0 in pool.replicas:  # it has no replicas in hours without demand, and starts after them
         missing += f" and on() sum({FORECAST}{chosen}) > 0"
         start_s = math.ceil(pool.start_s)
     yield _alert(
@@ -61,37 +57,36 @@ def _of_pool(pool: DeployedPool, begin_min: int) -> Iterator[dict[str, Any]]:
     )
     yield _alert(
         pool, "Few", f"{count} < {pool.least}", f"{300 + start_s}s", "page",
-        f"Fewer replicas run than the {pool.least} of the quietest hour.",
+        f"Fewer replicas run than the minimum of all hours, {pool.least}.",
     )  # fmt: skip
     failures = f"sum(rate(nv_inference_request_failure{chosen}[5m]))"
     yield _alert(pool, "Failing", f"{failures} > 0", "5m", "page", "Requests fail.")
 
 
-def _busy(pool: DeployedPool, chosen: str, rate: str, count: str) -> dict[str, Any]:
-    """Return the alert that replicas have more to do than was planned.
+def _busy_alert(pool: DeployedPool, chosen: str, rate: str, count: str) -> dict[str, Any]:
+    """Return the alert on overloaded replicas.
 
-    Each request of a batch counts the time of the whole batch, and no counter has that of batches:
-    ``nv_inference_compute_infer_duration_us`` over-counts by how unlike they are. So where there
-    are batches, requests are counted.
+    Triton counts the time of a batch once per request (``nv_inference_compute_infer_duration_us``),
+    so pools with batches are watched by their requests/s.
     """
     if pool.kind.batch > 1:
-        # No more can be answered than full batches hold, however many come.
+        # Full batches limit the responses at any demand.
         most = min(_SLACK * pool.kind.goodput, _FULL * _capacity(pool))
         return _alert(
             pool, "Busy", f"{rate} / {count} > {most:.9g}", "15m", "ticket",
-            f"Replicas answer more than the {pool.kind.goodput:.4g} requests a second, each, at "
-            "which the pool keeps its limit.",
+            f"Replicas serve more than {pool.kind.goodput:.4g} requests/s each, at which the pool "
+            "keeps its limit.",
         )  # fmt: skip
     work = f"sum(rate(nv_inference_compute_infer_duration_us{chosen}[5m])) / 1e6"
     most = min(_FULL, _SLACK * max(pool.busy, 0.01))
     return _alert(
         pool, "Busy", f"{work} / {count} > {most:.4g}", "15m", "ticket",
-        f"Replicas work more than the {pool.busy:.0%} of the time that was simulated.",
+        f"Replicas are busy more than the simulated {pool.busy:.0%} of the time.",
     )  # fmt: skip
 
 
 def _capacity(pool: DeployedPool) -> float:
-    """Return the requests a second that a replica answers in full batches, as they were timed."""
+    """Return the requests/s of a replica with full batches, as timed."""
     ms = pool.kind.latency_ms.get(str(pool.kind.batch))
     return math.inf if ms is None else pool.kind.batch / Quantity(*ms).upper * 1e3
 
@@ -107,13 +102,13 @@ def _alert(
 
 
 def _forecast(rates: Sequence[float], begin_min: int = 0) -> str:
-    """Return what must be borne now: by the hour in UTC of a day or a week, or else the most."""
+    """Return an expression of the planned rate now: by UTC hour, else the maximum."""
     n, (first, minute) = len(rates), divmod(begin_min, 60)
     if n not in (DAY, WEEK) or len({*rates}) == 1:
         return f"vector({max(rates):.9g})"
     # Prometheus counts days from Sunday on, plans from Monday on.
     now = "hour()" if n == DAY else f"({DAY} * ((day_of_week() + 6) % 7) + hour())"
-    if minute:  # the hour of the plan that goes on began in the hour before until then
+    if minute:  # hours of the plan begin at this minute
         now = f"floor(({now} + {n} + (minute() - {minute}) / 60) % {n})"
     parts, hour = [], 0
     for rate, group in groupby(rates[(i - first) % n] for i in range(n)):

@@ -4,16 +4,16 @@
     ray start --head --resources='{"DEVICE": SLOTS}'   # on each machine: its device of the fleet
     serve run ray_app:build                            # or hour=12: that hour's replicas and routes
 
-A request is an image, normalised as preprocessing.json of its export says, as float32 of channels,
-height and width, sent to the path of its class; the answer is JSON:
+Send an image to the path of its class, as float32 (channels, height, width), normalised as in
+preprocessing.json of the export; the response is JSON:
 
     curl --data-binary @image.f32 http://127.0.0.1:8000/CLASS
 
-All of it on this machine alone, whatever it has:
+Everything on this machine only:
 
     python ray_app.py 8000
 
-Models are in triton/models beside this file, at the same path on all machines.
+Models are in triton/models next to this file, at the same path on all machines.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ import onnxruntime
 import ray
 from ray import serve
 
-PLAN: dict[str, Any] = {}  # pools; replicas and routes of hours that are alike; routes at peaks
+PLAN: dict[str, Any] = {}  # pools; replicas and routes of equal hours; routes at peaks
 HERE = Path(__file__).resolve().parent
 
 
 class PoolReplica:
-    """A replica of a pool: answers batches, as large and as patient as planned."""
+    """A replica of a pool, with the planned batch size and wait."""
 
     def __init__(self, name: str):
-        said = PLAN["pools"][name]
-        self.name, self.shape, self.dtype = name, said["shape"], np.dtype(said["dtype"])
+        text = PLAN["pools"][name]
+        self.name, self.shape, self.dtype = name, text["shape"], np.dtype(text["dtype"])
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = said["threads"], 1
+        options.intra_op_num_threads, options.inter_op_num_threads = text["threads"], 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         file = str(HERE / "triton" / "models" / name / "1" / "model.onnx")
-        self.session = onnxruntime.InferenceSession(file, options, said["providers"])
+        self.session = onnxruntime.InferenceSession(file, options, text["providers"])
         self.images = self.session.get_inputs()[0].name
-        for n in {1, said["batch"]}:
+        for n in {1, text["batch"]}:
             self.session.run(None, {self.images: np.zeros((n, *self.shape), self.dtype)})
-        self.batched.set_max_batch_size(said["batch"])
-        self.batched.set_batch_wait_timeout_s(said["wait_s"])
+        self.batched.set_max_batch_size(text["batch"])
+        self.batched.set_batch_wait_timeout_s(text["wait_s"])
 
     @serve.batch
     async def batched(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Return what the model answers to a batch."""
+        """Return the model's outputs for a batch."""
         begun = time.perf_counter()
         logits, *rated = self.session.run(None, {self.images: np.stack(images)})
         ms = (time.perf_counter() - begun) * 1e3
-        if not rated:  # the first part of a network: the second reads this
+        if not rated:  # first part of a split network: its output is the second's input
             return [{"activation": row.tobytes(), "pool": self.name} for row in logits]
         (sure,) = rated
         return [
@@ -70,22 +70,22 @@ class PoolReplica:
         ]  # fmt: skip
 
     async def __call__(self, body: bytes) -> dict[str, Any]:
-        """Return what the model answers to an image.
+        """Return the model's output for an image.
 
         Raises:
-            ValueError: it is none of the model's shape.
+            ValueError: the image has the wrong shape.
         """
         return dict(await self.batched(np.frombuffer(body, self.dtype).reshape(self.shape)))
 
 
 class RequestRouter:
-    """Where requests come in: each class has a path, and ways through the pools."""
+    """HTTP entry: each class has a path, and routes through the pools."""
 
     def __init__(self, routes: dict[str, list[dict[str, Any]]], pools: dict[str, Any]):
         self.routes, self.pools = routes, pools
 
     async def __call__(self, request: Any) -> Any:
-        """Answer by a pool; where it is unsure and the route goes on, by the next."""
+        """Answer by a pool; escalate to the next if confidence is below the route's threshold."""
         from starlette.responses import JSONResponse
 
         routes = self.routes.get(request.url.path.strip("/"))
@@ -93,36 +93,32 @@ class RequestRouter:
             return JSONResponse({"error": f"classes: {', '.join(self.routes)}"}, 404)
         body = await request.body()
         (route,) = random.choices(routes, [each["rate"] for each in routes])
-        said = PLAN["pools"][route["first"]]
-        needed = np.dtype(said["dtype"]).itemsize * int(np.prod(said["shape"]))
+        text = PLAN["pools"][route["first"]]
+        needed = np.dtype(text["dtype"]).itemsize * int(np.prod(text["shape"]))
         if len(body) != needed:
             return JSONResponse({"error": f"an image has {needed} bytes, got {len(body)}"}, 400)
-        found = await self.pools[route["first"]].remote(body)
+        result = await self.pools[route["first"]].remote(body)
         if route["split"]:
-            found = await self.pools[route["second"]].remote(found["activation"])
-        elif "activation" in found:  # of a head alone, as serve-check asks for it
-            found = {"pool": found["pool"], "bytes": len(found["activation"])}
-        elif route["second"] and found["confidence"] < route["threshold"]:
-            found = await self.pools[route["second"]].remote(body)
-        return JSONResponse(found)
+            result = await self.pools[route["second"]].remote(result["activation"])
+        elif "activation" in result:  # a head without its tail, for serve-check
+            result = {"pool": result["pool"], "bytes": len(result["activation"])}
+        elif route["second"] and result["confidence"] < route["threshold"]:
+            result = await self.pools[route["second"]].remote(body)
+        return JSONResponse(result)
 
 
 def build(arguments: dict[str, str]) -> Any:
-    """Return the application: of an hour, or, without one, of peaks, scaled between the hours.
-
-    Args:
-        arguments: ``hour``, or nothing.
-    """
+    """Return the application of an hour, or by default of the peaks with autoscaling."""
     every = PLAN["hours"]
     hours = [
         each for each in every if int(arguments.get("hour", each["hours"][0])) in each["hours"]
     ]
     if not hours:
-        raise ValueError(f"hour={arguments['hour']} is none of the plan.")
+        raise ValueError(f"hour={arguments['hour']} is not in the plan.")
     routes = hours[0]["routes"] if "hour" in arguments else PLAN["routes"]
     needed = [each[of] for ways in routes.values() for each in ways for of in ("first", "second")]
     pools = {name: _pool(name, hours) for name in dict.fromkeys(needed) if name}
-    if __name__ != "__main__":  # workers need not find this file by its name
+    if __name__ != "__main__":  # workers cannot import this file
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ingress = serve.deployment(RequestRouter).options(
         name="classes", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
@@ -131,7 +127,7 @@ def build(arguments: dict[str, str]) -> Any:
 
 
 def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
-    said = PLAN["pools"][name]
+    text = PLAN["pools"][name]
     replicas = [each["replicas"][name] for each in hours if name in each["replicas"]]
     scale: dict[str, Any] = {"num_replicas": max(replicas)}
     if min(replicas) < max(replicas):
@@ -140,27 +136,27 @@ def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
             "autoscaling_config": {
                 "min_replicas": min(replicas), "max_replicas": max(replicas),
                 "initial_replicas": first.get(name, min(replicas)),
-                "target_ongoing_requests": max(1.0, said["batch"] * said["busy"]),
+                "target_ongoing_requests": max(1.0, text["batch"] * text["busy"]),
             }
         }  # fmt: skip
-    needs = {"num_cpus": 0, "num_gpus": said["gpus"], "resources": {said["device"]: 1}}
+    needs = {"num_cpus": 0, "num_gpus": text["gpus"], "resources": {text["device"]: 1}}
     return (
         serve.deployment(PoolReplica)
         .options(
-            name=name, max_ongoing_requests=2 * said["batch"], ray_actor_options=needs, **scale
+            name=name, max_ongoing_requests=2 * text["batch"], ray_actor_options=needs, **scale
         )
         .bind(name)
     )
 
 
 def main() -> None:
-    """Serve the peak on this machine alone, on the loopback, until it is interrupted."""
+    """Serve the peak on the loopback of this machine until interrupted."""
     slots = {said["device"]: 100_000.0 for said in PLAN["pools"].values()}
     ray.init(
         resources=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
         object_store_memory=100 << 20,
     )  # fmt: skip
-    with contextlib.suppress(TimeoutError):  # on a busy machine it goes on starting
+    with contextlib.suppress(TimeoutError):  # a busy machine starts slowly
         serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
     serve.run(build({}))
     signal.sigwait({signal.SIGINT, signal.SIGTERM})

@@ -1,7 +1,7 @@
-"""Requests over HTTP to a server of this machine: as fast as it answers, or when they are due.
+"""HTTP load on a server of this machine: closed loop, or open loop.
 
-Open loop: requests are sent when they are due, whatever was answered before, and latencies count
-from then on: who waits for a late server is not left out (coordinated omission).
+In an open loop requests are sent when they are due, and latencies count from then, which avoids
+coordinated omission.
 Source: Schroeder, Wierman, Harchol-Balter, "Open versus closed: a cautionary tale", NSDI 2006.
 """
 
@@ -25,9 +25,9 @@ from hwnas.fleet.placements import service_times
 from hwnas.fleet.simulation import over_few
 
 HOST = "127.0.0.1"
-_MOST, _READY = 900, 32  # connections: select takes 1024 files; those that are there at first
-_LATE_S = 30.0  # that an answer may take
-_AHEAD_S = 0.1  # until the first request is due
+_MAX_CONNECTIONS, _READY = 900, 32  # select allows 1024 files; connections opened in advance
+_LATE_S = 30.0  # timeout of a response
+_AHEAD_S = 0.1  # delay of the first request
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -35,54 +35,48 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LatencySamples:
-    """What requests saw that were due at times."""
+    """Times of requests that were due at given times."""
 
     due_s: Array
-    sent_s: Array  #: later than due where the generator was held up
-    done_s: Array  #: not a number: there was no answer, or a refusal
+    sent_s: Array  #: later than due if the generator was delayed
+    done_s: Array  #: NaN: no response, or an error
 
     @property
     def latency_ms(self) -> Array:
-        """From when each was due until it was answered; infinite: it was not."""
-        found: Array = np.where(np.isnan(self.done_s), np.inf, self.done_s - self.due_s) * 1e3
-        return found
+        """Time from due to answered; infinite without an answer."""
+        result: Array = np.where(np.isnan(self.done_s), np.inf, self.done_s - self.due_s) * 1e3
+        return result
 
     @property
     def failed(self) -> int:
-        """How many were not answered."""
+        """Number of requests without an answer."""
         return int(np.isnan(self.done_s).sum())
 
 
 def open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
-    """Send a request at each of the times, and return what was seen.
-
-    Args:
-        port: Of the server.
-        request: All bytes of the request.
-        due_s: When they are due, from the first moment on, in order.
-    """
-    return _ran(_open_loop(port, request, due_s))
+    """Send a request at each of the ascending times ``due_s``, and return the measured times."""
+    return _run(_open_loop(port, request, due_s))
 
 
 def closed_loop(port: int, request: bytes, clients: int, seconds: float) -> Array:
-    """Return when requests of clients were sent and answered, in seconds: ``(requests, 2)``.
+    """Return when clients' requests were sent and answered, in seconds ``(requests, 2)``.
 
-    Each client sends a request as soon as the last is answered.
+    Each client sends a request when the previous one is answered.
 
     Raises:
         OSError: a request failed.
     """
-    return _ran(_closed_loop(port, request, clients, seconds))
+    return _run(_closed_loop(port, request, clients, seconds))
 
 
-def _ran(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, in a thread of its own: notebooks have a loop that runs already."""
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a separate thread: notebooks already run a loop."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_ran_here, work).result()
+        return thread.submit(_run_in_thread, work).result()
 
 
-def _ran_here(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine with timers of microseconds, which epoll rounds to milliseconds."""
+def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine with timers of microseconds; epoll rounds to milliseconds."""
     with asyncio.Runner(loop_factory=_loop) as runner, _no_collection():
         return runner.run(work)
 
@@ -102,16 +96,16 @@ def _no_collection() -> Iterator[None]:
 
 
 class _HttpConnection:
-    """A connection that is kept open."""
+    """A persistent connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._reader, self._writer = reader, writer
 
     async def ask(self, request: bytes) -> None:
-        """Send a request, and read the answer.
+        """Send a request and read the response.
 
         Raises:
-            OSError: it is a refusal, comes too late, or the server has gone.
+            OSError: the response is an error or late, or the server is down.
         """
         async with asyncio.timeout(_LATE_S):  # TimeoutError is an OSError
             self._writer.write(request)
@@ -125,14 +119,14 @@ class _HttpConnection:
             raise OSError(f"refused: {head.splitlines()[0].decode()}")
 
     async def close(self) -> None:
-        """Close it, whatever became of it."""
+        """Close the connection, whatever its state."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
 
 class _Connections:
-    """Connections to a server; all are closed at the end."""
+    """Connections to a server, all closed at the end."""
 
     def __init__(self, port: int):
         self._port, self._every = port, list[_HttpConnection]()
@@ -144,7 +138,7 @@ class _Connections:
         await asyncio.gather(*(connection.close() for connection in self._every))
 
     async def open(self) -> _HttpConnection:
-        """Return a new one."""
+        """Return a new connection."""
         self._every.append(_HttpConnection(*await asyncio.open_connection(HOST, self._port)))
         return self._every[-1]
 
@@ -152,7 +146,7 @@ class _Connections:
 async def _open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
     loop = asyncio.get_running_loop()
     sent, done = np.full(due_s.size, np.nan), np.full(due_s.size, np.nan)
-    room = asyncio.Semaphore(_MOST)
+    room = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def ask(i: int) -> None:
         async with room:
@@ -175,118 +169,116 @@ async def _open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
 
 async def _closed_loop(port: int, request: bytes, clients: int, seconds: float) -> Array:
     loop = asyncio.get_running_loop()
-    end, found = loop.time() + seconds, list[tuple[float, float]]()
+    end, result = loop.time() + seconds, list[tuple[float, float]]()
 
     async def client() -> None:
         connection = await connections.open()
         while (begun := loop.time()) < end:
             await connection.ask(request)
-            found.append((begun, loop.time()))
+            result.append((begun, loop.time()))
 
     async with _Connections(port) as connections:
         answers = await asyncio.gather(*(client() for _ in range(clients)), return_exceptions=True)
     for error in answers:
         if error is not None:
             raise error
-    return np.array(found)
+    return np.array(result)
 
 
-# What a server did at a load, against what the simulator says of its own batches.
-#
-# The simulator is given how long batches took when the server was profiled, and the very times at
-# which requests were due. Where it is off, batches may have taken longer under load than in the
-# profile: the server itself may say so, else it is told by how much longer they have to be for the
-# simulated p99 to be the one that was measured.
+# Comparison with a simulation of the profiled batch times and the same arrival times. If the
+# simulation is off, batches may take longer under load: the server may report their times; the
+# slowdown that makes the simulated p99 the measured one is computed, too.
 
-Batches = Mapping[int, tuple[int, float]]  #: by size: how many were computed, and ms of all
+Batches = Mapping[int, tuple[int, float]]  #: number of batches and their total ms, by size
 
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
-WARM = 0.1  #: of the time: what comes first finds empty queues
+WARM = 0.1  #: fraction of the time that is ignored: queues start empty
 _MOST_JITTER = 1.0
-_SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # that are looked for, and how finely
+_SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # range and bisection steps of the slowdown
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """How long a server took for batches, at one time."""
+    """Batch times of a server, measured once."""
 
     batch_ms: dict[int, float]
     overhead_ms: float
     waking_ms: float
-    alone_ms: Array  #: that each of many requests took, one after the other
-    #: what the server itself says that it computed for a batch; empty: it does not say
+    alone_ms: Array  #: of single requests, one after another
+    #: computing time of a batch reported by the server; empty: not reported
     computed_ms: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def jitter(self) -> float:
-        """The standard deviation of the log of what they took, outliers left out."""
+        """Standard deviation of the log of the time of single requests, without outliers."""
         quarters = np.quantile(np.log(self.alone_ms), [0.25, 0.75])
-        return min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
+        return min(
+            _MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349
+        )  # interquartile range of a normal distribution
 
     def slower(self, times: float) -> "BatchTimes":
-        """Return the same of a server whose batches take so many times as long."""
+        """Return the batch times multiplied by a factor."""
         batches = {n: ms * times for n, ms in self.batch_ms.items()}
         return replace(self, batch_ms=batches, waking_ms=self.waking_ms * times)
 
     @property
     def capacity(self) -> float:
-        """Requests a second that it answers at most."""
+        """Maximum requests/s."""
         return max(n / ms for n, ms in self.batch_ms.items()) * 1e3
 
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """What one server did at one load, against its simulation."""
+    """Measurement and simulation of a server at one load."""
 
     seen: LatencySamples
     simulated_ms: Array
-    #: how many times as long as in the profile batches must take for both p99 to be the same; not a
-    #: number: too few requests were answered
+    #: factor of batch times that makes both p99 equal; NaN: too few requests were answered
     slowdown: float
-    batch_slowdown: float  #: the same by the server's own count; not a number: it does not say
-    explained_ms: Array  #: simulated with that; empty: it does not say
+    batch_slowdown: float  #: the factor reported by the server; NaN: not reported
+    explained_ms: Array  #: simulated with that factor; empty: not reported
 
     @property
     def is_warm(self) -> NDArray[np.bool_]:
-        """Whether each request came when queues were as they are in the long run."""
-        found: NDArray[np.bool_] = self.seen.due_s >= WARM * self.seen.due_s[-1]
-        return found
+        """True for requests after the warm-up."""
+        result: NDArray[np.bool_] = self.seen.due_s >= WARM * self.seen.due_s[-1]
+        return result
 
 
-def held(
-    pool: DeployedPool, reading: BatchTimes, seen: LatencySamples, computed: Batches, seed: int
+def compare(
+    pool: DeployedPool, reading: BatchTimes, samples: LatencySamples, computed: Batches, seed: int
 ) -> LoadComparison:
-    """Return what a server did against its simulation, and how much slower it was than profiled.
+    """Return the measurement, its simulation, and the slowdown relative to the profile.
 
     Args:
-        pool: Of one replica.
-        reading: Its profile.
-        seen: What requests saw.
-        computed: What the server says that it computed meanwhile; empty: it does not say.
-        seed: Of the simulation.
+        pool: Pool with one replica.
+        reading: Profile.
+        samples: Measured times.
+        computed: Batches reported by the server; empty: not reported.
+        seed: Seed of the simulation.
     """
-    simulated = _simulated(pool, reading, seen.due_s, seed)
-    found = LoadComparison(seen, simulated, math.nan, math.nan, np.empty(0))
+    simulated = _simulate_latencies(pool, reading, samples.due_s, seed)
+    result = LoadComparison(samples, simulated, math.nan, math.nan, np.empty(0))
     if computed and reading.computed_ms:
-        times = _times_as_long(reading, computed, pool.kind.batch)
-        explained = _simulated(pool, reading.slower(times), seen.due_s, seed)
-        found = replace(found, batch_slowdown=times, explained_ms=explained)
-    warm, (low, high) = found.is_warm, _SLOWDOWNS
-    measured = _quantile(seen.latency_ms[warm], QUANTILES["p99_ms"])
-    if math.isinf(measured):  # more than one of a hundred was not answered
-        return found
+        times = _batch_slowdown(reading, computed, pool.kind.batch)
+        explained = _simulate_latencies(pool, reading.slower(times), samples.due_s, seed)
+        result = replace(result, batch_slowdown=times, explained_ms=explained)
+    warm, (low, high) = result.is_warm, _SLOWDOWNS
+    measured = _quantile(samples.latency_ms[warm], QUANTILES["p99_ms"])
+    if math.isinf(measured):  # more than 1 % were not answered
+        return result
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
-        slower = _simulated(pool, reading.slower(middle), seen.due_s, seed)[warm]
+        slower = _simulate_latencies(pool, reading.slower(middle), samples.due_s, seed)[warm]
         is_enough = _quantile(slower, QUANTILES["p99_ms"]) >= measured
         low, high = (low, middle) if is_enough else (middle, high)
-    return replace(found, slowdown=(low * high) ** 0.5)
+    return replace(result, slowdown=(low * high) ** 0.5)
 
 
-def row(
+def comparison_row(
     pool: DeployedPool, server: str, load: float, rate: float, repeats: Sequence[LoadComparison]
 ) -> Row:
-    """Return percentiles in ms over repeats, simulated and measured, and how they differ."""
+    """Return simulated and measured percentiles in ms over repeats, and their errors."""
     seen = [each.seen for each in repeats]
     lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in seen])
     row: Row = {
@@ -313,18 +305,18 @@ def row(
     return row | {"error_explained_p99": explained.value / row["measured_p99_ms"] - 1}
 
 
-def _simulated(pool: DeployedPool, reading: BatchTimes, due_s: Array, seed: int) -> Array:
-    """Return latencies in ms of requests that are due then."""
+def _simulate_latencies(pool: DeployedPool, reading: BatchTimes, due_s: Array, seed: int) -> Array:
+    """Return simulated latencies in ms of requests at the given times."""
     service = service_times(reading.batch_ms, pool.kind.batch)
     noise, waking_s = reading.alone_ms / reading.alone_ms.mean(), reading.waking_ms / 1e3
-    pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise, waking_s)
+    pools, routes = events.single_pool(service, pool.kind.wait_ms / 1e3, 1, noise, waking_s)
     route = np.zeros(due_s.size, np.int32)
-    found: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
-    return found + reading.overhead_ms
+    result: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
+    return result + reading.overhead_ms
 
 
-def _times_as_long(reading: BatchTimes, computed: Batches, largest: int) -> float:
-    """Return what batches took over what those of their sizes did in the profile."""
+def _batch_slowdown(reading: BatchTimes, computed: Batches, largest: int) -> float:
+    """Return the batch times relative to those of the same sizes in the profile."""
     profiled_ms = service_times(dict(reading.computed_ms), largest) * 1e3
     usual = sum(n * profiled_ms[size - 1] for size, (n, _) in computed.items())
     return float(sum(ms for _, ms in computed.values()) / usual)

@@ -1,4 +1,4 @@
-"""The pools of a plan as servers run them: names, models, replicas and rates by hour."""
+"""Pools of a plan as servers run them: names, models, replicas and rates by hour."""
 
 import hashlib
 import re
@@ -9,35 +9,35 @@ from pathlib import Path
 from hwnas.core.manifest import read_manifest
 from hwnas.export import proof_file
 from hwnas.export.folder import PROOF
-from hwnas.fleet.deployment.onnx_served import ServedModel, served
-from hwnas.fleet.models import ran_by, target_of_run
+from hwnas.fleet.deployment.onnx_served import ServedModel, to_served_model
+from hwnas.fleet.models import runtime_of_target, target_of_run
 from hwnas.fleet.plan import DeploymentPlan, HourPlan, PoolType, RequestRoute, TimedRuntime
-from hwnas.fleet.summary import spelt
+from hwnas.fleet.summary import format_hours
 from hwnas.hardware import backends
 from hwnas.hardware.backends import onnx_files
 
-_LONGEST = 40  # characters of a name: Kubernetes appends its own, up to 63
+_MAX_NAME = 40  # characters of a name: Kubernetes appends up to 63
 _EXPORTED = {"float32": onnx_files.FLOAT32, "int8": onnx_files.INT8}
 _GPUS = ("cuda", "tensorrt")  # execution providers that run on GPUs of NVIDIA
 _CPU = "cpu"
-#: Providers that files say, by those by which models were timed.
+#: Providers in the files, by provider of the timings.
 _SERVED = {_CPU: "", **{name: name for name in (*_GPUS, "openvino")}, "nvtensorrtrtx": "cuda"}
-MOST_BUSY = 0.9  #: of replicas: above, an autoscaler that wants a tenth more sees none too few
+MAX_BUSY = 0.9  #: maximum utilisation for an autoscaler, which acts at 10 % more
 
 
 @dataclass(frozen=True)
 class PoolModelSource:
-    """Where the model of a pool is, and what servers run it on: as it was timed."""
+    """Source of a pool's model, and how servers run it: as in its timing."""
 
-    file: Path | None = None  #: ONNX; none: it is not known
+    file: Path | None = None  #: ONNX file; ``None``: unknown
     threads: int = 1
-    provider: str = ""  #: what of onnxruntime runs it; empty: the CPU
-    note: str = ""  #: what its user should know, in a sentence
-    unserved: str = ""  #: why no server runs it; empty: one does
+    provider: str = ""  #: execution provider of onnxruntime; empty: CPU
+    note: str = ""  #: message for the user
+    unserved: str = ""  #: reason why no server can run it; empty: one can
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether it wants a GPU of NVIDIA."""
+        """True if the model needs an NVIDIA GPU."""
         return self.provider in _GPUS
 
 
@@ -45,274 +45,279 @@ class PoolModelSource:
 class DeployedPool:
     """A pool over all hours of a plan."""
 
-    name: str  #: a label of DNS
-    of: str  #: how the plan calls it
+    name: str  #: a DNS label
+    of: str  #: name in the plan
     kind: PoolType
     source: PoolModelSource
     model: ServedModel | None
     replicas: tuple[int, ...]  #: by hour
-    rates: tuple[float, ...]  #: requests a second that it must bear, by hour
-    spread: int  #: of its replicas that one machine may hold; 0: any number
-    busy: float  #: share of the time that a replica works in the hour in which it works most
-    start: int = 0  #: the hour that is deployed first
-    start_s: float = 0.0  #: from the order of a machine of its device to the first answer
-    slots: int = 1  #: of a machine of its device
+    rates: tuple[float, ...]  #: planned requests/s by hour
+    max_per_machine: int  #: 0: unlimited
+    busy: float  #: maximum utilisation of a replica over the hours
+    start: int = 0  #: hour that is deployed first
+    start_s: float = 0.0  #: start-up time of a machine
+    slots: int = 1  #: per machine
 
     @property
     def peak(self) -> int:
-        """Replicas in the hour that has most."""
+        """Maximum replicas of an hour."""
         return max(self.replicas)
 
     @property
     def least(self) -> int:
-        """Replicas in the hour that has least, where there are any."""
+        """Minimum replicas of an hour, except 0."""
         return min(n for n in self.replicas if n)
 
     @property
-    def begun(self) -> int:
-        """Replicas that are deployed first: those of that hour; where it rests then, the least.
+    def initial_replicas(self) -> int:
+        """Replicas deployed first: those of hour ``start``; if 0, the minimum.
 
-        An autoscaler adds nothing to none, and plans of no day or week have nothing else to.
+        An autoscaler cannot scale from 0, and only plans of a day or week have a schedule.
         """
         return self.replicas[self.start] or self.least
 
     @property
     def is_scaled(self) -> bool:
-        """Whether it is scaled by how busy its CPU is.
+        """True if the pool is scaled by CPU utilisation.
 
-        A busy GPU leaves that idle, and batches grow with the load: it is as busy at many.
+        On GPUs, and with batches, CPU utilisation does not show the load.
         """
-        is_told = self.kind.batch == 1 and self.busy <= MOST_BUSY
-        return is_told and not self.source.is_on_gpu
+        is_meaningful = self.kind.batch == 1 and self.busy <= MAX_BUSY
+        return is_meaningful and not self.source.is_on_gpu
 
     def with_batch(self, batch: int) -> "DeployedPool":
-        """Return the pool with another largest batch, under another name."""
+        """Return the pool with another maximum batch size, under another name."""
         name = f"{self.name}-of-{batch}"
         return replace(self, name=name, kind=replace(self.kind, batch=batch, wait_ms=0.0))
 
 
-def deployed(
+def deployed_pools(
     plan: DeploymentPlan, busy: Mapping[str, float]
 ) -> tuple[list[DeployedPool], dict[str, str]]:
-    """Return the pools that servers run, and why they don't run the others, by name in the plan.
-
-    Args:
-        plan: The plan.
-        busy: Share of the time that replicas of a pool work at most, by name in the plan.
+    """Return the pools that servers can run, and reasons for the others by name in the plan.
 
     Raises:
-        RunError: the export or run that a model is of cannot be read.
-        CompileError: its file is no classifier.
+        RunError: the export or run of a model cannot be read.
+        CompileError: a model is not a classifier.
     """
-    used = {pool.kind for of in plan.hours for pool in of.pools}
-    sources = {of: _source(kind) for of, kind in plan.kinds.items() if of in used}
-    cut = {r.second for of in plan.hours for r in (*of.routes, *of.degraded)
+    used = {pool.kind for hour_plan in plan.hours for pool in hour_plan.pools}
+    sources = {
+        hour_plan: _model_source(kind)
+        for hour_plan, kind in plan.kinds.items()
+        if hour_plan in used
+    }
+    cut = {r.second for hour_plan in plan.hours for r in (*hour_plan.routes, *hour_plan.degraded)
            if plan.is_split(r.first, r.second)}  # fmt: skip
-    files = {of: source.file for of, source in sources.items() if source.file is not None}
-    tails = {file for of, file in files.items() if of in cut}  # they read no images
-    models = _models({*files.values()} - tails) | {f: served(f.read_bytes()) for f in tails}
-    found, unserved, taken = [], {}, set[str]()
-    for of, source in sources.items():
+    files = {
+        hour_plan: source.file for hour_plan, source in sources.items() if source.file is not None
+    }
+    tails = {
+        file for hour_plan, file in files.items() if hour_plan in cut
+    }  # inputs are activations, not images
+    models = _served_models({*files.values()} - tails) | {
+        f: to_served_model(f.read_bytes()) for f in tails
+    }
+    result, unserved, taken = [], {}, set[str]()
+    for hour_plan, source in sources.items():
         if source.unserved:
-            unserved[of] = source.unserved
+            unserved[hour_plan] = source.unserved
             continue
-        kind = plan.kinds[of]
-        name = label(f"{kind.device}-{kind.model}-b{kind.batch}", of, taken)
+        kind = plan.kinds[hour_plan]
+        name = dns_label(f"{kind.device}-{kind.model}-b{kind.batch}", hour_plan, taken)
         model = None if source.file is None else models[source.file]
-        found.append(_over_hours(plan, of, name, source, model, busy.get(of, 0.0)))
-    return found, unserved
+        result.append(
+            _deployed_pool(plan, hour_plan, name, source, model, busy.get(hour_plan, 0.0))
+        )
+    return result, unserved
 
 
-def _models(files: set[Path]) -> dict[Path, ServedModel]:
-    """Return models that all read images of one size, the largest: any of them may be asked."""
+def _served_models(files: set[Path]) -> dict[Path, ServedModel]:
+    """Return models that all accept images of the largest size."""
     contents = {file: file.read_bytes() for file in sorted(files)}
-    shapes = [served(content).shape for content in contents.values()]
+    shapes = [to_served_model(content).shape for content in contents.values()]
     size = (max((h for _, h, _ in shapes), default=0), max((w for *_, w in shapes), default=0))
-    return {file: served(content, size) for file, content in contents.items()}
+    return {file: to_served_model(content, size) for file, content in contents.items()}
 
 
-def _over_hours(
+def _deployed_pool(
     plan: DeploymentPlan,
-    of: str,
+    pool_type: str,
     name: str,
     source: PoolModelSource,
     model: ServedModel | None,
     busy: float,
 ) -> DeployedPool:
-    hours = by_hour(plan)
-    pools = [next((pool for pool in hour.pools if pool.kind == of), None) for hour in hours]
+    hours = hour_plans(plan)
+    pools = [next((pool for pool in hour.pools if pool.kind == pool_type), None) for hour in hours]
     spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
-    goodput = max(pool.goodput for pool in pools if pool is not None)  # as it was corrected
-    kind = replace(plan.kinds[of], goodput=goodput)
+    goodput = max(pool.goodput for pool in pools if pool is not None)  # as corrected
+    kind = replace(plan.kinds[pool_type], goodput=goodput)
     at = plan.devices[kind.device]
     return DeployedPool(
-        name, of, kind, source, model,
+        name, pool_type, kind, source, model,
         tuple(0 if pool is None else pool.replicas for pool in pools),
-        tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy, busiest(plan),
-        at.start_s, at.slots,
+        tuple(_pool_rate(hour, pool_type) for hour in hours), min(spreads, default=0), busy,
+        busiest_hour(plan), at.start_s, at.slots,
     )  # fmt: skip
 
 
-def busiest(plan: DeploymentPlan) -> int:
-    """Return the hour in which most is asked for, all classes together."""
-    asked = [sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)]
-    return asked.index(max(asked))
+def busiest_hour(plan: DeploymentPlan) -> int:
+    """Return the hour of the highest total demand."""
+    request_class = [
+        sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)
+    ]
+    return request_class.index(max(request_class))
 
 
-def by_hour(plan: DeploymentPlan) -> list[HourPlan]:
-    """Return what runs in each hour."""
-    found = {hour: of for of in plan.hours for hour in of.hours}
-    return [found[hour] for hour in sorted(found)]
+def hour_plans(plan: DeploymentPlan) -> list[HourPlan]:
+    """Return the record of each hour."""
+    result = {hour: hour_plan for hour_plan in plan.hours for hour in hour_plan.hours}
+    return [result[hour] for hour in sorted(result)]
 
 
-def _rate(hour: HourPlan, of: str) -> float:
-    """Return the requests a second that reach a pool, first or by escalation."""
-    return sum(r.rate * ((r.first == of) + (r.second == of) * r.share) for r in hour.routes)
+def _pool_rate(hour: HourPlan, pool_type: str) -> float:
+    """Return the requests/s of a pool, direct and escalated."""
+    return sum(
+        r.rate * ((r.first == pool_type) + (r.second == pool_type) * r.share) for r in hour.routes
+    )
 
 
-def label(said: str, salt: str, taken: set[str]) -> str:
-    """Return a label of DNS that is not taken, and take it.
-
-    Args:
-        said: What it is like.
-        salt: What tells it from others that are like it.
-        taken: Labels that there are.
-    """
-    found = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
-    found = found if found[:1].isalpha() else f"m-{found}".rstrip("-")
-    if len(found) > _LONGEST or found in taken:
+def dns_label(text: str, salt: str, taken: set[str]) -> str:
+    """Return an unused DNS label similar to ``text``, and add it to ``taken``."""
+    result = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    result = result if result[:1].isalpha() else f"m-{result}".rstrip("-")
+    if len(result) > _MAX_NAME or result in taken:
         digest = hashlib.sha256(salt.encode()).hexdigest()[:6]
-        found = f"{found[: _LONGEST - 7].rstrip('-')}-{digest}"
-    taken.add(found)
-    return found
+        result = f"{result[: _MAX_NAME - 7].rstrip('-')}-{digest}"
+    taken.add(result)
+    return result
 
 
-def _source(kind: PoolType) -> PoolModelSource:
-    """Return how the model of a kind is served: as it was timed on the device of its pools."""
-    ran = kind.ran or _as_before(kind)
-    if unserved := _alone(ran.runtime):
+def _model_source(kind: PoolType) -> PoolModelSource:
+    """Return how servers run the model of a pool type: as in its timing."""
+    ran = kind.ran or _runtime_of_place(kind)
+    if unserved := _unserved_reason(ran.runtime):
         return PoolModelSource(unserved=unserved)
-    file = next((f for f in _files(kind, ran) if f.is_file()), None)
+    file = next((f for f in _candidate_files(kind, ran) if f.is_file()), None)
     if kind.accuracy is None and file is None:
-        return PoolModelSource(
-            unserved="it is a part of a network that was cut: there is no file of it"
-        )
-    notes = [*_of_file(kind, ran, file), *_of_device(kind, ran)]
+        return PoolModelSource(unserved="it is a part of a split network without a file")
+    notes = [*_file_notes(kind, ran, file), *_device_notes(kind, ran)]
     return PoolModelSource(file, ran.threads or 1, _SERVED.get(ran.provider, ""), "; ".join(notes))
 
 
-def _as_before(kind: PoolType) -> TimedRuntime:
-    """Return by what a model was timed where a plan doesn't say it: by what its accuracy is of."""
+def _runtime_of_place(kind: PoolType) -> TimedRuntime:
+    """Return the runtime of a model in plans without ``ran``: that of its source."""
     place = Path(kind.place)
     if (place / PROOF).is_file():
-        return ran_by(proof_file.target_of(proof_file.read_proof(place)), place)
+        return runtime_of_target(proof_file.target_of(proof_file.read_proof(place)), place)
     if (place / "manifest.json").is_file():
-        return ran_by(target_of_run(read_manifest(place, "fronts")["config"], place), place)
+        return runtime_of_target(
+            target_of_run(read_manifest(place, "fronts")["config"], place), place
+        )
     return TimedRuntime("")
 
 
-def _alone(runtime: str) -> str:
-    """Return why no server runs what a runtime does; empty: one does, or it is not known."""
+def _unserved_reason(runtime: str) -> str:
+    """Return why no server can run a runtime's models; empty if one can or it is unknown."""
     artefacts = backends.get(runtime).artefacts if runtime else ()
     return next((f"{a.unavailable_reason}: its file of an export is {a.name}"
                  for a in artefacts if a.unavailable_reason), "")  # fmt: skip
 
 
-def _files(kind: PoolType, ran: TimedRuntime) -> Iterator[Path]:
-    """Yield where the model may be: beside its accuracy, else where it was timed."""
+def _candidate_files(kind: PoolType, ran: TimedRuntime) -> Iterator[Path]:
+    """Yield possible files of the model: next to its accuracy, then next to its timing."""
     name, _, precision = kind.model.rpartition("-")
     for place in filter(None, dict.fromkeys((kind.place, ran.place))):
         yield Path(place) / _EXPORTED.get(precision, onnx_files.FLOAT32)
         yield Path(place) / "models" / f"{name}.onnx"
 
 
-def _of_file(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterator[str]:
-    """Yield what there is to say of the file that is served."""
+def _file_notes(kind: PoolType, ran: TimedRuntime, file: Path | None) -> Iterator[str]:
+    """Yield notes on the deployed file."""
     if file is None:
-        from_here = "" if Path(kind.place).exists() else f", seen from {Path.cwd()}"
-        yield f"no file of it is known: {kind.place} has none{from_here}"
+        from_here = "" if Path(kind.place).exists() else f" (working directory: {Path.cwd()})"
+        yield f"its model file is unknown: {kind.place} has none{from_here}"
         return
     if kind.place and Path(kind.place) not in file.parents:
-        yield f"its accuracy is of {kind.place}; servers run {file}, of the same network"
+        yield f"its accuracy is from {kind.place}; servers run {file} of the same network"
     precision = kind.model.rpartition("-")[2]
     own = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""
     if own and not own.endswith(".onnx"):
         yield (
-            f"its latencies are of {own}; servers run {file.name} of the same network, which takes "
-            "another time"
+            f"its latencies are from {own}; servers run {file.name} of the same network, whose "
+            "latency differs"
         )
     elif precision not in _EXPORTED:
         yield (
-            f"its latencies are of {precision}; servers run {file.name}, which computes in "
-            "float32 and takes another time"
+            f"its latencies are of {precision}; servers run {file.name} in float32, whose latency "
+            "differs"
         )
 
 
-def _of_device(kind: PoolType, ran: TimedRuntime) -> Iterator[str]:
-    """Yield what there is to say of what runs it."""
-    cure = f"of `{kind.device}` in fleet.yaml, and plan again"
+def _device_notes(kind: PoolType, ran: TimedRuntime) -> Iterator[str]:
+    """Yield notes on the execution provider and threads."""
+    fix = f"of `{kind.device}` in fleet.yaml, and plan again"
     if not ran.provider:
         yield (
-            "nothing says what runs it, and these files are for a CPU: give provider (cpu, cuda, "
-            f"tensorrt or openvino) {cure}"
+            "its execution provider is unknown, and these files are for a CPU: set provider (cpu, "
+            f"cuda, tensorrt or openvino) {fix}"
         )
     elif ran.provider not in _SERVED:
-        yield f"it was timed by {ran.provider}; servers run it on the CPU"
+        yield f"it was timed with {ran.provider}; servers run it on the CPU"
     elif ran.provider not in (_SERVED[ran.provider], _CPU):
-        yield f"it was timed by {ran.provider}; servers run it by {_SERVED[ran.provider]}"
+        yield f"it was timed with {ran.provider}; servers use {_SERVED[ran.provider]}"
     if not ran.threads:
-        yield f"nothing says on how many threads it was timed, and it has one: give threads {cure}"
+        yield f"its number of threads is unknown, and it has 1: set threads {fix}"
 
 
-def planned_busy(seen: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the largest share of the time that each pool works, of what simulations saw."""
-    found: dict[str, float] = {}
-    for busy in seen:
+def max_utilisation(utilisations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the maximum utilisation of each pool over simulations."""
+    result: dict[str, float] = {}
+    for busy in utilisations:
         for name, share in busy.items():
-            found[name] = max(found.get(name, 0.0), share)
-    return found
+            result[name] = max(result.get(name, 0.0), share)
+    return result
 
-
-# Which pools requests of a class go to, of those that servers run.
 
 _HEAD = """
-## Where requests go
+## Routes
 
-Requests of a class are sent to its graph of `kserve/`, or, where it has none, to the Service
-`http://POOL:8000/v2/models/POOL/infer`. Without KServe, whoever sends them keeps to these shares:
-those of each hour are the routes of `plan.yaml`.
+Send requests of a class to its graph of `kserve/` or, without a graph, to the Service
+`http://POOL:8000/v2/models/POOL/infer`. Without KServe, clients must follow these shares; the
+routes of `plan.yaml` have those of each hour.
 
-| class | graph | hours of the plan | share | pool | what goes on, and where to |
+| class | graph | hours of the plan | share | pool | escalation |
 |---|---|---|---|---|---|
 """
 
-Way = tuple[str, str | None, float]  #: its pools, and the confidence below which requests go on
+RoutePath = tuple[str, str | None, float]  #: pools, and the confidence threshold of escalation
 
 
-def ways(plan: DeploymentPlan, klass: str, names: Mapping[str, str]) -> list[list[RequestRoute]]:
-    """Return the ways of a class that servers run, by hour.
-
-    Args:
-        plan: The plan.
-        klass: The class.
-        names: Of pools that servers run, by how the plan calls them.
-    """
+def routes_by_hour(
+    plan: DeploymentPlan, request_class: str, names: Mapping[str, str]
+) -> list[list[RequestRoute]]:
+    """Return the routes of a class over deployed pools ``names`` (by name in the plan), by hour."""
     return [
-        [r for r in hour.routes
-         if r.klass == klass and r.first in names and (r.second is None or r.second in names)]
-        for hour in by_hour(plan)
+        [r for r in hour.routes if r.klass == request_class
+         and {r.first, r.second or r.first} <= names.keys()]
+        for hour in hour_plans(plan)
     ]  # fmt: skip
 
 
-def way(route: RequestRoute) -> Way:
-    """Return what tells a way from others."""
+def path_of(route: RequestRoute) -> RoutePath:
+    """Return the pools and threshold of a route."""
     return route.first, route.second, route.threshold
 
 
 def routing_table(
     plan: DeploymentPlan, pools: Sequence[DeployedPool], graphs: Mapping[str, str]
 ) -> str:
-    """Return a table of where requests go; empty where no server answers any.
+    """Return a Markdown table of the routes; empty if no pool is deployed.
+
+    Args:
+        plan: Plan.
+        pools: Deployed pools.
+        graphs: Names of graphs by class.
 
     Args:
         plan: The plan.
@@ -320,39 +325,50 @@ def routing_table(
         graphs: Names of graphs by class.
     """
     names = {pool.of: pool.name for pool in pools}
-    rows = [row for klass in plan.classes for row in _rows(plan, klass, names, graphs)]
+    rows = [
+        row
+        for request_class in plan.classes
+        for row in _routing_rows(plan, request_class, names, graphs)
+    ]
     return _HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows) if rows else ""
 
 
-def _rows(
-    plan: DeploymentPlan, klass: str, names: Mapping[str, str], graphs: Mapping[str, str]
+def _routing_rows(
+    plan: DeploymentPlan, request_class: str, names: Mapping[str, str], graphs: Mapping[str, str]
 ) -> Iterator[list[str]]:
-    """Yield a row for each way of a class, with the hours in which it is taken."""
-    every = ways(plan, klass, names)
-    found: dict[Way, dict[int, float]] = {}
+    """Yield a row per route of a class, with its hours."""
+    every = routes_by_hour(plan, request_class, names)
+    result: dict[RoutePath, dict[int, float]] = {}
     for hour, routes in enumerate(every):
         for route in routes:
             share = route.rate / sum(r.rate for r in routes)
-            shares = found.setdefault(way(route), {})
+            shares = result.setdefault(path_of(route), {})
             shares[hour] = shares.get(hour, 0.0) + share
-    graph = f"`{graphs[klass]}`" if klass in graphs else ""
-    for (first, second, threshold), shares in found.items():
-        onward = _onward(plan, (first, second, threshold), names)
-        hours = "all" if len(shares) == len(every) else spelt([*shares])
-        yield [f"`{klass}`", graph, hours, _range([*shares.values()]), f"`{names[first]}`", onward]
+    graph = f"`{graphs[request_class]}`" if request_class in graphs else ""
+    for (first, second, threshold), shares in result.items():
+        onward = _next_pool(plan, (first, second, threshold), names)
+        hours = "all" if len(shares) == len(every) else format_hours([*shares])
+        yield [
+            f"`{request_class}`",
+            graph,
+            hours,
+            _percent_range([*shares.values()]),
+            f"`{names[first]}`",
+            onward,
+        ]
 
 
-def _onward(plan: DeploymentPlan, taken: Way, names: Mapping[str, str]) -> str:
-    """Return where requests go on to, and which."""
+def _next_pool(plan: DeploymentPlan, taken: RoutePath, names: Mapping[str, str]) -> str:
+    """Return the escalation of a route as text."""
     first, second, threshold = taken
     if second is None:
         return ""
     if plan.is_split(first, second):
-        return f"`{names[second]}`, always: it reads what the first answers"
+        return f"`{names[second]}`, always: it reads the first part's activation"
     return f"`{names[second]}`, below {threshold:.4g}"
 
 
-def _range(shares: Sequence[float]) -> str:
-    """Return shares in per cent, from the least to the largest."""
+def _percent_range(shares: Sequence[float]) -> str:
+    """Return the range of shares in per cent."""
     ends = dict.fromkeys(f"{100 * end:.3g}" for end in (min(shares), max(shares)))
     return f"{' to '.join(ends)} %"

@@ -1,4 +1,6 @@
-"""A model repository of Triton: a folder for each pool, and the image that holds them.
+"""Model repository of Triton with its image, and the application of Ray Serve.
+
+Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
 
 Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
 """
@@ -10,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hwnas.fleet.deployment.pools import DeployedPool, busiest
+from hwnas.fleet.deployment.pools import DeployedPool, busiest_hour
 from hwnas.fleet.plan import DeploymentPlan, HourPlan
 
-REPOSITORY = "triton/models"  #: in the folder of the files
-IMAGE = "hwnas-models:1"  #: that the Dockerfile builds
+REPOSITORY = "triton/models"  #: subfolder of the files
+IMAGE = "hwnas-models:1"  #: image built by the Dockerfile
 HTTP, METRICS = 8000, 8002  #: ports
 _BACKEND = "onnxruntime"
-_ACCELERATORS = {"tensorrt": "gpu", "openvino": "cpu"}  # execution providers, and where they run
+_ACCELERATORS = {"tensorrt": "gpu", "openvino": "cpu"}  # execution providers and their device
 
 DOCKERFILE = """\
-# docker build -t hwnas-models:1 .     # models are ONNX of opset 23: take a release that reads it
+# docker build -t hwnas-models:1 .     # models are ONNX of opset 23: use a release that supports it
 ARG TRITON=nvcr.io/nvidia/tritonserver:25.11-py3
 FROM ${TRITON}
 COPY models /models
@@ -28,24 +30,24 @@ COPY models /models
 
 
 def repository(pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the files of a repository by their paths in it, and beside it its Dockerfile."""
-    found = {"triton/Dockerfile": DOCKERFILE.encode()}
+    """Return the files of a repository by path, and its Dockerfile."""
+    result = {"triton/Dockerfile": DOCKERFILE.encode()}
     for pool in pools:
-        found[f"{REPOSITORY}/{pool.name}/config.pbtxt"] = config(pool).encode()
+        result[f"{REPOSITORY}/{pool.name}/config.pbtxt"] = config(pool).encode()
         if pool.model is not None:
-            found[f"{REPOSITORY}/{pool.name}/1/model.onnx"] = pool.model.content
-    return found
+            result[f"{REPOSITORY}/{pool.name}/1/model.onnx"] = pool.model.content
+    return result
 
 
 def config(pool: DeployedPool) -> str:
-    """Return ``config.pbtxt``: batches and their wait as planned, one instance a replica."""
+    """Return ``config.pbtxt``: planned batches and waits, one instance per replica."""
     threads = _parameter("intra_op_thread_count", pool.source.threads)
     parts = [*_accelerator(pool), threads, _parameter("inter_op_thread_count", 1)]
     return _config(pool, _BACKEND, parts)
 
 
 def python_config(pool: DeployedPool) -> str:
-    """Return the same for a Triton that has a Python backend alone, and ``triton_model.py``."""
+    """Return the config for Triton's Python backend and ``triton_model.py``."""
     return _config(pool, "python", [_parameter("threads", pool.source.threads)])
 
 
@@ -57,7 +59,7 @@ def _config(pool: DeployedPool, backend: str, more: Sequence[str]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def arguments(pool: DeployedPool) -> list[str]:
+def server_arguments(pool: DeployedPool) -> list[str]:
     """Return the command line that serves one pool."""
     return [
         "tritonserver", "--model-repository=/models", "--model-control-mode=explicit",
@@ -67,7 +69,7 @@ def arguments(pool: DeployedPool) -> list[str]:
 
 
 def _tensors(pool: DeployedPool) -> list[str]:
-    """Return what goes in and comes out; without its file, Triton asks the model."""
+    """Return inputs and outputs; without a model file Triton reads them from the model."""
     if pool.model is None:
         return []
     model = pool.model
@@ -109,7 +111,7 @@ def _parameter(key: str, value: int) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
 
 
-# The application of Ray Serve: one file, which holds what it needs of the plan.
+# The application of Ray Serve: one file that contains the plan.
 
 NAME = "ray_app.py"
 _SCRIPT = Path(__file__).parent / "app.py"
@@ -120,23 +122,23 @@ _PROVIDERS = {
 }  # fmt: skip
 
 
-def app(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the application by its name; nothing where no pool has the file of its model."""
+def ray_app(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
+    """Return the application by file name; empty if no pool has a model file."""
     able = {pool.of: pool for pool in pools if pool.model is not None}
     if not able:
         return {}
-    hours = [_hour(plan, of, able) for of in plan.hours]
+    hours = [_hour(plan, hour_plan, able) for hour_plan in plan.hours]
     content = {
         "pools": {pool.name: _pool(pool) for pool in able.values()},
         "hours": hours,
-        "routes": _at_peak(hours),
-        "start": busiest(plan),
+        "routes": _peak_routes(hours),
+        "start": busiest_hour(plan),
     }
-    return {NAME: _written(content)}
+    return {NAME: _render_app(content)}
 
 
-def alone(pools: Sequence[DeployedPool]) -> bytes:
-    """Return an application in which each pool has one replica, and a class of its own name."""
+def single_replica_app(pools: Sequence[DeployedPool]) -> bytes:
+    """Return an application with one replica per pool, and a class of the pool's name."""
     routes = {
         pool.name: [
             {"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0, "split": False}
@@ -145,17 +147,21 @@ def alone(pools: Sequence[DeployedPool]) -> bytes:
     }
     hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
     named = {pool.name: _pool(pool) for pool in pools}
-    return _written({"pools": named, "hours": [hour], "routes": routes, "start": 0})
+    return _render_app({"pools": named, "hours": [hour], "routes": routes, "start": 0})
 
 
-def _written(content: dict[str, Any]) -> bytes:
-    """Return the application with what it serves.
+def _render_app(content: dict[str, Any]) -> bytes:
+    """Return the application with its ``PLAN``.
+
+    Args:
+        content: ``pools`` by name, ``hours`` with replicas and routes, ``routes`` at peaks, and
+            ``start``, the hour of the initial replicas.
 
     Args:
         content: ``pools`` by name, ``hours`` with their replicas and routes, ``routes`` of
             peaks, and ``start``, the hour whose replicas come first.
     """
-    plain = json.loads(json.dumps(content))  # lists for tuples, and nothing that is no literal
+    plain = json.loads(json.dumps(content))  # lists for tuples, literals only
     literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)
     text = _SCRIPT.read_text()
     assert _EMPTY in text
@@ -173,29 +179,31 @@ def _pool(pool: DeployedPool) -> dict[str, Any]:
 
 
 def _gpus(pool: DeployedPool) -> float:
-    """Return the share of a GPU that a replica has: as many fit on one as a machine has slots."""
-    return math.floor(1e4 / pool.slots) / 1e4 if pool.source.is_on_gpu else 0.0  # as Ray counts
+    """Return a replica's fraction of a GPU: slots share one."""
+    return math.floor(1e4 / pool.slots) / 1e4 if pool.source.is_on_gpu else 0.0  # Ray's resolution
 
 
-def _at_peak(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the routes of each class in the hour in which most is asked of it."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _peak_routes(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the routes of each class in its peak hour."""
+    result: dict[str, list[dict[str, Any]]] = {}
     most: dict[str, float] = {}
     for hour in hours:
         for name, routes in hour["routes"].items():
             rate = sum(route["rate"] for route in routes)
             if rate > most.get(name, 0.0):
-                found[name], most[name] = routes, rate
-    return found
+                result[name], most[name] = routes, rate
+    return result
 
 
-def _hour(plan: DeploymentPlan, of: HourPlan, able: dict[str, DeployedPool]) -> dict[str, Any]:
+def _hour(
+    plan: DeploymentPlan, hour_plan: HourPlan, able: dict[str, DeployedPool]
+) -> dict[str, Any]:
     routes: dict[str, list[dict[str, Any]]] = {}
-    for r in of.routes:
+    for r in hour_plan.routes:
         if r.first in able and (r.second is None or r.second in able):
             routes.setdefault(r.klass, []).append({
                 "first": able[r.first].name, "second": able[r.second].name if r.second else "",
                 "rate": r.rate, "threshold": r.threshold, "split": plan.is_split(r.first, r.second),
             })  # fmt: skip
-    replicas = {able[p.kind].name: p.replicas for p in of.pools if p.kind in able}
-    return {"hours": of.hours, "replicas": replicas, "routes": routes}
+    replicas = {able[p.kind].name: p.replicas for p in hour_plan.pools if p.kind in able}
+    return {"hours": hour_plan.hours, "replicas": replicas, "routes": routes}

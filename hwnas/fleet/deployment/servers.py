@@ -1,6 +1,6 @@
-"""Servers of this machine that run pools of a plan: Triton or Ray Serve, in processes of theirs.
+"""Servers of pools on this machine: Triton or Ray Serve, in separate processes.
 
-Either may be installed for another interpreter: what it needs need not fit what hwnas needs.
+Either may be installed for another interpreter, so that its requirements need not fit.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ Pools = Sequence[DeployedPool]
 Command = tuple[list[str], dict[str, str]]  #: a command line and its environment
 
 _MODEL = Path(__file__).parent / "triton_model.py"
-READY_S = 300.0  #: that a server may take to start
-_ANSWER_S = 20.0  # that it may take to say what it did
-_WARM_CLIENTS, _WARM_S = 4, 0.5  # first answers take longer
+READY_S = 300.0  #: timeout of a server's start
+_ANSWER_S = 20.0  # timeout of statistics
+_WARM_CLIENTS, _WARM_S = 4, 0.5  # warm-up
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
 def version(*names):
@@ -47,9 +47,9 @@ print(json.dumps({
 
 
 class InstalledPackages(TypedDict):
-    """What an interpreter has."""
+    """Packages of an interpreter."""
 
-    triton: str  #: the version of its wheel; empty: there is none
+    triton: str  #: version of the wheel; empty: not installed
     ray: str
     site: str
     lib: str
@@ -59,52 +59,52 @@ class InstalledPackages(TypedDict):
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers."""
+    """A server that is ready."""
 
     name: str
     version: str
     port: int
-    ready_s: float  #: that it took to start
-    request: Callable[[DeployedPool], bytes]  #: all bytes of a request of one image
-    computed: Callable[[DeployedPool], Batches]  #: since it started; empty: it does not say
+    ready_s: float  #: start-up time
+    request: Callable[[DeployedPool], bytes]  #: request of one image, as bytes
+    computed: Callable[[DeployedPool], Batches]  #: batches since the start; empty: not reported
 
 
 @dataclass(frozen=True)
 class Server:
-    """A kind of server."""
+    """A type of server."""
 
-    install: str  #: the command that installs it
+    install: str  #: command that installs it
     command: Callable[[str, InstalledPackages, Pools, Path, int], Command]
     request: Callable[[DeployedPool, bytes], bytes]
     version: Callable[[InstalledPackages], str]
-    computed: Callable[[int, DeployedPool], Batches]  #: by its port
+    computed: Callable[[int, DeployedPool], Batches]  #: by port
 
 
-def probed(python: str) -> InstalledPackages:
-    """Return what an interpreter has.
+def probe(python: str) -> InstalledPackages:
+    """Return the packages of an interpreter.
 
     Raises:
-        RunError: it cannot be run.
+        RunError: the interpreter cannot be run.
     """
     try:
-        said = subprocess.run(
+        text = subprocess.run(
             [python, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60
         ).stdout
-        found: InstalledPackages = json.loads(
-            said.strip().rpartition("\n")[2]
+        result: InstalledPackages = json.loads(
+            text.strip().rpartition("\n")[2]
         )  # after what sites print
     except (OSError, subprocess.SubprocessError, ValueError):
-        raise RunError(f"python={python} is no interpreter of Python that runs.") from None
-    return found
+        raise RunError(f"python={python} is not a working Python interpreter.") from None
+    return result
 
 
-def choose_server(name: str, python: str, found: InstalledPackages) -> str:
-    """Return which server runs: that which is named, else Triton where it is, else Ray Serve.
+def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
+    """Return the requested server; ``auto``: Triton if installed, else Ray Serve.
 
     Raises:
-        RunError: it is not installed; it says what installs it.
+        RunError: it is not installed; the message has the command.
     """
-    installed = [each for each, server in SERVERS.items() if server.version(found)]
+    installed = [each for each, server in SERVERS.items() if server.version(packages)]
     if name == "auto" and installed:
         return installed[0]
     if name in installed:
@@ -113,22 +113,22 @@ def choose_server(name: str, python: str, found: InstalledPackages) -> str:
         raise RunError(unknown_name("server", name, ("auto", *SERVERS)))
     wanted = [*SERVERS] if name == "auto" else [name]
     cures = " or ".join(f"{python} -m {SERVERS[each].install}" for each in wanted)
-    raise RunError(f"serve-check needs a server ({', '.join(wanted)}), and there is none: {cures}")
+    raise RunError(f"serve-check needs a server ({', '.join(wanted)}); install one: {cures}")
 
 
 @contextlib.contextmanager
-def running(
-    name: str, python: str, found: InstalledPackages, pools: Sequence[DeployedPool]
+def run_server(
+    name: str, python: str, packages: InstalledPackages, pools: Sequence[DeployedPool]
 ) -> Iterator[RunningServer]:
-    """Give a server of pools on the loopback; it ends afterwards.
+    """Run a server of pools on the loopback; it ends with the context.
 
     Raises:
-        DeviceError: it does not start, or does not answer.
+        DeviceError: the server does not start or does not respond.
     """
     server = SERVERS[name]
     with tempfile.TemporaryDirectory(prefix="hwnas-") as temporary:
         folder, port = Path(temporary), _free_port()
-        command, environment = server.command(python, found, pools, folder, port)
+        command, environment = server.command(python, packages, pools, folder, port)
         log = folder / "server.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -137,39 +137,40 @@ def running(
             )  # fmt: skip
         try:
             begun = time.monotonic()
-            requests = {pool.name: server.request(pool, _image(pool)) for pool in pools}
+            requests = {pool.name: server.request(pool, _zero_image(pool)) for pool in pools}
             ready = [
-                _await(process, port, requests[pool.name], begun, log) - begun for pool in pools
+                _wait_until_ready(process, port, requests[pool.name], begun, log) - begun
+                for pool in pools
             ]
             yield RunningServer(
-                name, server.version(found), port, ready[0], lambda pool: requests[pool.name],
+                name, server.version(packages), port, ready[0], lambda pool: requests[pool.name],
                 partial(server.computed, port),
             )  # fmt: skip
         finally:
-            _end(process)
+            _stop(process)
 
 
-def _image(pool: DeployedPool) -> bytes:
+def _zero_image(pool: DeployedPool) -> bytes:
     assert pool.model is not None
     return bytes(pool.model.request_bytes)
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind((HOST, 0))
+        return int(result.getsockname()[1])
 
 
-def _await(
+def _wait_until_ready(
     process: "subprocess.Popen[bytes]", port: int, request: bytes, begun: float, log: Path
 ) -> float:
-    """Wait until a server answers, and warm it up; return when it answered first."""
+    """Wait until a server responds, and warm it up; return the time of the first response."""
     while True:
         try:
             closed_loop(port, request, 1, 0.0001)
-            found = time.monotonic()
+            result = time.monotonic()
             closed_loop(port, request, _WARM_CLIENTS, _WARM_S)
-            return found
+            return result
         except OSError as error:
             if process.poll() is not None or time.monotonic() - begun > READY_S:
                 last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
@@ -178,8 +179,8 @@ def _await(
             time.sleep(0.1)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a server and what it started."""
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a server and its processes."""
     for sign, limit in ((signal.SIGINT, 20), (signal.SIGKILL, 20)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
@@ -193,16 +194,16 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _triton(
-    python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int
+    python: str, packages: InstalledPackages, pools: Pools, folder: Path, port: int
 ) -> Command:
-    """Write the repository of pools, and return what starts the server of the wheel.
+    """Write the model repository, and return the command line of the wheel's server.
 
-    That server has the Python backend alone, in which the same model runs by the same runtime.
+    It has only the Python backend, which runs the same model in the same runtime.
     """
-    package = Path(found["site"], "pytriton", "tritonserver")
+    package = Path(packages["site"], "pytriton", "tritonserver")
     backend = folder / "backends" / "python"
     shutil.copytree(package / "backends" / "python", backend)
-    stub = package / "python_backend_stubs" / found["python"] / "triton_python_backend_stub"
+    stub = package / "python_backend_stubs" / packages["python"] / "triton_python_backend_stub"
     shutil.copy(stub, backend)
     (backend / stub.name).chmod(0o755)
     for pool in pools:
@@ -213,10 +214,10 @@ def _triton(
         shutil.copy(_MODEL, version / "model.py")
         (version.parent / "config.pbtxt").write_text(server_files.python_config(pool))
     server = package / "bin" / "tritonserver"
-    libraries = f"{found['lib']}:{found['site']}/nvidia_pytriton.libs"
+    libraries = f"{packages['lib']}:{packages['site']}/nvidia_pytriton.libs"
     environment = _environment({
         "PATH": f"{Path(python).parent}:{os.environ.get('PATH', '')}",
-        "PYTHONPATH": ":".join(found["path"]), "LD_LIBRARY_PATH": libraries,
+        "PYTHONPATH": ":".join(packages["path"]), "LD_LIBRARY_PATH": libraries,
     })  # fmt: skip
     return [
         str(server), f"--model-repository={folder / 'models'}",
@@ -239,7 +240,7 @@ def _triton_request(pool: DeployedPool, image: bytes) -> bytes:
 
 
 def _triton_computed(port: int, pool: DeployedPool) -> Batches:
-    """Ask for the statistics of a model: of each size of batch, how many, and how long in all."""
+    """Return Triton's statistics of a model: number and total time of batches by size."""
     with contextlib.closing(HTTPConnection(HOST, port, timeout=_ANSWER_S)) as connection:
         connection.request("GET", f"/v2/models/{pool.name}/stats")
         (said,) = json.load(connection.getresponse())["model_stats"]
@@ -252,9 +253,11 @@ def _triton_computed(port: int, pool: DeployedPool) -> Batches:
     }
 
 
-def _ray(python: str, found: InstalledPackages, pools: Pools, folder: Path, port: int) -> Command:
-    """Write the application of pools, a class each, and return what starts it."""
-    (folder / server_files.NAME).write_bytes(server_files.alone(pools))
+def _ray(
+    python: str, packages: InstalledPackages, pools: Pools, folder: Path, port: int
+) -> Command:
+    """Write the application with a class per pool, and return its command line."""
+    (folder / server_files.NAME).write_bytes(server_files.single_replica_app(pools))
     for pool in pools:
         assert pool.model is not None
         version = folder / server_files.REPOSITORY / pool.name / "1"
@@ -262,8 +265,8 @@ def _ray(python: str, found: InstalledPackages, pools: Pools, folder: Path, port
         (version / "model.onnx").write_bytes(pool.model.content)
     return [python, server_files.NAME, str(port)], _environment({
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # by default other programs come first
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts it slowly
+        "RAY_worker_niceness": "0",  # Ray's default yields to other programs
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts slowly
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     })  # fmt: skip
 

@@ -13,8 +13,8 @@ TIMES_MS = {1: 14.0, 2: 26.0, 4: 50.0, 8: 100.0}
 
 
 def _seen(reading: holding.BatchTimes, load: float, seed: int) -> LatencySamples:
-    due = validation._poisson(load * reading.capacity, 60.0, [7, seed])
-    took = holding._simulated(pool("tiny", 0.0), reading, due, seed + 100) / 1e3
+    due = validation._poisson_times(load * reading.capacity, 60.0, [7, seed])
+    took = holding._simulate_latencies(pool("tiny", 0.0), reading, due, seed + 100) / 1e3
     return LatencySamples(due, due, due + took)
 
 
@@ -24,7 +24,7 @@ def test_a_server_is_as_much_slower_as_its_latencies_say(slowdown: float) -> Non
     reading = holding.BatchTimes(TIMES_MS, 0.5, 2.0, alone)
     of = pool("tiny", 0.0)
     found = [
-        holding.held(of, reading, _seen(reading.slower(slowdown), load, seed), {}, seed).slowdown
+        holding.compare(of, reading, _seen(reading.slower(slowdown), load, seed), {}, seed).slowdown
         for load in (0.3, 0.6, 0.8)
         for seed in range(3)
     ]
@@ -41,13 +41,13 @@ def test_batches_that_take_longer_explain_what_was_simulated_too_fast() -> None:
     seen = _seen(reading.slower(1.25), 0.7, 0)
     # Of three, half way between two and four.
     computed = {1: (10, 10 * 13 * 1.25), 3: (4, 4 * 37 * 1.25), 8: (1, 99 * 1.25)}
-    found = holding.held(of, reading, seen, computed, 0)
+    found = holding.compare(of, reading, seen, computed, 0)
     assert found.batch_slowdown == pytest.approx(1.25)
-    row = holding.row(of, "triton", 0.7, 50.0, [found])
+    row = holding.comparison_row(of, "triton", 0.7, 50.0, [found])
     assert row["error_p99"] < -0.2
     assert abs(row["error_explained_p99"]) < 0.1
-    assert "batch_slowdown" not in holding.row(
-        of, "ray", 0.7, 50.0, [holding.held(of, reading, seen, {}, 0)]
+    assert "batch_slowdown" not in holding.comparison_row(
+        of, "ray", 0.7, 50.0, [holding.compare(of, reading, seen, {}, 0)]
     )
 
 
@@ -57,7 +57,7 @@ def test_where_requests_are_not_answered_no_slowdown_is_told() -> None:
     lost = LatencySamples(
         seen.due_s, seen.sent_s, np.where(np.arange(len(seen.due_s)) % 10, seen.done_s, np.nan)
     )
-    assert np.isnan(holding.held(pool("tiny", 0.0), reading, lost, {}, 0).slowdown)
+    assert np.isnan(holding.compare(pool("tiny", 0.0), reading, lost, {}, 0).slowdown)
 
 
 def test_what_is_told_is_more_than_repeats_differ_by() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hwnas.fleet.deployment import pools
-from hwnas.fleet.deployment.files import files
+from hwnas.fleet.deployment.files import deployment_files
 from hwnas.fleet.plan import DeploymentPlan, PoolType, TimedRuntime, read_plan, to_yaml
 from hwnas.hardware.backends import onnx_files
 from hwnas.models.spaces import SearchSpace
@@ -34,7 +34,7 @@ def _files(plan: DeploymentPlan, slots: int = 1, **kind: Any) -> Files:
     """Return the files of a plan with another kind and machine of its large pool."""
     kinds = {**plan.kinds, made.LARGE: replace(plan.kinds[made.LARGE], **kind)}
     devices = {name: replace(at, slots=slots) for name, at in plan.devices.items()}
-    found = files(replace(plan, kinds=kinds, devices=devices), {made.LARGE: 0.3})
+    found = deployment_files(replace(plan, kinds=kinds, devices=devices), {made.LARGE: 0.3})
     return {name.removeprefix("deploy/"): content for name, content in found.items()}
 
 
@@ -101,14 +101,17 @@ def test_pools_on_cpus_get_the_threads_of_their_models(
     [
         (
             TimedRuntime("nvidia_l4", "", "offline", "", 1),
-            ["nothing says what runs it", "give provider"],
+            ["its execution provider is unknown", "set provider"],
         ),
-        (TimedRuntime("mine"), ["nothing says what runs it", "nothing says on how many threads"]),
+        (
+            TimedRuntime("mine"),
+            ["its execution provider is unknown", "its number of threads is unknown"],
+        ),
         (
             TimedRuntime("cpu", "", "tvm", "cpu", 1),
-            ["its latencies are of model.so; servers run 0a.onnx"],
+            ["its latencies are from model.so; servers run 0a.onnx"],
         ),
-        (TimedRuntime("gpu", "", "onnxruntime", "nvtensorrtrtx", 1), ["servers run it by cuda"]),
+        (TimedRuntime("gpu", "", "onnxruntime", "nvtensorrtrtx", 1), ["servers use cuda"]),
         (TimedRuntime("cpu", "", "onnxruntime", "xnnpack", 1), ["servers run it on the CPU"]),
     ],
 )
@@ -122,7 +125,7 @@ def test_what_is_not_known_of_a_device_is_said(
 
 def test_latencies_of_other_precisions_are_said(plan: DeploymentPlan) -> None:
     found = _files(plan, model="0a-float16", ran=TimedRuntime("l4", "", "offline", "cuda", 1))
-    words = "`cpu-0a-float16-b1`: its latencies are of float16; servers run 0a.onnx, which computes"
+    words = "`cpu-0a-float16-b1`: its latencies are of float16; servers run 0a.onnx in float32"
     assert words in found["README.md"].decode()
 
 
@@ -132,7 +135,7 @@ def test_files_are_where_models_were_timed_if_not_beside_their_accuracies(
     ran = TimedRuntime("cpu", str(tmp_path / "cpu"), "onnxruntime", "cpu", 2)
     found = _files(plan, place=str(tmp_path / "npu"), ran=ran)
     assert f"triton/models/{NAME}/1/model.onnx" in found
-    assert f"its accuracy is of {tmp_path / 'npu'}" in found["README.md"].decode()
+    assert f"its accuracy is from {tmp_path / 'npu'}" in found["README.md"].decode()
 
 
 def test_from_another_folder_only_the_file_is_not_found(plan: DeploymentPlan) -> None:
@@ -140,8 +143,10 @@ def test_from_another_folder_only_the_file_is_not_found(plan: DeploymentPlan) ->
     found = _files(plan, place="runs/cpu", ran=ran)
     assert _resources(found)["cpu"] == "2"
     said = found["README.md"].decode()
-    assert f"no file of it is known: runs/cpu has none, seen from {Path.cwd()}." in said
-    assert "nothing says" not in said
+    assert (
+        f"its model file is unknown: runs/cpu has none (working directory: {Path.cwd()})." in said
+    )
+    assert "is unknown, and" not in said
 
 
 def test_plans_say_it_and_those_of_before_are_read(plan: DeploymentPlan, tmp_path: Path) -> None:
@@ -167,4 +172,6 @@ def test_a_file_that_lies_about_is_not_served(
     monkeypatch.chdir(tmp_path)
     Path(onnx_files.FLOAT32).write_bytes(b"another network")
     kind = PoolType("cpu", "a-float32", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "runs/cpu")
-    assert not [file for file in pools._files(kind, TimedRuntime("mine")) if file.is_file()]
+    assert not [
+        file for file in pools._candidate_files(kind, TimedRuntime("mine")) if file.is_file()
+    ]

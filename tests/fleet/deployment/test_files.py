@@ -26,10 +26,15 @@ from hwnas.fleet.deployment import kubernetes as kserve
 from hwnas.fleet.deployment import kubernetes as schedule
 from hwnas.fleet.deployment import pools as ways
 from hwnas.fleet.deployment.alerts import _forecast
-from hwnas.fleet.deployment.files import _begun, _hours, _unscaled, files
-from hwnas.fleet.deployment.onnx_served import CONFIDENCE, served
+from hwnas.fleet.deployment.files import (
+    _autoscaler_notes,
+    _begin_notes,
+    _hour_notes,
+    deployment_files,
+)
+from hwnas.fleet.deployment.onnx_served import CONFIDENCE, to_served_model
 from hwnas.fleet.deployment.pools import DeployedPool, PoolModelSource
-from hwnas.fleet.deployment.server_files import _at_peak
+from hwnas.fleet.deployment.server_files import _peak_routes
 from hwnas.fleet.plan import PoolType, RequestRoute
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.models.onnx.opsets import checked_opset
@@ -50,7 +55,7 @@ def deploy(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Files
     made.write_run(folder / "cpu", target("cpu"), "0a", made.model(tiny, batch=1))
     made.write_run(folder / "npu", target("npu"), "0b", None)
     plan = made.plan(folder / "cpu", folder / "npu")
-    found = files(plan, {made.SMALL: 0.4, made.LARGE: 0.3})
+    found = deployment_files(plan, {made.SMALL: 0.4, made.LARGE: 0.3})
     return {name.removeprefix("deploy/"): content for name, content in found.items()}
 
 
@@ -68,7 +73,7 @@ def test_served_model_takes_any_batch_and_says_how_sure_it_is(
     tiny: SearchSpace, batch: int
 ) -> None:
     written = made.model(tiny, batch)
-    found = served(written)
+    found = to_served_model(written)
     assert checked_opset(found.content) >= 20
     images = np.random.default_rng(0).standard_normal((batch, *found.shape)).astype(np.float32)
     once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
@@ -83,7 +88,7 @@ def test_served_model_takes_any_batch_and_says_how_sure_it_is(
 
 def test_smaller_models_shrink_what_they_are_sent(tiny: SearchSpace) -> None:
     written = made.model(tiny)
-    found = served(written, (20, 14))
+    found = to_served_model(written, (20, 14))
     assert (found.shape, found.shrinks) == ((1, 20, 14), True)
     images = np.random.default_rng(0).standard_normal((2, 1, 20, 14)).astype(np.float32)
     once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
@@ -94,20 +99,20 @@ def test_smaller_models_shrink_what_they_are_sent(tiny: SearchSpace) -> None:
 
 def test_what_is_no_classifier_is_refused() -> None:
     with pytest.raises(CompileError, match="not valid ONNX"):
-        served(b"nothing")
+        to_served_model(b"nothing")
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (1, 3))
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 3))
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
-    with pytest.raises(CompileError, match="No classifier of images"):
-        served(model.SerializeToString())
+    with pytest.raises(CompileError, match="Not an image classifier"):
+        to_served_model(model.SerializeToString())
 
 
 def test_what_no_server_runs_is_left_out_and_said(deploy: Files) -> None:
     said = deploy["README.md"].decode()
-    assert f"`{made.NPU}` is left out, with all routes through it: it runs on an Arm" in said
-    assert f"`{made.CUT}` is left out" in said
-    assert "latencies are of model.so" in said
+    assert f"`{made.NPU}` is omitted, with all routes through it: it runs only on an Arm" in said
+    assert f"`{made.CUT}` is omitted" in said
+    assert "latencies are from model.so" in said
     assert not [name for name in deploy if "npu" in name]
 
 
@@ -211,13 +216,15 @@ def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> N
     found = kubernetes.manifests(pools)
     begun = [next(yaml.safe_load_all(found[f"kubernetes/{p.name}.yaml"]))["spec"] for p in pools]
     assert [spec["replicas"] for spec in begun] == [2, 3]  # nothing else may start the first
-    hours = [yaml.safe_load_all(kubernetes.hour(pools, of)) for of in range(3)]
+    hours = [yaml.safe_load_all(kubernetes.hour_patches(pools, of)) for of in range(3)]
     parts = [[(d["kind"], *d["spec"].values()) for d in documents] for documents in hours]
     scaler = "HorizontalPodAutoscaler"
     assert parts[0] == [(scaler, 3), ("Deployment", 0)]  # the first ran in the hour before
     assert parts[1] == [("Deployment", 0), ("Deployment", 3), (scaler, 3)]
     assert parts[2] == [("Deployment", 2), (scaler, 2), (scaler, 4)]  # what was added is left
-    missing = yaml.safe_load(alerts.rules(pools)["prometheus/rules.yaml"])["groups"][0]["rules"][4]
+    missing = yaml.safe_load(alerts.alert_rules(pools)["prometheus/rules.yaml"])["groups"][0][
+        "rules"
+    ][4]
     promql_parser.parse(missing["expr"])
     assert missing["for"] == "211s"  # it may take 91 to start
     assert 'and on() sum(hwnas:forecast_requests_per_second{model="a"}) > 0' in missing["expr"]
@@ -239,16 +246,16 @@ def test_plans_are_launched_as_their_jobs_need_it(deploy: Files) -> None:
 
 def test_hours_are_spoken_of_where_anything_changes(deploy: Files) -> None:
     said = deploy["README.md"].decode()
-    assert "`kubernetes/schedule.yaml` and `kserve/schedule.yaml` set those of others" in said
+    assert "`kubernetes/schedule.yaml` and `kserve/schedule.yaml` change them every hour" in said
     kind = PoolType("cpu", "a", 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
     source = PoolModelSource()
     day, few = (
         DeployedPool("a", "a", kind, source, None, (1,) * n, (*[1.0] * (n - 1), 2.0), 1, 0.5)
         for n in (24, 3)
     )
-    assert _hours([day], []) == []  # shares of routes are the same
-    assert _hours([day], ["`kserve/schedule.yaml`"])  # routes alone are others
-    assert "3 hours are no day or week" in _hours([few], [])[0]
+    assert _hour_notes([day], []) == []  # shares of routes are the same
+    assert _hour_notes([day], ["`kserve/schedule.yaml`"])  # routes alone are others
+    assert "3 hours are not a day or week" in _hour_notes([few], [])[0]
 
 
 def test_pools_whose_cpu_does_not_tell_their_load_are_not_scaled_by_it() -> None:
@@ -256,9 +263,9 @@ def test_pools_whose_cpu_does_not_tell_their_load_are_not_scaled_by_it() -> None
         kind = PoolType("cpu", "a", batch, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
         return DeployedPool("a", "a", kind, PoolModelSource(), None, (1, 2), (1.0, 2.0), 1, busy)
 
-    said = {how: [*_unscaled(pool(*how))] for how in ((1, 0.9), (1, 0.92), (4, 0.3))}
+    said = {how: [*_autoscaler_notes(pool(*how))] for how in ((1, 0.9), (1, 0.92), (4, 0.3))}
     assert said[1, 0.9] == []
-    assert "work 92% of the time, and an autoscaler acts on a tenth more" in said[1, 0.92][0]
+    assert "busy 92% of the time, and autoscalers act at 10 % more" in said[1, 0.92][0]
     assert "batches grow with the load" in said[4, 0.3][0]
     for how, words in said.items():
         written = kubernetes.manifests([pool(*how)])["kubernetes/a.yaml"]
@@ -268,8 +275,11 @@ def test_pools_whose_cpu_does_not_tell_their_load_are_not_scaled_by_it() -> None
 def test_hours_of_a_week_are_those_of_cron() -> None:
     """Plans begin on Monday, weeks of cron on Sunday; days that are alike are one job."""
     nights = [24 * day + hour for day in range(7) for hour in (0, 1)]
-    assert schedule.crons([*nights, 6 * 24 + 9], 168) == ["0 0,1 * * 1,2,3,4,5,6", "0 0,1,9 * * 0"]
-    assert schedule.crons([8, 9], 24) == ["0 8,9 * * *"]
+    assert schedule.cron_times([*nights, 6 * 24 + 9], 168) == [
+        "0 0,1 * * 1,2,3,4,5,6",
+        "0 0,1,9 * * 0",
+    ]
+    assert schedule.cron_times([8, 9], 24) == ["0 8,9 * * *"]
     assert (
         schedule.schedule("a", [b"x", b"y"], []) == schedule.schedule("a", [b"x"] * 24, []) == b""
     )
@@ -296,12 +306,12 @@ def test_jobs_and_forecasts_count_hours_from_when_the_plan_begins(n: int, begin:
         assert _forecast_at(rule, (begin + since) % (n * 60)) == since // 60
     first, minute = divmod(begin, 60)
     days = {24: "* * *", 168: "* * 1"}[n]  # the third hour is on Monday, though it began on Sunday
-    assert schedule.crons([2], n, begin) == [f"{minute} {(first + 2) % 24} {days}"]
+    assert schedule.cron_times([2], n, begin) == [f"{minute} {(first + 2) % 24} {days}"]
 
 
 def test_all_files_of_a_plan_say_when_it_begins() -> None:
     plan = replace(made.plan(Path("cpu"), Path("npu")), begin_min=22 * 60 + 30)
-    found = files(plan, {})
+    found = deployment_files(plan, {})
     jobs = [d for d in yaml.safe_load_all(found["deploy/kubernetes/schedule.yaml"])
             if d["kind"] == "CronJob"]  # fmt: skip
     busy = ",".join(str(hour) for hour in range(6, 18))  # 8 to 19, that begin at 6:30 UTC
@@ -311,7 +321,7 @@ def test_all_files_of_a_plan_say_when_it_begins() -> None:
     assert "Hour 0 of the plan begins at 22:30 UTC" in said
     assert "| hours of the plan |" in said
     short = [replace(plan.hours[0], hours=[0, 1])]  # for which there are no jobs and no forecasts
-    assert not _begun(replace(plan, hours=short))
+    assert not _begin_notes(replace(plan, hours=short))
 
 
 def test_labels_of_nodes_hold_what_labels_may() -> None:
@@ -340,7 +350,7 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
     kind = PoolType("cpu", "a", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
     pools = [DeployedPool(name, of, kind, PoolModelSource(), None, (1,) * 24, (1.0,) * 24, 0, 0.5)
              for of, name in names.items()]  # fmt: skip
-    graphs = kserve.graphs(plan, pools)
+    graphs = kserve.inference_graphs(plan, pools)
     assert {*graphs} == {"kserve/class-web.yaml", "kserve/schedule.yaml"}
     (graph,) = yaml.safe_load_all(graphs["kserve/class-web.yaml"])
     jsonschema.validate(graph["spec"], _GRAPH)
@@ -349,7 +359,7 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
     assert [step["weight"] for step in nodes["root"]["steps"]] == [60, 40]
     urls = [nodes[f"route-{i}"]["steps"][0]["serviceUrl"].split("/")[2] for i in range(2)]
     assert urls == [f"{POOL}:8000", f"{ALONE}:8000"]
-    rows = ways.routing_table(plan, pools, kserve.named(plan, pools)).splitlines()[-3:]
+    rows = ways.routing_table(plan, pools, kserve.graph_names(plan, pools)).splitlines()[-3:]
     assert rows == [
         f"| `web` | `class-web` | all | 40 to 100 % | `{ALONE}` |  |",
         f"| `web` | `class-web` | 8-19 | 60 % | `{POOL}` |  |",
@@ -362,7 +372,9 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
 
 def test_commands_on_files_that_there_are_not_are_left_out() -> None:
     plan = made.plan(Path("no"), Path("no"))
-    plain = files(replace(plan, hours=[replace(h, routes=h.routes[-1:]) for h in plan.hours]), {})
+    plain = deployment_files(
+        replace(plan, hours=[replace(h, routes=h.routes[-1:]) for h in plan.hours]), {}
+    )
     said = plain["deploy/README.md"].decode()
     assert not [name for name in plain if name.startswith(("deploy/kserve", "deploy/ray"))]
     commands = [line.split()[0] for line in said.splitlines() if line.startswith(_COMMANDS)]
@@ -370,11 +382,11 @@ def test_commands_on_files_that_there_are_not_are_left_out() -> None:
     assert "ray_app" not in said
     alone = [replace(hour, pools=hour.pools[-1:], routes=[]) for hour in plan.hours[1:]]
     hour = replace(alone[0], hours=[*range(made.HOURS)])
-    left = files(replace(plan, hours=[hour]), {})
+    left = deployment_files(replace(plan, hours=[hour]), {})
     assert {*left} == {"deploy/README.md"}
     said = left["deploy/README.md"].decode()
-    assert "Nothing: servers run none of its pools." in said
-    assert f"`{made.CUT}` is left out" in said
+    assert "No pool of this plan can be deployed." in said
+    assert f"`{made.CUT}` is omitted" in said
     assert "```" not in said
 
 
@@ -457,7 +469,9 @@ def test_pools_that_batch_are_as_busy_as_planned_without_an_alert() -> None:
     def threshold(batch: int, goodput: float, busy: float) -> tuple[str, float]:
         kind = PoolType("cpu", "a", batch, 0.0, 9.0, goodput, 1, None, {str(batch): ms}, 3.5, "")
         pool = DeployedPool("a", "a", kind, PoolModelSource(), None, (4,), (4 * goodput,), 0, busy)
-        rules = yaml.safe_load(alerts.rules([pool])["prometheus/rules.yaml"])["groups"][0]["rules"]
+        rules = yaml.safe_load(alerts.alert_rules([pool])["prometheus/rules.yaml"])["groups"][0][
+            "rules"
+        ]
         (busy_rule,) = [rule for rule in rules if rule.get("alert") == "HwnasBusy"]
         promql_parser.parse(busy_rule["expr"])
         left, _, most = busy_rule["expr"].rpartition(" > ")
@@ -489,7 +503,7 @@ def test_ray_app_has_routes_of_a_class_that_rests_at_the_peak_of_others() -> Non
     day, night = ({"first": name, "second": "", "rate": 9.0} for name in ("a", "b"))
     less = {**day, "rate": 1.0}
     hours = [{"routes": {"day": [less], "night": [night]}}, {"routes": {"day": [day]}}]
-    assert _at_peak(hours) == {"day": [day], "night": [night]}
+    assert _peak_routes(hours) == {"day": [day], "night": [night]}
 
 
 def test_forecasts_of_a_week_begin_on_monday() -> None:

@@ -1,0 +1,162 @@
+"""Changes that telemetry shows: of demand, of goodputs where requests are late, of machines."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.fleet.plan import DeploymentPlan
+from hwnas.fleet.problem import PlanningProblem
+from hwnas.fleet.simulation import LATE
+from hwnas.fleet.task import Array
+from hwnas.fleet.telemetry import Telemetry
+
+_SLOWER = (0.5, 0.95)  # minimum and maximum factor of goodputs of late classes
+_UNKNOWN = 0.9  # the factor if no p99 is known
+
+
+@dataclass(frozen=True)
+class ReplanCause:
+    """A reason to plan hours again."""
+
+    what: Literal["demand", "late", "down", "back", "files"]
+    name: str  #: class or device; empty: all
+    hours: frozenset[int]
+    words: str
+
+
+@dataclass(frozen=True)
+class PlanChanges:
+    """Changed rates and their causes."""
+
+    rates: Array  #: ``(classes, hours)`` expected requests/s
+    provisioned_rates: Array  #: the same with spikes
+    slower: Mapping[tuple[str, int], float]  #: factors of the goodputs of late classes' pools
+    causes: Sequence[ReplanCause]
+
+
+def detect_changes(
+    plan: DeploymentPlan, telemetry: Telemetry, tolerance: float, *, extrapolate: bool
+) -> PlanChanges:
+    """Return the changes that telemetry shows.
+
+    Args:
+        plan: Current plan.
+        telemetry: Telemetry.
+        tolerance: Relative change of demand that is ignored.
+        extrapolate: If True, scale unobserved hours like the observed ones.
+    """
+    rates = np.array([c.demand for c in plan.classes.values()])
+    borne = np.array([c.borne for c in plan.classes.values()])
+    causes: list[ReplanCause] = []
+    slower: dict[tuple[str, int], float] = {}
+    for k, name in enumerate(plan.classes):
+        new = _expected_rates(rates[k], telemetry.rates.get(name, {}), extrapolate=extrapolate)
+        moved = np.abs(new - rates[k]) > tolerance * rates[k]
+        causes += _demand_causes(name, rates[k], new, moved, {*telemetry.rates.get(name, {})})
+        slower |= _goodput_factors(plan, name, telemetry, np.where(moved, new > rates[k], False))
+        spike = np.divide(borne[k], rates[k], out=np.ones_like(new), where=rates[k] > 0)
+        spike[rates[k] == 0] = spike.max()
+        borne[k] = np.where(moved, new * spike, borne[k])
+        rates[k] = np.where(moved, new, rates[k])
+    causes += [_late_cause(name, hour, telemetry) for name, hour in slower]
+    return PlanChanges(rates, borne, slower, causes)
+
+
+def _expected_rates(planned: Array, observed: Mapping[int, float], *, extrapolate: bool) -> Array:
+    """Return the demand of a class by hour: as observed, or scaled like the observed hours."""
+    new, hours = planned.copy(), [*observed]
+    if not hours:
+        return new
+    was, now = float(planned[hours].sum()), sum(observed.values())
+    if extrapolate and was > 0:
+        new *= now / was
+    new[hours] = [*observed.values()]
+    return new
+
+
+def _demand_causes(
+    name: str, old: Array, new: Array, moved: Array, observed: set[int]
+) -> Iterator[ReplanCause]:  # fmt: skip
+    """Yield the changes of a class's demand: measured, and extrapolated."""
+    hours = {int(h) for h in np.flatnonzero(moved)}
+    for some, how in (
+        (hours & observed, "measured"),
+        (hours - observed, "extrapolated"),
+    ):
+        if some:
+            was, now = (float(of[sorted(some)].sum()) for of in (old, new))
+            change = f"{now / was - 1:+.0%}" if was else f"0 to {now / len(some):.4g} requests/s"
+            yield ReplanCause("demand", name, frozenset(some), f"demand of {name} {change} ({how})")
+
+
+def _goodput_factors(
+    plan: DeploymentPlan, name: str, telemetry: Telemetry, more: Array
+) -> dict[tuple[str, int], float]:
+    """Return factors of goodputs where requests are late at no higher demand."""
+    result, limit = {}, plan.classes[name].p99_ms
+    late, p99 = telemetry.late.get(name, {}), telemetry.p99_ms.get(name, {})
+    for hour in sorted({*late, *p99}):
+        if not more[hour] and (late.get(hour, 0.0) > LATE or p99.get(hour, 0.0) > limit):
+            least, most = _SLOWER
+            part = limit / p99[hour] if p99.get(hour, 0.0) > limit else _UNKNOWN
+            result[name, hour] = min(max(part, least), most)
+    return result
+
+
+def _late_cause(name: str, hour: int, telemetry: Telemetry) -> ReplanCause:
+    late, p99 = telemetry.late.get(name, {}).get(hour), telemetry.p99_ms.get(name, {}).get(hour)
+    text = [f"{late:.1%} of {name} late"] if late is not None else []
+    text += [f"p99 of {name} {p99:.4g} ms"] if p99 is not None else []
+    return ReplanCause("late", name, frozenset([hour]), f"{', '.join(text)} (measured)")
+
+
+def apply_changes(
+    problem: PlanningProblem, plan: DeploymentPlan, changes: PlanChanges, telemetry: Telemetry
+) -> PlanningProblem:
+    """Return a problem with the observed demands, and without the machines that are down.
+
+    Raises:
+        ConfigError: telemetry names an unknown device, or the service has changed.
+    """
+    names = [name for name, _ in problem.classes]
+    if names != [*plan.classes] or problem.load.n_hours != changes.rates.shape[1]:
+        raise ConfigError(
+            f"The service has classes {', '.join(names)} and {problem.load.n_hours} hours, the "
+            f"plan {', '.join(plan.classes)} and {changes.rates.shape[1]}: make a new plan with "
+            "python -m hwnas plan."
+        )
+    devices = dict(problem.fleet.devices)
+    for name, down in telemetry.down.items():
+        if name not in devices:
+            raise ConfigError(f"telemetry: {unknown_name('device', name, devices)}")
+        quota = 0 if down is None else max(0, devices[name].quota - down)
+        devices[name] = replace(devices[name], quota=quota)
+    load = replace(problem.load, rates=changes.rates, provisioned_rates=changes.provisioned_rates)
+    return replace(problem, load=load, fleet=replace(problem.fleet, devices=devices))
+
+
+def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]:
+    """Yield devices that are up again and had no redundancy in some hours."""
+    for name in sorted({name for _, name in bare}):
+        hours = frozenset(hour for hour, other in bare if other == name)
+        yield ReplanCause("back", name, hours, f"all {name} up again: redundancy restored")
+
+
+def devices_down(
+    plan: DeploymentPlan, problem: PlanningProblem, telemetry: Telemetry
+) -> Iterator[ReplanCause]:
+    """Yield devices of which the plan uses more machines than are up."""
+    for name, down in telemetry.down.items():
+        left = problem.fleet.devices[name].quota
+        hours = {
+            h
+            for hour_plan in plan.hours
+            if hour_plan.machines.get(name, 0) > left
+            for h in hour_plan.hours
+        }
+        if hours:
+            text = f"all {name}" if down is None else f"{down} of {name}"
+            yield ReplanCause("down", name, frozenset(hours), f"{text} down (measured)")
