@@ -64,7 +64,7 @@ def _pair(setup: TrainingSetup, genotype: Genotype, order: tuple[int, int]) -> d
         grids, dtype = setup.grids(network, genotype), setup.dtype(genotype)
         student = StudentNetwork(network, resolution, setup.family.recipe, grids=grids, dtype=dtype)
         took = estimate_seconds(student, setup.material, setup.train, setup.seed, _STEPS)
-        found[n_threads] = _STEPS * setup.train.batch_size / took
+        found[n_threads] = _STEPS * setup.train.images_per_step / took
     return found
 
 

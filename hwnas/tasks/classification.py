@@ -211,6 +211,7 @@ class Classification:
             DataError: if a label is missing or out of range, there is only one class, or a split
                 has classes that the training split lacks.
         """
+        raw = {split: [_stripped(label) for label in labels] for split, labels in raw.items()}
         for split, labels in raw.items():
             _check_labels(f"{where}: split '{split}'", labels, names)
         values = set().union(*map(set, raw.values()))
@@ -266,10 +267,20 @@ class Classification:
         return ClassificationTask(tuple(record["classes"]))
 
 
+def _stripped(label: Any) -> Any:
+    """Return a label without outer spaces, which do not make another class."""
+    return label.strip() or None if isinstance(label, str) else label
+
+
 def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
     """Raise ``DataError`` for labels that are missing, of a wrong type or out of range."""
     first: dict[Any, int] = {}
     for i, value in enumerate(labels):
+        if isinstance(value, list | tuple | np.ndarray):
+            raise DataError(
+                f"{where}, row {i} has several labels ({str(value)[:60]}). Multi-label data are "
+                "not supported: give one whole number or text per image."
+            )
         if not isinstance(value, int | str | None):
             raise DataError(
                 f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or text."
@@ -283,8 +294,7 @@ def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None
             continue
         if value < 0:
             raise DataError(
-                f"{row} has the label {value}: must not be negative; if the test split has no "
-                "labels, set dataset.test_split=validation."
+                f"{row} has the label {value}: must not be negative. Label or remove these images."
             )
         if names is not None and value >= len(names):
             raise DataError(

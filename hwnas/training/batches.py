@@ -104,7 +104,7 @@ def draw(
     images without augmentation and mixup, which suits small networks (He et al., "Data
     Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
     """
-    train, n = material.data.train, config.batch_size
+    train, n = material.data.train, config.images_per_step
     epoch, position = divmod(step_context.step, steps_per_epoch(n, len(train)))
     index = _order(step_context.seed, epoch, len(train))[position * n : (position + 1) * n]
     n = len(index)

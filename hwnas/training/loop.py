@@ -148,7 +148,7 @@ class TrainingSummary:
 
 def n_steps(config: TrainingConfig, n_images: int) -> int:
     """Return the number of steps of a complete training."""
-    return config.epochs * batches.steps_per_epoch(config.batch_size, n_images)
+    return config.epochs * batches.steps_per_epoch(config.images_per_step, n_images)
 
 
 def check_training(config: TrainingConfig, n_images: int) -> None:
@@ -158,12 +158,12 @@ def check_training(config: TrainingConfig, n_images: int) -> None:
         ConfigError: a batch is larger than the training split or cannot be divided evenly among
             the processes, or the device is not available.
     """
-    if config.batch_size > n_images:
+    if config.images_per_step > n_images:
         raise ConfigError(
-            f"train.batch_size={config.batch_size} is larger than the training split of "
+            f"train.batch_size={config.images_per_step} is larger than the training split of "
             f"{n_images} images. Allowed: 2 to {n_images}."
         )
-    parallel.current().rows(config.batch_size)
+    parallel.current().rows(config.images_per_step)
     device(config)
 
 
@@ -266,7 +266,7 @@ class _Training:
         self._recipe = config.recipe(trainee.recipe)
         n_images = len(material.data.train)
         self.total = n_steps(config, n_images)
-        self._per_epoch = batches.steps_per_epoch(config.batch_size, n_images)
+        self._per_epoch = batches.steps_per_epoch(config.images_per_step, n_images)
         module = trainee.module.to(self._device).train()
         self._parameters = [*module.parameters()]
         self.state = TrainingState(
@@ -300,7 +300,7 @@ class _Training:
         self.state.optimiser.step()
         if self.state.averages is not None:
             self.state.averages.update(step)
-        mean = self.state.watch.count(step + 1, total, self._config.batch_size)
+        mean = self.state.watch.count(step + 1, total, self._config.images_per_step)
         if mean is not None:
             reason = f"the largest network {self._material.data.task.chance_level_message(mean)}"
             raise self._collapse(step, reason, self.state.watch.good)
@@ -321,7 +321,7 @@ class _Training:
             outcome, reason = None, str(error)  # the error holds tensors: release it first
         if outcome is None:
             raise self._out_of_memory(step_context, reason)
-        self.n_images += outcome.n_networks * self._config.batch_size
+        self.n_images += outcome.n_networks * self._config.images_per_step
         self.processes.average([p.grad for p in self._parameters if p.grad is not None])
         values = torch.tensor([*outcome.losses.values(), outcome.total], dtype=torch.float64)
         if self.processes.n > 1:
@@ -344,7 +344,7 @@ class _Training:
         )
 
     def _out_of_memory(self, step_context: StepContext, reason: str) -> TrainingError:
-        size, n = self._config.batch_size, self.processes.n
+        size, n = self._config.images_per_step, self.processes.n
         message = f"train.batch_size={size} does not fit into memory"
         if n > 1:  # the other processes wait for this one
             return TrainingError(f"{message} of one of {n} processes. Try {size // 2 // n * n}.")

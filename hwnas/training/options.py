@@ -1,5 +1,6 @@
 """Training options ``train.*`` and data set options ``dataset.*``."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import bounded, check_bounds, fingerprint_options
 from hwnas.models.families.base import TrainingRecipe
 
+_BATCH_SIZE = 128
 DTYPES = ("auto", "float32", "bfloat16")
 
 _FINE_TUNING_LR = 0.1  # of the learning rate for training from scratch
@@ -27,7 +29,9 @@ class TrainingConfig:
     """Options for training a supernet or a single network."""
 
     epochs: int = bounded("[0, 100_000]", 20, _REASON)
-    batch_size: int = bounded("[2, 1_000_000]", 128)  #: images per step over all processes
+    #: images per step over all processes; default: 128, or for fewer than 128 training images the
+    #: power of two up to a quarter of them
+    batch_size: int | None = bounded("[2, 1_000_000]", None)
     #: sgd, adamw or muon; the defaults of optimiser, lr and weight_decay depend on the family
     optimiser: str | None = None
     lr: float | None = bounded("(0, 1000]", None)  #: peak of the cosine schedule
@@ -65,6 +69,17 @@ class TrainingConfig:
             if (value := getattr(self, key)) is not None and value not in allowed:
                 raise ConfigError(unknown_name(f"train.{key}", value, allowed))
 
+    @property
+    def images_per_step(self) -> int:
+        """``batch_size``, or its default for data that are not small."""
+        return self.batch_size or _BATCH_SIZE
+
+    def for_images(self, n_images: int) -> "TrainingConfig":
+        """Return the options with a default batch size for ``n_images`` training images."""
+        if self.batch_size is not None or n_images >= _BATCH_SIZE:
+            return self
+        return replace(self, batch_size=max(2, 1 << int(math.log2(max(n_images, 4) / 4))))
+
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
         """Return a family's recipe with the options that are set."""
         if self.optimiser not in (None, default.optimiser):
@@ -86,6 +101,7 @@ class TrainingConfig:
             default: The family's recipe.
         """
         options = fingerprint_options(self) | asdict(self.recipe(default))
+        options["batch_size"] = self.images_per_step
         return {name: value for name, value in options.items() if name not in _IRRELEVANT}
 
 

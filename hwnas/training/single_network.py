@@ -128,7 +128,7 @@ def estimate_seconds(
     data = material.data
     n_read += 2 * len(data.validation) + min(len(data.train), _N_RECALIBRATION)
     step_s = loop.step_s(_trainee(student, config), material, config, seed)
-    return step_s * (n_steps + _FORWARD * n_read / config.batch_size)
+    return step_s * (n_steps + _FORWARD * n_read / config.images_per_step)
 
 
 def _trainee(student: StudentNetwork, config: TrainingConfig) -> TrainingJobSpec:

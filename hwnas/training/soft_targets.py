@@ -81,7 +81,7 @@ class AugmentedViews:
     @property
     def n_steps(self) -> int:
         """Steps per epoch."""
-        return batches.steps_per_epoch(self.config.batch_size, len(self.material.data.train))
+        return batches.steps_per_epoch(self.config.images_per_step, len(self.material.data.train))
 
     @property
     def epochs(self) -> range:
@@ -92,7 +92,9 @@ class AugmentedViews:
     def n_images(self) -> int:
         """Number of images: augmented ones per view, others once."""
         steps = self.config.epochs * self.n_steps
-        n_changed = math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.batch_size
+        n_changed = (
+            math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.images_per_step
+        )
         changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
         return changed * n_changed + plain * len(self.material.data.train)
 

@@ -283,10 +283,11 @@ class SupernetTraining:
         self, space: Space, families: Mapping[str, Family], data: ImageData
     ) -> dict[str, TrainingSetup]:
         """Return the training setup of each member space, by name."""
+        train = self.train.for_images(len(data.train))
         return {
             member.name: TrainingSetup(
                 member, families[member.name], data,
-                self.dataset, self.train, self.seed, self.supernets,
+                self.dataset, train, self.seed, self.supernets,
             )
             for member in space.members
         }  # fmt: skip

@@ -313,7 +313,7 @@ def test_pruned_exits_are_refused(root: Path, capsys: pytest.CaptureFixture[str]
     words = [f"run={root / 'run'}", f"dir={root / 'pruned'}", "prune=0.3"]
     assert run(["export", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "networks with exits are not pruned; leave prune out" in line
+    assert "networks with exits are not pruned. Omit prune" in line
 
 
 def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Images and targets as arrays in a file of numpy's: data of the user's own, from Python."""
+"""Images and targets as arrays in an ``.npz`` file, for data passed from Python."""
 
 import hashlib
 import io
@@ -20,26 +20,25 @@ _WHERE = "Own data"
 
 
 def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
-    """Keep images and targets in a file that is named after their content; return its path.
+    """Write images and targets to a file named after their content; return its path.
 
     Args:
         images: uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with one or three channels.
-        targets: ``(N,)``, whole numbers or words that say classes; or values, ``(N,)`` or
-            ``(N, n)``.
-        folder: Where the file goes.
+        targets: Classes, ``(N,)``, as whole numbers or words; or values, ``(N,)`` or ``(N, n)``.
+        folder: Folder of the file.
 
     Raises:
-        DataError: they are of other types or shapes.
+        DataError: types or shapes differ from these.
     """
-    pixels, said = np.asarray(images), _typed(np.asarray(targets))
-    _check(_WHERE, pixels, said)
-    found = hashlib.sha256(repr((pixels.shape, said.shape, said.dtype.str)).encode())
-    found.update(pixels.tobytes())
-    found.update(said.tobytes())
-    path = folder / f"{found.hexdigest()[:16]}{SUFFIX}"
+    pixels, values = np.asarray(images), _typed(np.asarray(targets))
+    _check(_WHERE, pixels, values)
+    hashed = hashlib.sha256(repr((pixels.shape, values.shape, values.dtype.str)).encode())
+    hashed.update(pixels.tobytes())
+    hashed.update(values.tobytes())
+    path = folder / f"{hashed.hexdigest()[:16]}{SUFFIX}"
     if not path.exists():
         content = io.BytesIO()
-        np.savez(content, images=pixels, targets=said)
+        np.savez(content, images=pixels, targets=values)
         files.write_file(path, content.getvalue())
     return path
 
@@ -47,21 +46,24 @@ def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
 def read_arrays(
     where: str, path: Path, kind: TaskType
 ) -> tuple[NDArray[np.uint8], Mapping[str, Targets], tuple[str, ...], list[str]]:
-    """Return images ``(N, side, side, C)``, targets, what networks answer, and notes.
+    """Return images ``(N, side, side, C)``, targets by split, names of outputs, and notes.
 
     Raises:
-        DataError: the file does not hold ``images`` and ``targets`` as they should be.
+        DataError: the file has no valid arrays ``images`` and ``targets``.
     """
     try:
         content = read_npz(path, ["images", "targets"])
-        pixels, said = content["images"], content["targets"]
+        pixels, raw_targets = content["images"], content["targets"]
     except (OSError, KeyError, CorruptFileError) as error:
         message = f"{where} cannot be read as arrays 'images' and 'targets': {error}"
         raise DataError(message) from None
-    _check(where, pixels, said)
-    if kind.categorical and said.ndim != 1:
-        raise DataError(f"{where}: targets are of shape {said.shape}; classes are of shape (N,).")
-    targets, names = kind.targets(where, {"train": said.tolist()}, None)
+    _check(where, pixels, raw_targets)
+    if kind.categorical and raw_targets.ndim != 1:
+        raise DataError(
+            f"{where}: targets are of shape {raw_targets.shape}; classes are of shape (N,). "
+            "Multi-label data are not supported."
+        )
+    targets, names = kind.targets(where, {"train": raw_targets.tolist()}, None)
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     height, width = pixels.shape[1:3]
     if height == width:
@@ -69,12 +71,12 @@ def read_arrays(
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     cropped = pixels[:, top : top + side, left : left + side]
-    note = f"{where}: of images of {width}x{height} pixels the middle {side}x{side} are read."
+    note = f"{where}: images of {width}x{height} pixels are cropped to {side}x{side}, centred."
     return cropped, targets, names, [note]
 
 
 def _typed(targets: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return objects that are all of one type, as pandas keeps words, as an array of that type."""
+    """Return objects of one type, such as words from pandas, as an array of that type."""
     if targets.dtype.kind == "O" and len({type(target) for target in targets.flat}) == 1:
         return np.asarray(targets.tolist())
     return targets

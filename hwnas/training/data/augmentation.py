@@ -1,4 +1,4 @@
-"""Random changes of training images, on whole batches in uint8."""
+"""Augmentation of training images: random crops, flips and shifts, on batches in uint8."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,27 +11,27 @@ from torch.nn import functional as F
 
 from hwnas.training.options import DatasetConfig
 
-_MOST_OBLONG = 4 / 3  # ratio of the sides of a crop
+_MAX_ASPECT_RATIO = 4 / 3  # of a crop
 
 
 @dataclass(frozen=True)
 class CropParameters:
-    """Which part is left of each of N images, whatever their sizes."""
+    """Random crops of N images, relative to their sizes."""
 
-    smallest: float  #: fraction of an image's area
+    smallest: float  #: minimum area, as a fraction of the image
     draws: NDArray[np.float64]  #: uniform in [0, 1), ``(N, 4)``
 
     def boxes(self, width: int, height: int) -> NDArray[np.float64]:
         """Return boxes in images of one size: left, top, width and height, ``(N, 4)`` in pixels.
 
-        Their area is uniform in ``[smallest, 1]`` of the image's and the logarithm of the ratio of
-        their sides uniform between those of 3/4 and 4/3. What reaches beyond the image is cut off.
+        The area is uniform in ``[smallest, 1]`` of the image, and the logarithm of the aspect ratio
+        is uniform between those of 3/4 and 4/3. Boxes are clipped to the image.
 
         Source: Szegedy et al., 2015, https://arxiv.org/abs/1409.4842, section 6.
         """
         draws = self.draws
         area = (self.smallest + (1 - self.smallest) * draws[:, 0]) * width * height
-        ratio = np.exp((2 * draws[:, 1] - 1) * math.log(_MOST_OBLONG))
+        ratio = np.exp((2 * draws[:, 1] - 1) * math.log(_MAX_ASPECT_RATIO))
         w = np.minimum(np.sqrt(area * ratio), width)
         h = np.minimum(np.sqrt(area / ratio), height)
         return np.stack([draws[:, 2] * (width - w), draws[:, 3] * (height - h), w, h], axis=1)
@@ -43,19 +43,19 @@ class CropParameters:
 
 @dataclass(frozen=True)
 class AugmentationParameters:
-    """What is changed about each of N images; nothing, where a field is ``None``."""
+    """Random augmentations of N images; ``None``: not applied."""
 
     crops: CropParameters | None = None
     mirrored: Tensor | None = None  #: bool, ``(N,)``
-    moved: Tensor | None = None  #: rows and columns in pixels, int64, ``(2, N)``
+    moved: Tensor | None = None  #: shift in rows and columns, in pixels, int64, ``(2, N)``
 
     @property
     def none(self) -> bool:
-        """Whether nothing is changed about any image."""
+        """True if no image is changed."""
         return self.crops is None and self.mirrored is None and self.moved is None
 
     def at(self, index: Tensor) -> "AugmentationParameters":
-        """Return the changes of some of the images."""
+        """Return the augmentations of the images at ``index``."""
         crops = self.crops and replace(self.crops, draws=self.crops.draws[index.numpy()])
         mirrored = None if self.mirrored is None else self.mirrored[index]
         return AugmentationParameters(
@@ -63,11 +63,7 @@ class AugmentationParameters:
         )
 
     def apply(self, images: Tensor) -> Tensor:
-        """Return changed images: cropped, mirrored, moved.
-
-        Shapes:
-            ``(N, H, W, C)`` in uint8, before and after.
-        """
+        """Return cropped, mirrored and shifted images, ``(N, H, W, C)`` in uint8."""
         n, h, w, _ = images.shape
         if self.crops is not None:
             images = crop(images, self.crops.boxes(w, h))
@@ -76,7 +72,7 @@ class AugmentationParameters:
         if self.moved is not None:
             reach = int(self.moved.abs().max()) if n else 0
             padded = F.pad(images, (0, 0, reach, reach, reach, reach))
-            # A view of every window of the image's size; of each image one is copied.
+            # A view of all windows of the image's size; one per image is copied.
             windows = padded.unfold(1, h, 1).unfold(2, w, 1).permute(0, 1, 2, 4, 5, 3)
             down, right = self.moved + reach
             images = windows[torch.arange(n), down, right]
@@ -86,7 +82,7 @@ class AugmentationParameters:
 def draw_changes(
     n: int, side: int, config: DatasetConfig, rng: torch.Generator
 ) -> AugmentationParameters:
-    """Return random changes of ``n`` images of a height and width, as far as the data allow."""
+    """Return random augmentations of ``n`` images, as configured for the data."""
     crops, mirrored, moved = None, None, None
     if config.crop < 1:
         crops = CropParameters(
@@ -100,17 +96,13 @@ def draw_changes(
 
 
 def augment(images: Tensor, config: DatasetConfig, rng: torch.Generator) -> Tensor:
-    """Return randomly cropped, mirrored and moved images, as far as the data allow.
-
-    Shapes:
-        ``(N, H, W, C)`` in uint8, before and after.
-    """
+    """Return randomly augmented images, ``(N, H, W, C)`` in uint8."""
     n, h, w, _ = images.shape
     return draw_changes(n, max(h, w), config, rng).apply(images)
 
 
 def crop(images: Tensor, boxes: NDArray[np.float64]) -> Tensor:
-    """Return what lies in ``boxes`` ``(N, 4)``, each enlarged to the size of its image."""
+    """Return crops of images at ``boxes`` ``(N, 4)``, resized to the size of the images."""
     n, height, width, channels = images.shape
     left, top, w, h = torch.from_numpy(boxes).float().unbind(1)
     theta = torch.zeros(n, 2, 3)  # from the crop's coordinates to the image's, both in [-1, 1]

@@ -1,4 +1,4 @@
-"""A source of encoded images with targets, as it is before it is split and decoded."""
+"""Encoded images with targets, before they are split and decoded."""
 
 import io
 import math
@@ -11,44 +11,46 @@ from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 
 from hwnas.core import safe_read
 from hwnas.core.errors import DataError
 from hwnas.tasks.base import Targets
 from hwnas.training.data.augmentation import CropParameters
 
-#: The splits of a source. ``train`` is always there.
+#: Splits of a source; ``train`` always exists.
 SPLITS = ("train", "validation", "test")
-MOST = 256 << 20  #: bytes of an image's file
+MAX_BYTES = 256 << 20  #: of an image file
+_MAX_PATH = 1000  # characters
 
 
 class EncodedImages(Protocol):
-    """The encoded images of one split, read when they are asked for, by any thread."""
+    """The encoded images of one split, read on demand by any thread."""
 
     def __len__(self) -> int: ...
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image's file."""
+        """Return the content of an image file."""
         ...
 
     def where(self, row: int) -> str:
-        """Return in words which image this is."""
+        """Return a description of the image's location, for messages."""
         ...
 
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Encoded images and what is said of them, by split."""
+    """Encoded images and targets by split."""
 
     images: Mapping[str, EncodedImages]
     targets: Mapping[str, Targets]
-    names: tuple[str, ...]  #: of what networks answer, such as classes
+    names: tuple[str, ...]  #: of network outputs, such as classes
+    notes: tuple[str, ...] = ()  #: messages about how the source was read
 
 
 @final
 class ImageFiles:
-    """Images that are files of their own."""
+    """Images in separate files."""
 
     def __init__(self, where: str, paths: Sequence[Path]):
         self._where, self._paths = where, paths
@@ -59,9 +61,9 @@ class ImageFiles:
     def read(self, row: int) -> bytes:
         """Return the content of a file."""
         try:
-            return safe_read.read_bytes(self._paths[row], MOST)
+            return safe_read.read_bytes(self._paths[row], MAX_BYTES)
         except FileNotFoundError:
-            raise DataError(f"{self.where(row)} is not there.") from None
+            raise DataError(f"{self.where(row)} was not found.") from None
         except safe_read.CorruptFileError as problem:
             raise DataError(f"{self.where(row)} cannot be read: {problem}.") from None
 
@@ -72,10 +74,7 @@ class ImageFiles:
 
 @final
 class ImageColumn:
-    """Images in a column of Arrow's, which lies in memory-mapped files: structs of bytes and path.
-
-    An image may be given by the path of its file alone.
-    """
+    """Images in a memory-mapped Arrow column of structs with bytes or a path."""
 
     def __init__(self, where: str, column: Any):
         self._where = where
@@ -86,15 +85,22 @@ class ImageColumn:
         return int(self._ends[-1])
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image's file."""
+        """Return the content of an image file."""
         i = bisect_right(self._ends, row)
         contents, paths = self._chunks[i]
         inside = row - (self._ends[i] - len(contents))
         content, path = contents[inside].as_py(), paths[inside].as_py()
         if content is None and path is None:
             raise DataError(f"{self.where(row)} has no image.")
+        if content is not None:
+            return bytes(content)
+        if len(path) > _MAX_PATH:
+            raise DataError(
+                f"{self.where(row)} holds a text of {len(path):,} characters, which is no path. "
+                "Decode base64 text, and store the bytes of the image files."
+            )
         try:
-            return safe_read.read_bytes(Path(path), MOST) if content is None else bytes(content)
+            return safe_read.read_bytes(Path(path), MAX_BYTES)
         except (OSError, safe_read.CorruptFileError) as problem:
             raise DataError(f"{self.where(row)}: {path} cannot be read: {problem}.") from None
 
@@ -103,9 +109,9 @@ class ImageColumn:
         return f"{self._where} row {row}"
 
 
-# Decodes one image to the shape that a data set has.
+# Decoding of one image to the shape of its data set.
 
-#: What PIL's readers raise for damaged files.
+#: Exceptions of PIL for damaged files.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -119,7 +125,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class ImageShape:
-    """What all images of a data set are decoded to."""
+    """Size and mode of all decoded images of a data set."""
 
     side: int  #: height and width
     mode: str  #: ``L`` or ``RGB``
@@ -127,39 +133,93 @@ class ImageShape:
     @property
     def channels(self) -> int:
         """1 or 3."""
-        return len(self.mode)  # a letter each
+        return len(self.mode)
 
     @property
     def n_bytes(self) -> int:
-        """Of a decoded image."""
+        """Size of a decoded image."""
         return self.side * self.side * self.channels
 
 
 def header(content: bytes) -> Image.Image:
-    """Return an image of which only size and mode are read.
+    """Return an image of which only the header is read.
 
     Raises:
-        One of ``UNREADABLE``: it is not an image.
+        One of ``UNREADABLE``: the content is not an image.
     """
     return Image.open(io.BytesIO(content))
+
+
+#: Operations that undo an EXIF orientation.
+_TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ROTATED = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+)
+_PNG_EXIF = (b"eXIf", b"Raw profile type exif")
+_MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+
+
+def transpose_of(picture: Image.Image) -> Image.Transpose | None:
+    """Return the operation that shows an image upright; ``None`` if it is stored so."""
+    if picture.format == "TIFF":  # PIL transposes these itself
+        return None
+    file = getattr(picture, "fp", None)
+    content = file.getvalue() if isinstance(file, io.BytesIO) else b""
+    if picture.format == "PNG" and not any(chunk in content for chunk in _PNG_EXIF):
+        return None  # ``getexif`` would decode the image to search for EXIF data
+    try:
+        return _TRANSPOSES.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+    except UNREADABLE:  # damaged EXIF data
+        return None
+
+
+def shown_size(picture: Image.Image) -> tuple[int, int]:
+    """Return width and height after ``transpose_of``."""
+    width, height = picture.size
+    return (height, width) if transpose_of(picture) in _ROTATED else (width, height)
+
+
+def unsupported(picture: Image.Image) -> str | None:
+    """Return why an image is not supported; ``None`` if it is."""
+    if picture.mode not in _MODES:
+        return f"an image of mode {picture.mode}, which is not supported; convert it to 8-bit RGB"
+    # The further images of an MPO file are previews.
+    if picture.format != "MPO" and getattr(picture, "is_animated", False):
+        return f"a {picture.format} image of several frames; store each frame, or one, as an image"
+    return None
 
 
 def decode(
     content: bytes, shape: ImageShape, crop: CropParameters | None = None
 ) -> NDArray[np.uint8]:
-    """Return a crop of an image, or else the largest square in its middle, ``(side, side, C)``.
+    """Return a crop of an image, by default the central square, resized to ``(side, side, C)``.
 
-    JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is no smaller than what is returned.
+    The image is rotated as its EXIF orientation says. JPEG files are decoded at 1/2, 1/4 or 1/8 of
+    their size if that is large enough.
 
     Raises:
-        One of ``UNREADABLE``: it is damaged.
+        One of ``UNREADABLE``: the image is damaged.
     """
     picture = header(content)
-    side, (width, height) = shape.side, picture.size
+    side, transpose, (width, height) = shape.side, transpose_of(picture), shown_size(picture)
     left, top, w, h = crop.boxes(width, height)[0].tolist() if crop else _centre(width, height)
-    picture.draft(picture.mode, (math.ceil(width * side / w), math.ceil(height * side / h)))
+    smallest = math.ceil(width * side / w), math.ceil(height * side / h)
+    picture.draft(picture.mode, smallest if picture.size == (width, height) else smallest[::-1])
+    if transpose is not None:
+        picture = picture.transpose(transpose)
     x, y = picture.size[0] / width, picture.size[1] / height
-    if "A" in picture.getbands() or "transparency" in picture.info:  # what is seen on white
+    if "A" in picture.getbands() or "transparency" in picture.info:  # on white
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     picture = picture.convert(shape.mode)
@@ -170,6 +230,6 @@ def decode(
 
 
 def _centre(width: int, height: int) -> tuple[float, float, int, int]:
-    """Return the box of the largest square in the middle."""
+    """Return the box of the largest central square."""
     side = min(width, height)
     return (width - side) / 2, (height - side) / 2, side, side

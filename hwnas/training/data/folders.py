@@ -1,7 +1,8 @@
-"""Folders of image files: a folder a class, with or without folders for the splits above them."""
+"""Folders of image files: one folder per class, with or without folders of splits above them."""
 
 import os
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -10,37 +11,38 @@ from hwnas.core.errors import DataError
 from hwnas.tasks.base import TaskType
 from hwnas.training.data.encoded import SPLITS, ImageFiles, ImageSource
 
-# Walks folders of strangers: links that lead upwards and files that are none are refused.
+# Safe traversal: links to parent folders, devices and system folders are refused.
 
-_DEEPEST = 32  # folders within one another
-_SYSTEM = ("/proc", "/sys", "/dev")  # what lies there are no files, and there is no end of them
-_MEMORY = "/dev/shm"  # but here, where data are put to be read fast
+_MAX_DEPTH = 32
+_SYSTEM = ("/proc", "/sys", "/dev")
+_MEMORY = "/dev/shm"  # a RAM disk, which may hold data
+_SYSTEM_FOLDERS = {"#recycle", "$recycle.bin", "lost+found", "system volume information"}
 
 
 def files(where: str, path: Path) -> Iterator[Path]:
-    """Yield all files of a folder that are not hidden, in an order of their names alone.
+    """Yield all files below a folder that are not hidden, in alphabetical order.
 
     Raises:
-        DataError: a link leads to a folder that it lies in, or something is neither file nor
+        DataError: a link leads to one of its parent folders, or an entry is neither file nor
             folder.
     """
     return _files(where, path, ())
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or a folder is left out."""
-    return name.startswith((".", "__"))
+    """Return whether a file or folder is skipped: hidden, or made by an operating system."""
+    return name.startswith((".", "__", "@")) or name.lower() in _SYSTEM_FOLDERS
 
 
-def _files(where: str, path: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    said = path.stat()
-    own = (said.st_dev, said.st_ino)
-    if own in above:
+def _files(where: str, path: Path, parents: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    status = path.stat()
+    identity = (status.st_dev, status.st_ino)
+    if identity in parents:
         raise DataError(f"{where}: {path} is a link to a folder that it lies in. Remove it.")
-    if len(above) > _DEEPEST:
-        raise DataError(f"{where}: {path} lies in more than {_DEEPEST} folders.")
-    found = path.resolve()
-    if any(map(found.is_relative_to, _SYSTEM)) and not found.is_relative_to(_MEMORY):
+    if len(parents) > _MAX_DEPTH:
+        raise DataError(f"{where}: {path} lies in more than {_MAX_DEPTH} folders.")
+    resolved = path.resolve()
+    if any(map(resolved.is_relative_to, _SYSTEM)) and not resolved.is_relative_to(_MEMORY):
         raise DataError(f"{where}: {path} is a folder of the operating system, not of images.")
     folders: list[str] = []
     names: list[str] = []
@@ -53,11 +55,52 @@ def _files(where: str, path: Path, above: tuple[tuple[int, int], ...]) -> Iterat
             (folders if entry.is_dir() else names).append(entry.name)
     yield from (path / name for name in sorted(names))
     for name in sorted(folders):
-        yield from _files(where, path / name, (*above, own))
+        yield from _files(where, path / name, (*parents, identity))
 
 
-_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
+# Names of splits, in any case.
+
+_ALIASES = {
+    "train": "train", "training": "train",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
 _TABLES = (".parquet", ".arrow", ".csv", ".jsonl", ".json", ".tar", ".zip")
+
+
+def split_of(name: str) -> str:
+    """Return the standard name of a split: train, validation or test; other names unchanged."""
+    return _ALIASES.get(name.strip().lower(), name)
+
+
+def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str, str]:
+    """Return the split of the source for each of train, validation and test, if there is one.
+
+    Raises:
+        DataError: there is no training split, no split ``test_split``, or two names mean the same.
+    """
+    found: dict[str, str] = {}
+    for name in given:
+        other = found.setdefault(split_of(name), name)
+        if other != name:
+            raise DataError(
+                f"{where} has two {split_of(name)} splits: '{other}' and '{name}'. Remove one."
+            )
+    test_split = split_of(test_split)
+    if "train" not in found:
+        raise DataError(f"{where} has no split 'train', only: {', '.join(given)}.")
+    if test_split not in found and test_split != "test":
+        raise DataError(
+            f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(given)}."
+        )
+    chosen = {"train": "train", "validation": "validation", "test": test_split}
+    if test_split == "validation":
+        del chosen["validation"]
+    return {
+        split: found[chosen[split]]
+        for split in SPLITS
+        if split in chosen and chosen[split] in found
+    }
 
 
 def is_image_folder(where: str, path: Path) -> bool:
@@ -72,66 +115,142 @@ def is_image_folder(where: str, path: Path) -> bool:
         return not described
     if any(f.suffix in _TABLES for f in paths):
         return False
-    raise DataError(f"{where} holds no images: needs Parquet files or a folder a class.")
+    raise DataError(f"{where} holds no images. Allowed: Parquet files, or one folder per class.")
 
 
 def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> ImageSource:
-    """Return the images of ``path/CLASS/`` or of ``path/{train,validation,test}/CLASS/``.
+    """Return the images of ``CLASS/`` or ``SPLIT/CLASS/`` folders, in any number of outer folders.
 
     Raises:
-        DataError: a split or a class has no images, or an image no class.
+        DataError: a split or a class has no images, an image has no class, or it is not clear
+            which folders are classes.
     """
     if not kind.categorical:
         raise DataError(
-            f"{where} has no values: say them in metadata.csv beside the images, with the columns "
+            f"{where} has no values. Add metadata.csv beside the images, with the columns "
             f"file_name and {kind.columns[0]}."
         )
-    folders = {f.name: f for f in _folders(path)}
-    if "train" not in folders:
-        folders = {"train": path}
-    chosen = chosen_splits(where, list(folders), test_split)
-    found = {split: _of_classes(where, folders[name]) for split, name in chosen.items()}
-    labels = {split: [label for label, _ in files] for split, files in found.items()}
+    root = _skip_outer_folders(where, path)
+    folders = _split_folders(where, root)
+    notes = []
+    if folders:
+        chosen = chosen_splits(where, list(folders), test_split)
+        used = {split: _skip_outer_folders(where, folders[name]) for split, name in chosen.items()}
+        for split in ("validation", "test"):
+            if split in used and not _has_classes(where, used[split]):
+                folder = used.pop(split)
+                if not (n := sum(map(_is_image, files(where, folder)))):
+                    raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
+                notes.append(
+                    f"{where}: the {n} images of the {split} split have no class folders and are "
+                    f"left out. The {split} split is made from the training images."
+                )
+        left_out = {f.name for f in _folders(root)} - {folders[name].name for name in folders}
+        notes += [_left_out(where, root / name) for name in sorted(left_out)]
+    else:
+        if test_split != "test":
+            chosen_splits(where, ["train"], test_split)
+        used = {"train": root}
+    found = {split: _images_by_class(where, folder) for split, folder in used.items()}
+    labels = {split: [label for label, _ in images] for split, images in found.items()}
+    _check_csv(where, path, labels["train"])
     targets, names = kind.targets(where, labels, None)
-    images = {split: ImageFiles(where, [file for _, file in found[split]]) for split in found}
-    return ImageSource(images, targets, names)
+    encoded = {split: ImageFiles(where, [file for _, file in found[split]]) for split in found}
+    return ImageSource(encoded, targets, names, tuple(filter(None, notes)))
 
 
-def chosen_splits(where: str, given: list[str], test_split: str) -> dict[str, str]:
-    """Return which of the splits of a source serves as train, validation and test, if any does.
+def _left_out(where: str, folder: Path) -> str:
+    n = sum(map(_is_image, files(where, folder)))
+    return f"{where}: folder '{folder.name}' ({n} images) is no split and is left out." if n else ""
 
-    Raises:
-        DataError: there is none for training, or not the one that is to serve for the test.
+
+def _skip_outer_folders(where: str, path: Path) -> Path:
+    """Return the innermost folder that holds everything and is not a class itself."""
+    while len(folders := _folders(path)) == 1 and not _has_images(path):
+        (only,) = folders
+        if _has_images(only) or not _has_classes(where, only):
+            break
+        path = only
+    return path
+
+
+def _has_images(folder: Path) -> bool:
+    return any(f.is_file() and _is_image(f) and not is_hidden(f.name) for f in folder.iterdir())
+
+
+def _has_classes(where: str, folder: Path) -> bool:
+    """Return whether a folder has subfolders with images."""
+    return any(any(map(_is_image, files(where, f))) for f in _folders(folder))
+
+
+def _split_folders(where: str, root: Path) -> Mapping[str, Path]:
+    """Return the folders of splits by the name of the split; empty if they are classes.
+
+    Names may share a prefix or suffix, such as ``seg_train`` and ``seg_test``. A folder ``train``
+    with images directly in it is a class.
     """
-    found = {_ALIASES.get(name, name): name for name in given}
-    test_split = _ALIASES.get(test_split, test_split)
-    if "train" not in found:
-        raise DataError(f"{where} has no split 'train', only: {', '.join(found)}.")
-    if test_split not in found and test_split != "test":
-        raise DataError(
-            f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(found)}."
-        )
-    chosen = {"train": "train", "validation": "validation", "test": test_split}
-    if test_split == "validation":
-        del chosen["validation"]
-    return {split: found[name] for split in SPLITS if (name := chosen.get(split)) in found}
+    folders = {f.name: f for f in _folders(root)}
+    exact = {name: f for name, f in folders.items() if split_of(name) in SPLITS}
+    if any(split_of(name) == "train" for name in exact):
+        is_class = not any(_has_classes(where, f) for f in exact.values())
+        return {} if is_class and len(exact) == 1 else exact
+    if exact and len(exact) == len(folders) and all(_has_classes(where, f) for f in exact.values()):
+        return exact
+    by_affixes: dict[tuple[str, str], dict[str, Path]] = {}
+    for name, folder in folders.items():
+        for separator in "_-":
+            first, _, rest = name.partition(separator)
+            start, _, last = name.rpartition(separator)
+            if rest and split_of(first) in SPLITS:
+                by_affixes.setdefault(("", rest), {})[first] = folder
+            if start and split_of(last) in SPLITS:
+                by_affixes.setdefault((start, ""), {})[last] = folder
+    for group in by_affixes.values():
+        splits = {split_of(name) for name in group}
+        if "train" in splits and len(splits) > 1:
+            return group
+    return {}
 
 
-def _of_classes(where: str, folder: Path) -> list[tuple[str, Path]]:
-    """Return class and path of each image of a split."""
+def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
+    """Return class and path of each image of a split; names differ in more than outer spaces."""
     found = []
+    subfolders: dict[str, set[str]] = {}
     for file in files(where, folder):
         if _is_image(file):
             inside = file.relative_to(folder).parts
             if len(inside) == 1:
-                raise DataError(f"{where}: {file} has no class: images lie in a folder a class.")
-            found.append((inside[0], file))
-    classes = {label for label, _ in found}
-    if empty := [f.name for f in _folders(folder) if f.name not in classes]:
-        raise DataError(f"{where}: folder {folder / empty[0]} holds no images. Remove it?")
+                raise DataError(
+                    f"{where}: {file} has no class. Allowed: one folder per class, or "
+                    "metadata.csv beside the images, with the columns file_name and label."
+                )
+            found.append((unicodedata.normalize("NFC", inside[0].strip()), file))
+            subfolders.setdefault(inside[0], set()).add(inside[1] if len(inside) > 2 else "")
+    if empty := [f.name for f in _folders(folder) if f.name not in subfolders]:
+        raise DataError(f"{where}: folder {folder / empty[0]} holds no images. Remove it.")
     if not found:
-        raise DataError(f"{where}: folder {folder} holds no images. Remove it?")
+        raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
+    common = set.intersection(*subfolders.values()) - {""}
+    if len(subfolders) > 1 and len(common) > 1:
+        listed = ", ".join(f"'{name}'" for name in sorted(common)[:5])
+        raise DataError(
+            f"{where}: all folders in {folder} contain the folders {listed}. It is not clear which "
+            "of them are classes. Allowed: SPLIT/CLASS/ and CLASS/."
+        )
     return found
+
+
+def _check_csv(where: str, path: Path, labels: Sequence[str]) -> None:
+    """Refuse a single class beside a CSV file, which probably holds the labels."""
+    if len(set(labels)) > 1:
+        return
+    for file in files(where, path):
+        if file.suffix.lower() == ".csv":
+            raise DataError(
+                f"{where} holds one class only, '{labels[0]}', and {file.name} is not read. If it "
+                "holds the labels, rename it to metadata.csv, beside the images and with the "
+                "columns file_name and label."
+            )
 
 
 def _folders(path: Path) -> list[Path]:

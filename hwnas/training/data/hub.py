@@ -1,4 +1,4 @@
-"""Tables of images and targets that Hugging Face ``datasets`` reads: of its hub, or local."""
+"""Tables of images and targets, read by Hugging Face ``datasets`` from its hub or from files."""
 
 import errno
 import logging
@@ -29,30 +29,39 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
     """
     import datasets
 
-    found = _open(where, config, path)
-    chosen = chosen_splits(where, list(found), config.test_split)
-    splits = {split: found[name] for split, name in chosen.items()}
+    tables = _open(where, config, path)
+    chosen = chosen_splits(where, list(tables), config.test_split)
+    splits = {split: tables[name] for split, name in chosen.items()}
     for split, table in splits.items():
         if not len(table):
-            raise DataError(f"{where}: split '{split}' is empty. Remove it, or fill it.")
+            raise DataError(f"{where}: split '{split}' is empty. Remove it, or add rows.")
     kinds = (datasets.ClassLabel,) if kind.categorical else ()
-    wanted = _RequestedColumn("label", kinds, kind.columns)
-    picture = _RequestedColumn("image", (datasets.Image,), ("image", "img"))
-    image = _column(where, splits["train"], config.image_column, picture)
-    label = _column(where, splits["train"], config.label_column, wanted)
-    images = {split: _images(where, split, table, image) for split, table in splits.items()}
+    requests = (
+        _RequestedColumn("image", (datasets.Image,), ("image", "img")),
+        _RequestedColumn("label", kinds, kind.columns),
+    )
+    image = _column(where, splits["train"], config.image_column, requests, 0)
+    label = _column(where, splits["train"], config.label_column, requests, 1)
     labels = {split: table.data.column(label).to_pylist() for split, table in splits.items()}
+    notes = []
+    for split in ("validation", "test"):
+        if kind.categorical and all(value in (None, -1) for value in labels.get(split, [0])):
+            notes.append(
+                f"{where}: the {len(labels.pop(split))} images of the {split} split have no labels "
+                f"and are left out. The {split} split is made from the training images."
+            )
+    images = {split: _images(where, split, splits[split], image) for split in labels}
     names = getattr(splits["train"].features[label], "names", None)
     targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
-    return ImageSource(images, targets, names)
+    return ImageSource(images, targets, names, tuple(notes))
 
 
 def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any]:
-    """Return the splits that there are."""
+    """Return the tables of all splits."""
     import datasets  # slow to import, and not needed for folders of images
 
     datasets.disable_progress_bars()
-    for noisy in ("huggingface_hub", "datasets"):  # they announce each retry and each failure
+    for noisy in ("huggingface_hub", "datasets"):  # they print each retry and failure
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     try:
         if path is None:
@@ -70,7 +79,7 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
 def _refused(
     where: str, config: DatasetConfig, path: Path | None, error: BaseException
 ) -> Exception:
-    """Return what to raise for what ``datasets`` raised."""
+    """Return the error to raise for an error of ``datasets``."""
     from huggingface_hub.errors import GatedRepoError
 
     root, gated = error, isinstance(error, GatedRepoError)
@@ -84,16 +93,16 @@ def _refused(
             f"{where} is gated: accept its terms at https://huggingface.co/datasets/"
             f"{config.hub_id} and log in with: hf auth login"
         )
-    # Of the hub the last error says that it is out of reach; of a file the first says why.
-    cure = "" if path else " Without a network give local files: dataset.path=DIR."
+    # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
+    remedy = "" if path else " Without a network, use local files: dataset.path=DIR."
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".")
-    return DataError(f"{where} cannot be read: {reason}.{cure}")
+    return DataError(f"{where} cannot be read: {reason}.{remedy}")
 
 
 def _check_parquet(where: str, path: Path) -> None:
-    """Refuse files that are damaged, hold no rows or name other classes than the first.
+    """Check that files are readable, have rows, and agree on the names of classes.
 
-    Of the former ``datasets`` says little; the names of the latter it passes over.
+    The messages of ``datasets`` are unclear about the former, and it ignores the latter.
     """
     import datasets
 
@@ -106,9 +115,7 @@ def _check_parquet(where: str, path: Path) -> None:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise DataError(f"{where}: {file.name} cannot be read as Parquet: {reason}.") from None
         if n_rows == 0:
-            raise DataError(
-                f"{where}: {file.name} is empty: it has no rows. Remove it, or fill it."
-            )
+            raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
         for column, feature in datasets.Features.from_arrow_schema(content.schema_arrow).items():
             names = feature.names if isinstance(feature, datasets.ClassLabel) else None
             if names != first.setdefault(column, names):
@@ -120,16 +127,18 @@ def _check_parquet(where: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class _RequestedColumn:
-    """A column that is looked for."""
+    """A column of images or targets."""
 
-    what: str  #: as options call it
-    kinds: tuple[type, ...]  #: of features
-    usual: Sequence[str]  #: names, where no feature is of the kinds
+    what: str  #: image or label, as in the option
+    kinds: tuple[type, ...]  #: feature types
+    usual: Sequence[str]  #: names to look for if no feature has these types
 
 
-def _column(where: str, table: Any, chosen: str | None, wanted: _RequestedColumn) -> str:
+def _column(
+    where: str, table: Any, chosen: str | None, requests: Sequence[_RequestedColumn], i: int
+) -> str:
     """Return the name of the column that holds images, or targets."""
-    what, usual = wanted.what, wanted.usual
+    what, usual = requests[i].what, requests[i].usual
     if chosen is not None:
         if chosen not in table.column_names:
             raise DataError(
@@ -137,13 +146,13 @@ def _column(where: str, table: Any, chosen: str | None, wanted: _RequestedColumn
                 f"only: {', '.join(table.column_names)}."
             )
         return chosen
-    found = [name for name, of in table.features.items() if isinstance(of, wanted.kinds)]
+    found = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
     found = found or [name for name in table.column_names if name in usual]
     if not found:
         raise DataError(
-            f"{where} is not images with {usual[0]}s: needs a column 'image' and a column "
-            f"'{usual[0]}', has: {', '.join(table.column_names)}. Other names are given by "
-            "dataset.image_column=NAME and dataset.label_column=NAME."
+            f"{where} needs a column '{requests[0].usual[0]}' and a column "
+            f"'{requests[1].usual[0]}', has: {', '.join(table.column_names)}. Choose other names "
+            "with dataset.image_column=NAME and dataset.label_column=NAME."
         )
     if len(found) > 1:
         raise DataError(
@@ -156,6 +165,13 @@ def _column(where: str, table: Any, chosen: str | None, wanted: _RequestedColumn
 def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
     import datasets
 
+    kind = table.data.schema.field(column).type
+    is_array = hasattr(kind, "storage_type")  # an extension type
+    if is_array or (pa.types.is_nested(kind) and not pa.types.is_struct(kind)):
+        raise DataError(
+            f"{where}: column '{column}' holds lists of numbers. Store the bytes of PNG or JPEG "
+            "files, or pass arrays from Python: hwnas.search(dataset=(images, labels))."
+        )
     try:
         cast = table.cast_column(column, datasets.Image(decode=False))
         return ImageColumn(f"{where}, split '{split}',", cast.data.column(column))
@@ -164,39 +180,39 @@ def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
         raise DataError(f"{where}: column '{column}' does not hold images: {reason}.") from None
 
 
-# Data sets that need no network and no files.
+# Embedded data sets, which need no network and no files.
 
-_SEED = 0  # the angles are part of the data set: they never follow the run's seed
-_SIDE = 16  # pixels, that digits are enlarged to before they are rotated
-_MOST = 60.0  # degrees, to either side: beyond, a 6 becomes a 9
+_SEED = 0  # of the angles, independent of the seed of a run
+_SIDE = 16  # pixels, of enlarged digits before rotation
+_MAX_ANGLE = 60.0  # degrees; beyond, a 6 looks like a 9
 
 
 @dataclass(frozen=True)
 class EmbeddedData:
     """Images ``(N, H, W, C)`` in uint8 with targets."""
 
-    task: str  #: what the targets are for
+    task: str  #: task of the targets
     images: NDArray[np.uint8]
     targets: NDArray[Any]
-    names: tuple[str, ...]  #: of what networks answer
+    names: tuple[str, ...]  #: of network outputs
 
 
 def digits() -> EmbeddedData:
     """Return 1,797 handwritten digits of 8x8 pixels with their labels."""
-    found = load_digits()
-    images = np.round(found.images * 255 / 16).astype(np.uint8)[..., None]
-    names = tuple(map(str, found.target_names))
-    return EmbeddedData("classification", images, found.target, names)
+    digits = load_digits()
+    images = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
+    names = tuple(map(str, digits.target_names))
+    return EmbeddedData("classification", images, digits.target, names)
 
 
 def digit_angles() -> EmbeddedData:
     """Return the digits, enlarged to 16x16 pixels and rotated, with their angles in degrees.
 
-    Angles are uniform in [-60, 60], counter-clockwise. How a writer slants digits is not known, so
-    that nobody can be right to the degree.
+    Angles are uniform in [-60, 60], counter-clockwise. They cannot be predicted exactly, because
+    the slant of the handwriting is unknown.
     """
     upright = digits().images[..., 0]
-    angles = np.random.default_rng(_SEED).uniform(-_MOST, _MOST, len(upright))
+    angles = np.random.default_rng(_SEED).uniform(-_MAX_ANGLE, _MAX_ANGLE, len(upright))
     rotated = [_rotated(image, angle) for image, angle in zip(upright, angles, strict=True)]
     return EmbeddedData("regression", np.stack(rotated)[..., None], angles, ("angle_deg",))
 
@@ -206,7 +222,7 @@ def _rotated(image: NDArray[np.uint8], angle: float) -> NDArray[np.uint8]:
     return np.asarray(picture.rotate(angle, Image.Resampling.BICUBIC), np.uint8)
 
 
-#: By the name of the data set.
+#: Embedded data sets by name.
 EMBEDDED: Mapping[str, Callable[[], EmbeddedData]] = {
     "digits": digits,
     "digit_angles": digit_angles,

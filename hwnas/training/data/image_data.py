@@ -1,25 +1,27 @@
-"""A data set as training, search and verification see it."""
+"""A data set with its splits, task and normalisation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hwnas import tasks
 from hwnas.models.graph import Signature
 from hwnas.tasks.base import Task
 from hwnas.training.data.splits import DataSplit, InMemorySplit, ahead, digest
 
-_BATCH = 256  # images of a streamed split that are decoded at once
-_MOST = 1 << 28  # bytes that prepared images of a split in memory take at once
+_BATCH = 256  # images of a streamed split per batch
+_MAX_BYTES = 1 << 28  # prepared images of a split in memory per batch
 
 ImageBatch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set. Search reads ``train`` and ``validation``; only verification reads ``test``."""
+    """A data set. The search uses ``train`` and ``validation``, only verification uses ``test``."""
 
     name: str
     train: DataSplit
@@ -28,33 +30,44 @@ class ImageData:
     task: Task
     mean: tuple[float, ...]  #: per channel, of the training images in [0, 1]
     std: tuple[float, ...]
-    notes: tuple[str, ...] = ()  #: what the user should know of how it was read, in sentences
+    notes: tuple[str, ...] = ()  #: messages about how the data were read
 
     @property
     def signature(self) -> Signature:
-        """What a network for this data reads and answers."""
+        """Input channels and outputs of a network for these data."""
         return Signature(len(self.mean), self.task.n_outputs)
 
     @property
     def search_digest(self) -> str:
-        """Digest of what search may see: the train and the validation split."""
+        """Digest of the training and the validation split."""
         return digest(self.train, self.validation)
 
     @property
     def digest(self) -> str:
-        """Digest of all images and targets and of how they are split."""
+        """Digest of all splits."""
         return digest(self.train, self.validation, self.test)
+
+    @cached_property
+    def class_counts(self) -> dict[str, dict[str, int]]:
+        """Number of images by split and class; empty for tasks without classes."""
+        if not tasks.get(self.task.name).categorical:
+            return {}
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        n, names = self.task.n_outputs, self.task.names
+        return {
+            split: dict(zip(names, torch.bincount(part.targets, minlength=n).tolist(), strict=True))
+            for split, part in splits.items()
+        }
 
     def prepare(self, images: Tensor, resolution: int, *, rounded: bool = False) -> Tensor:
         """Return normalised images ``(N, C, R, R)`` in channels-last order.
 
         Args:
             images: uint8, ``(N, H, W, C)``.
-            resolution: Height and width of what is returned.
-            rounded: Whether resized images are uint8 again before they are normalised, as a device
-                is given them.
+            resolution: Height and width of the result.
+            rounded: True: resized images are rounded to uint8, as on a device.
         """
-        x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)  # changed in place below
+        x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)  # modified below
         if x.shape[-1] != resolution or x.shape[-2] != resolution:
             x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
             x = x.round_().clamp_(0, 255) if rounded else x
@@ -63,7 +76,7 @@ class ImageData:
         return x.sub_(mean).div_(std).to(memory_format=torch.channels_last)
 
     def n_bytes(self, n: int, resolution: int) -> int:
-        """Return what prepared images take."""
+        """Return the size of ``n`` prepared images."""
         return n * len(self.mean) * resolution**2 * 4
 
     def batches(
@@ -74,15 +87,14 @@ class ImageData:
         *,
         rounded: bool = False,
     ) -> Iterator[ImageBatch]:
-        """Yield the images of a split, or those at ``index``, prepared, and their targets.
+        """Yield prepared images and targets of a split, or of its images at ``index``.
 
-        A small split in memory is one batch; others come in several, decoded ahead of time where
-        they are streamed.
+        A small split in memory is one batch. Batches of streamed splits are prefetched.
         """
         order = torch.arange(len(split)) if index is None else index
         size = _BATCH
         if isinstance(split, InMemorySplit):
-            size = max(_BATCH, _MOST // self.n_bytes(1, resolution))
+            size = max(_BATCH, _MAX_BYTES // self.n_bytes(1, resolution))
         chunks = torch.split(order, size)
 
         def batch(i: int) -> ImageBatch:

@@ -1,4 +1,4 @@
-"""Images and targets of one split: in memory, or decoded when they are asked for."""
+"""Images and targets of one split: in memory, or decoded on demand."""
 
 import hashlib
 from collections import deque
@@ -26,11 +26,11 @@ UNCHANGED = AugmentationParameters()
 
 
 class DataSplit(Protocol):
-    """Images and what is said of each, as the task of the data set has it."""
+    """Images and targets."""
 
     @property
     def targets(self) -> Tensor:
-        """What is said of each image, ``(N,)`` or ``(N, n)``."""
+        """Targets, ``(N,)`` or ``(N, n)``."""
         ...
 
     def __len__(self) -> int: ...
@@ -41,11 +41,11 @@ class DataSplit(Protocol):
         ...
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> "InMemorySplit":
-        """Return the images at ``index``, changed for training where ``changes`` are given."""
+        """Return the images at ``index``, with augmentations."""
         ...
 
     def content(self) -> Iterator[bytes]:
-        """Yield what a digest of the split is taken of."""
+        """Yield the content of the split's digest."""
         ...
 
 
@@ -66,7 +66,7 @@ class InMemorySplit:
         return self.images.shape[1]
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> "InMemorySplit":
-        """Return the images at ``index``, changed."""
+        """Return the images at ``index``, with augmentations."""
         return InMemorySplit(changes.apply(self.images[index]), self.targets[index])
 
     def content(self) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ class InMemorySplit:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes the images of a data set to one shape, in several threads."""
+    """Decodes images to one shape, in several threads."""
 
     shape: ImageShape
     threads: ThreadPoolExecutor
@@ -92,10 +92,10 @@ class Decoder:
         """Return the images of ``rows`` as ``(N, side, side, C)`` in uint8.
 
         Args:
-            encoded: Where they are.
-            rows: Their places in ``encoded``.
-            crops: What is left of each; where there are none, the largest square in the middle.
-            advance: Told how many more images were decoded.
+            encoded: Encoded images.
+            rows: Indices into ``encoded``.
+            crops: Crop of each image; default: the largest central square.
+            advance: Called with the number of images decoded since the last call.
 
         Raises:
             DataError: an image is damaged.
@@ -125,13 +125,10 @@ class Decoder:
 @final
 @dataclass(frozen=True)
 class StreamedSplit:
-    """Images that stay encoded where they are, and are decoded when they are asked for.
-
-    Crops are cut from the whole image; without, the largest square in the middle is seen of it.
-    """
+    """Encoded images, decoded on demand; crops are taken from the whole image."""
 
     encoded: EncodedImages
-    rows: ImageRows  #: of the split's images in ``encoded``, ``(N,)``
+    rows: ImageRows  #: indices into ``encoded``, ``(N,)``
     targets: Tensor
     hashes: NDArray[np.uint8]  #: of the encoded images, ``(N, bytes)``
     decoder: Decoder
@@ -141,7 +138,7 @@ class StreamedSplit:
 
     @property
     def n_bytes(self) -> int:
-        """What the decoded images take."""
+        """Size of the decoded images."""
         return len(self) * self.decoder.shape.n_bytes
 
     @property
@@ -150,39 +147,38 @@ class StreamedSplit:
         return self.decoder.shape.side
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> InMemorySplit:
-        """Return the images at ``index``, changed; a crop is cut before the image is resized."""
+        """Return the images at ``index``, with augmentations; crops precede resizing."""
         images = self.decoder.decode(self.encoded, self.rows[index.numpy()], changes.crops)
         images = replace(changes, crops=None).apply(images)
         return InMemorySplit(images, self.targets[index])
 
     def in_memory(self, advance: Callable[[int], None]) -> InMemorySplit:
-        """Return the whole split decoded."""
+        """Return the decoded split."""
         images = self.decoder.decode(self.encoded, self.rows, advance=advance)
         return InMemorySplit(images, self.targets)
 
     def content(self) -> Iterator[bytes]:
-        """Yield the hashes of the encoded images, what they are decoded to, and the targets."""
+        """Yield the hashes of the encoded images, the decoded shape and the targets."""
         yield self.hashes.tobytes()
         yield repr(self.decoder.shape).encode()
         yield self.targets.numpy().tobytes()
 
 
 def some(split: DataSplit, n: int) -> InMemorySplit:
-    """Return some images of a split, always the same: files lie in the order of their classes."""
+    """Return a fixed random sample of a split, in its order."""
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
     return split.take(order[:n].sort().values)
 
 
 def threads() -> ThreadPoolExecutor:
-    """Return as many threads as this process may use cores; PIL decodes without Python's lock."""
+    """Return one thread per available core; PIL decodes without the global interpreter lock."""
     return ThreadPoolExecutor(machine.available_cores(), "decode")
 
 
 def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:
-    """Yield ``make(step)`` for each step, in order; computed ahead of time if the split streams.
+    """Yield ``make(step)`` for each step in order, prefetched by a thread if the split streams.
 
-    What ``make`` returns must follow from the step alone. Where images are in memory it is called
-    when its result is asked for: it takes too little time for a thread of its own.
+    The result of ``make`` must depend on the step alone.
     """
     if isinstance(split, InMemorySplit):
         yield from map(make, steps)
@@ -202,9 +198,9 @@ def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> I
 
 
 def digest(*splits: DataSplit) -> str:
-    """Return 16 hex digits that stand for the images and targets of splits."""
-    found = hashlib.sha256()
+    """Return a digest of the images and targets of splits, 16 hexadecimal digits."""
+    hashed = hashlib.sha256()
     for split in splits:
         for part in split.content():
-            found.update(part)
-    return found.hexdigest()[:16]
+            hashed.update(part)
+    return hashed.hexdigest()[:16]

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol, final
 
@@ -104,7 +104,8 @@ class FinetunedTeacher:
         names = ("epochs", "batch_size", "mixup", "plain_fraction", "dtype")
         # The teacher's own training began with the same epoch as that of its students.
         checkpoint = self.setup.network_checkpoint(self.genotype, self.origin, views.first_epoch)
-        key = [checkpoint.path.parent.name, *(getattr(views.config, name) for name in names)]
+        values = asdict(views.config) | {"batch_size": views.config.images_per_step}
+        key = [checkpoint.path.parent.name, *(values[name] for name in names)]
         folder = RunFolder(Path(self.setup.supernets, digest(key)))
         with contextlib.closing(lock_folder(folder, self.progress)):
             return record(self.network, folder.path, views, self.progress, dtype)

@@ -121,7 +121,8 @@ class Finetuner:
     def n_steps(self) -> int:
         """The steps of finishing a network."""
         n_images = len(self.parts.data.train)
-        return self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
+        train = self.parts.config.train.for_images(n_images)
+        return self.config.epochs * steps_per_epoch(train.images_per_step, n_images)
 
     def fits(self, genotype: Genotype, left_s: float) -> bool:
         """Return whether fine-tuning a network will end within some seconds, by a few steps of it.

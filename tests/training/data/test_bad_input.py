@@ -176,18 +176,21 @@ def _read_whole(path: Path, in_memory: bool) -> None:
         (_empty_test, "test-0.parquet is empty"),
         (_one_class, "has only one class, '3'"),
         (_damaged, "split 'train', row 5 is damaged"),
-        (_sixteen_bits, "row 3 is an image of mode I;16, .*convert all images to 8 bits"),
+        (_sixteen_bits, "row 3 is an image of mode I;16, .*convert it to 8-bit RGB"),
         (_single_image, "too small to split.*at least 3 images.*fewer of 'eel'"),
         (_too_few_for_fraction, "too small to split"),
-        (_negative, "split 'test', row 2 has the label -1.*dataset.test_split=validation"),
+        (_negative, "split 'test', row 2 has the label -1: must not be negative. Label or remove"),
         (_beyond, "row 3 has the label 7: must be 0 to 2"),
         (_no_label, "split 'train', row 4 has no label"),
-        (_fraction_for_label, "label 0.5: must be a whole number or a word"),
+        (_fraction_for_label, "label 0.5: must be a whole number or text"),
         (_other_classes, "split 'test' has 1 classes without any image in split 'train': 'eel'"),
         (_other_order_of_classes, "column 'label' of train-0.parquet has other classes"),
         (_several_label_columns, "several columns of labels: fine, coarse.*dataset.label_column="),
         (_only_a_test_split, "no split 'train', only: test"),
-        (_folder_without_images, "holds no images: needs Parquet files or a folder a class"),
+        (
+            _folder_without_images,
+            "holds no images. Allowed: Parquet files, or one folder per class",
+        ),
         (_empty_folder, "holds no images"),
         (_empty_class, "eel holds no images"),
         (_no_class_folders, "stray.png has no class"),
@@ -340,7 +343,7 @@ def test_what_is_no_data_set_is_refused(path: str) -> None:
 
 def test_labels_that_are_objects_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", TEN, [{"a": i} for i in range(10)])
-    with pytest.raises(DataError, match="must be a whole number or a word"):
+    with pytest.raises(DataError, match="must be a whole number or text"):
         loaded(tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_large_splits_in_memory_are_prepared_in_parts(
     digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = digits.batches(digits.train, 20)
-    monkeypatch.setattr("hwnas.training.data.image_data._MOST", 500 * 20 * 20 * 4)
+    monkeypatch.setattr("hwnas.training.data.image_data._MAX_BYTES", 500 * 20 * 20 * 4)
     images, targets = zip(*digits.batches(digits.train, 20), strict=True)
     assert [len(part) for part in images] == [500, 500, 77]
     assert torch.equal(torch.cat(images), whole[0])

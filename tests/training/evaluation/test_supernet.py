@@ -76,7 +76,7 @@ def test_images_that_are_not_kept_are_read_alike(
 ) -> None:
     genotype = tiny.sample(random.Random(0))
     kept = _evaluator(tiny, digits).score(genotype)
-    monkeypatch.setattr("hwnas.training.evaluation.shared_weights._KEPT", 0)
+    monkeypatch.setattr("hwnas.training.evaluation.shared_weights._MAX_CACHED_BYTES", 0)
     evaluator = _evaluator(tiny, digits)
     assert evaluator.score(genotype) == kept
     assert {name for name, _ in evaluator._prepared} == {"calibration"}

@@ -219,7 +219,7 @@ def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> Non
 def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(ConfigError, match="are not pruned. Omit prune"):
+    with pytest.raises(ConfigError, match=r"are not pruned\. Omit prune"):
         finetune(
             untrained("vit_small", tmp_path), FinetuningConfig(prune=0.3), litert, NullProgress()
         )

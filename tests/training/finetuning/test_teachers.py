@@ -59,7 +59,7 @@ def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
 
     monkeypatch.setattr(soft_targets, "forward", answered)
     monkeypatch.setattr(TeacherNetwork, "loss_targets", compared)
-    n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.batch_size)
+    n_steps = CONFIG.epochs * (len(setup.data.train) // setup.train.images_per_step)
     for n, left in enumerate((1, 2), 1):  # search took one less far than the other
         mine = weights.at_recorded_fidelity({pupil.id: left})
         pipeline.finetune_float(NetworkSource(setup, mine, pupil, teacher), CONFIG, NullProgress())

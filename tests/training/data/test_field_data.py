@@ -1,0 +1,361 @@
+"""Data as people have them: folders of splits, EXIF orientations, few images, odd labels."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from hwnas.core.errors import ConfigError, DataError
+from hwnas.core.progress import NullProgress
+from hwnas.training.data import DatasetConfig, ImageData, load_data
+from hwnas.training.options import TrainingConfig
+from tests.conftest import images_of
+from tests.training.data.made import loaded, png, write, write_folder, write_hub
+
+CLASSES = ("cat", "dog")
+
+
+def _images(n: int) -> Sequence[bytes]:
+    """Return different images."""
+    return [png((8, 8), value=20 + i % 200) for i in range(n)]
+
+
+def _classes(n: int) -> dict[str, Sequence[bytes]]:
+    return {name: _images(n) for name in CLASSES}
+
+
+def _sizes(data: ImageData) -> list[int]:
+    return [len(split) for split in (data.train, data.validation, data.test)]
+
+
+# Folders.
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("Training", "Testing"),
+        ("Train", "Test"),
+        ("TRAIN", "test"),
+        ("seg_train/seg_train", "seg_test/seg_test"),
+        ("train_images", "test_images"),
+        ("outer/data/train", "outer/data/test"),
+        ("outer/train/train", "outer/test/test"),
+    ],
+)
+def test_folders_of_splits_are_found(tmp_path: Path, folders: tuple[str, str]) -> None:
+    for folder, n in zip(folders, (20, 6), strict=True):
+        write_folder(tmp_path / folder, _classes(n))
+    data = loaded(tmp_path)
+    assert data.task.names == CLASSES
+    assert _sizes(data) == [36, 4, 12]
+
+
+@pytest.mark.parametrize("name", ["val", "Valid", "VALIDATION", "dev"])
+def test_validation_folders_are_found(tmp_path: Path, name: str) -> None:
+    for folder, n in (("training", 20), (name, 5), ("testing", 6)):
+        write_folder(tmp_path / folder, _classes(n))
+    assert _sizes(loaded(tmp_path)) == [40, 10, 12]
+
+
+def test_inner_folders_of_classes_are_read_through(tmp_path: Path) -> None:
+    for name in CLASSES:
+        write_folder(tmp_path / "train" / name, {"images": _images(20)})
+    assert loaded(tmp_path).task.names == CLASSES
+
+
+def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"bus": _images(20), "train": _images(20)})
+    assert loaded(tmp_path).task.names == ("bus", "train")
+
+
+@pytest.mark.parametrize("folders", [("a", "b"), ("train", "test")])
+def test_classes_that_share_several_folders_are_refused(
+    tmp_path: Path, folders: tuple[str, str]
+) -> None:
+    for name in ("fold1", "fold2"):
+        write_folder(tmp_path / name, {folder: _images(10) for folder in folders})
+    with pytest.raises(DataError, match=r"contain the folders '.*', '.*'\. It is not clear which"):
+        loaded(tmp_path)
+
+
+def test_two_folders_of_one_split_are_refused(tmp_path: Path) -> None:
+    for folder in ("train", "Training", "test"):
+        write_folder(tmp_path / folder, _classes(10))
+    with pytest.raises(DataError, match="two train splits"):
+        loaded(tmp_path)
+
+
+def test_splits_without_training_images_are_refused(tmp_path: Path) -> None:
+    for folder in ("val", "Test"):
+        write_folder(tmp_path / folder, _classes(10))
+    with pytest.raises(DataError, match="no split 'train', only: Test, val"):
+        loaded(tmp_path)
+
+
+def test_folders_that_are_left_out_are_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", _classes(20))
+    write_folder(tmp_path / "extra", {"cat": _images(3)})
+    write_folder(tmp_path, {"test": _images(7)})
+    data = loaded(tmp_path)
+    assert data.task.names == CLASSES
+    assert sum(_sizes(data)) == 40
+    notes = " ".join(data.notes)
+    assert "folder 'extra' (3 images) is no split and is left out" in notes
+    assert "the 7 images of the test split have no class folders and are left out" in notes
+
+
+def test_folders_of_tools_are_skipped(tmp_path: Path) -> None:
+    write_folder(tmp_path, _classes(20))
+    for name in ("@eaDir", ".ipynb_checkpoints", "__MACOSX"):
+        write_folder(tmp_path, {name: _images(2)})
+        write_folder(tmp_path / "cat", {name: _images(2)})
+    data = loaded(tmp_path)
+    assert (data.task.names, sum(_sizes(data))) == (CLASSES, 40)
+
+
+def test_spaces_around_a_name_make_no_class(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", {"cat": _images(20), "dog": _images(20)})
+    write_folder(tmp_path / "test", {"cat ": _images(5), "dog": _images(5)})
+    data = loaded(tmp_path)
+    assert data.class_counts["test"] == {"cat": 5, "dog": 5}
+    labels = [["cat", "cat ", " dog", "dog"][i % 4] for i in range(40)]
+    path = write(tmp_path / "table" / "x.parquet", _images(40), labels)
+    assert loaded(path).task.names == CLASSES
+
+
+@pytest.mark.parametrize("folder", ["", "images"])
+def test_a_csv_file_of_labels_is_pointed_to_metadata(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "labels.csv").write_text("file,label\n0.png,cat\n")
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for i, content in enumerate(_images(10)):
+        (tmp_path / folder / f"{i}.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"metadata\.csv.* file_name and label"):
+        loaded(tmp_path)
+
+
+# Images.
+
+_SHOWN = np.zeros((24, 24, 3), np.uint8)
+_SHOWN[:12, :, 0] = _SHOWN[:, :12, 1] = 200  # red above, green to the left
+
+
+def _stored(orientation: int, kind: str) -> bytes:
+    """Return an image that viewers show as ``_SHOWN``."""
+    back = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }  # fmt: skip
+    picture, exif, buffer = Image.fromarray(_SHOWN), Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    if orientation in back:
+        picture = picture.transpose(back[orientation])
+    picture.save(buffer, kind, exif=exif, quality=100, subsampling=0, lossless=True)
+    return buffer.getvalue()
+
+
+def _read(tmp_path: Path, images: Sequence[bytes]) -> tuple[NDArray[np.uint8], ImageData]:
+    data = loaded(write(tmp_path / "x.parquet", [*images] * 4, [0, 1] * (2 * len(images))))
+    return images_of(data.train).numpy(), data
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_images_are_read_as_viewers_show_them(tmp_path: Path, kind: str) -> None:
+    images, data = _read(tmp_path, [_stored(orientation, kind) for orientation in range(1, 9)])
+    assert len(images) > 16
+    assert np.abs(images.astype(int) - _SHOWN).max() < (0 if kind == "PNG" else 60) + 1
+    said = [note for note in data.notes if "EXIF" in note]
+    assert said == [] if kind == "TIFF" else "28 images are rotated or mirrored" in said[0]
+
+
+def test_rotated_images_that_are_not_square_are_cropped_as_shown(tmp_path: Path) -> None:
+    rng, sides = np.random.default_rng(0), []
+    for kind in ("tagged", "upright"):
+        rng = np.random.default_rng(0)
+        pictures = [Image.fromarray(rng.integers(0, 256, (20, 32, 3), np.uint8)) for _ in range(20)]
+        contents = []
+        for picture in pictures:
+            buffer, exif = io.BytesIO(), Image.Exif()
+            exif[0x0112] = 6 if kind == "tagged" else 1
+            stored = picture.transpose(Image.Transpose.ROTATE_90) if kind == "tagged" else picture
+            stored.save(buffer, "PNG", exif=exif)
+            contents.append(buffer.getvalue())
+        path = write(tmp_path / kind / "x.parquet", contents, [0, 1] * 10)
+        sides.append(images_of(loaded(path).train))
+    assert torch.equal(*sides)
+
+
+def _saved(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+RED = Image.new("RGB", (8, 8), (200, 10, 10))
+
+
+@pytest.mark.parametrize(
+    ("content", "colour"),
+    [
+        (_saved(RED.convert("P"), "PNG"), (200, 10, 10)),
+        (_saved(RED.convert("P"), "GIF"), (200, 10, 10)),
+        (_saved(RED.convert("RGBA"), "PNG"), (200, 10, 10)),
+        (_saved(Image.new("RGBA", (8, 8), (0, 0, 0, 0)), "PNG"), (255, 255, 255)),
+        (_saved(RED.convert("CMYK"), "JPEG", quality=100), (200, 10, 10)),
+        (_saved(RED, "TIFF"), (200, 10, 10)),
+        (_saved(RED, "BMP"), (200, 10, 10)),
+    ],
+)
+def test_colours_are_those_that_viewers_show(
+    tmp_path: Path, content: bytes, colour: tuple[int, ...]
+) -> None:
+    images, _ = _read(tmp_path, [content] * 4)
+    pixel = np.broadcast_to(images[0, 4, 4], 3).astype(int)
+    assert np.abs(pixel - colour).max() <= 25  # the web palette has steps of 51
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_saved(Image.new("I;16", (8, 8), 40000), "PNG"), "mode I;16"),
+        (_saved(Image.new("F", (8, 8), 0.5), "TIFF"), "mode F"),
+        (_saved(Image.new("LAB", (8, 8)), "TIFF"), "mode LAB"),
+        *(
+            (
+                _saved(RED, kind, save_all=True, append_images=[Image.new("RGB", (8, 8))]),
+                f"a {kind} image of several frames",
+            )
+            for kind in ("GIF", "PNG", "WEBP", "TIFF")
+        ),
+    ],
+)
+def test_images_that_cannot_be_read_right_are_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"row 0 is .*{message}"):
+        _read(tmp_path, [content] * 4)
+
+
+# Options without an effect.
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"path": "x"}, {"hub_id": "a/b"}, {"test_split": "validation"}, {"image_column": "x"},
+        {"label_column": "x"}, {"in_memory": True},
+    ],
+)  # fmt: skip
+def test_options_without_effect_on_embedded_data_are_refused(option: dict[str, object]) -> None:
+    config = DatasetConfig("digits", **option)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=rf"digits is embedded: dataset\.{next(iter(option))}=.*effect"
+    ):
+        load_data(config, 16, NullProgress())
+
+
+# Few images.
+
+
+@pytest.mark.parametrize(("n_classes", "n_each"), [(10, 5), (102, 4), (5, 4), (20, 3)])
+def test_options_that_are_named_for_few_images_work(
+    tmp_path: Path, n_classes: int, n_each: int
+) -> None:
+    labels = [i % n_classes for i in range(n_classes * n_each)]
+    path = write(tmp_path / "x.parquet", _images(len(labels)), labels)
+    with pytest.raises(DataError, match=r"the (test|validation) split would have") as caught:
+        loaded(path)
+    options = dict(
+        word.rstrip(".").removeprefix("dataset.").split("=")
+        for word in str(caught.value).split()
+        if word.startswith("dataset.")
+    )
+    data = loaded(path, **{name: float(value) for name, value in options.items()})
+    assert len(data.train) >= n_classes
+    assert sum(_sizes(data)) == len(labels)
+
+
+def test_a_default_batch_fits_the_data() -> None:
+    assert TrainingConfig().for_images(48).images_per_step == 8
+    assert TrainingConfig().for_images(127).images_per_step == 16
+    assert TrainingConfig().for_images(3).images_per_step == 2
+    assert TrainingConfig().for_images(128).images_per_step == 128
+    assert TrainingConfig(batch_size=64).for_images(48).images_per_step == 64
+
+
+def test_classes_are_counted_and_imbalance_is_told(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", {"normal": _images(120), "defect": _images(12)})
+    write_folder(tmp_path / "test", {"normal": _images(5)})
+    data = loaded(tmp_path)
+    assert data.class_counts["train"] == {"defect": 11, "normal": 107}
+    assert data.class_counts["validation"] == {"defect": 1, "normal": 13}
+    assert data.class_counts["test"] == {"defect": 0, "normal": 5}
+    notes = " ".join(data.notes)
+    assert "'normal' has 107 training images, 'defect' has 11" in notes
+    assert "The test split has no images of the classes 'defect'." in notes
+
+
+# Labels and columns.
+
+
+@pytest.mark.parametrize("label", [[0, 1], [1], ["a", "b"]])
+def test_several_labels_an_image_are_refused(tmp_path: Path, label: list[object]) -> None:
+    path = write(tmp_path / "x.parquet", _images(20), [label] * 20)
+    with pytest.raises(
+        DataError, match=r"has several labels .* Multi-label data are not supported"
+    ):
+        loaded(path)
+
+
+@pytest.mark.parametrize("missing", [-1, None])
+def test_a_test_split_without_labels_is_left_out(tmp_path: Path, missing: int | None) -> None:
+    for split, labels in (("train", [0, 1] * 20), ("test", [missing] * 6)):
+        write_hub(
+            tmp_path / f"{split}-0.parquet", _images(len(labels)), {"label": (CLASSES, labels)}
+        )
+    data = loaded(tmp_path)
+    assert sum(_sizes(data)) == 40
+    assert "the 6 images of the test split have no labels and are left out" in " ".join(data.notes)
+
+
+def _base64(contents: Sequence[bytes]) -> pa.Array:
+    import base64
+
+    return pa.array([base64.b64encode(content * 20).decode() for content in contents])
+
+
+def _pixels(contents: Sequence[bytes]) -> pa.Array:
+    return pa.array([np.asarray(Image.open(io.BytesIO(c))).tolist() for c in contents])
+
+
+@pytest.mark.parametrize(
+    ("convert", "message"),
+    [(_base64, "characters, which is no path. Decode base64"), (_pixels, "holds lists of numbers")],
+)
+def test_columns_that_are_no_images_are_refused_in_short(
+    tmp_path: Path, convert: Callable[[Sequence[bytes]], pa.Array], message: str
+) -> None:
+    table = pa.table({"image": convert(_images(20)), "label": [0, 1] * 10})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=message) as caught:
+        loaded(tmp_path / "x.parquet")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_both_columns_are_named_when_one_is_missing(tmp_path: Path, column: str) -> None:
+    images = [{"bytes": content, "path": None} for content in _images(4)]
+    table = pa.table({"image": images, "label": [0, 1, 0, 1]}).drop_columns([column])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="needs a column 'image' and a column 'label', has: "):
+        loaded(tmp_path / "x.parquet")
