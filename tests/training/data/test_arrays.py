@@ -32,7 +32,7 @@ def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (np.arange(N) / 4, "must be a whole number or a word"),
+        (np.arange(N) / 4, "must be a whole number or text"),
         (np.zeros((N, 2), np.int64), r"classes are of shape \(N,\)"),
     ],
 )
