@@ -184,7 +184,7 @@ def _largest_probability(logits: Outputs) -> NDArray[Any]:
     return probabilities
 
 
-class _TaskRecord(TypedDict):
+class _ClassificationRecord(TypedDict):
     name: str
     classes: list[str]
 
@@ -263,7 +263,7 @@ class Classification:
 
     def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
         """Return the task that ``ClassificationTask.to_json`` described."""
-        record: _TaskRecord = validate(_TaskRecord, dict(raw), "task")
+        record: _ClassificationRecord = validate(_ClassificationRecord, dict(raw), "task")
         return ClassificationTask(tuple(record["classes"]))
 
 

@@ -222,7 +222,7 @@ class RegressionTask:
         return _PRINTING
 
 
-class _TaskRecord(TypedDict):
+class _RegressionRecord(TypedDict):
     name: str
     values: Annotated[list[str], NumberBounds(1)]
     mean: list[float]
@@ -279,7 +279,7 @@ class Regression:
 
     def from_json(self, raw: Mapping[str, Any]) -> RegressionTask:
         """Return the task that ``RegressionTask.to_json`` described."""
-        record: _TaskRecord = validate(_TaskRecord, dict(raw), "task")
+        record: _RegressionRecord = validate(_RegressionRecord, dict(raw), "task")
         if not len(record["values"]) == len(record["mean"]) == len(record["std"]):
             raise SchemaError("'task' has different numbers of values, means and deviations")
         return RegressionTask(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hwnas.core.quantity import Quantities, Quantity
-from hwnas.tasks.metrics.metric import Metric, Target, divide, scale
+from hwnas.tasks.metrics.metric import Metric, TargetFacts, divide, scale
 
 THROUGHPUT_NAME = "throughput_ips"
 P99_FACT = "p99_over_p50"
@@ -23,19 +23,19 @@ def throughput_of_batch(latency_ms: Quantity, batch: int) -> dict[str, Quantity]
     return {THROUGHPUT_NAME: divide(1e3 * batch, latency_ms)} if batch else {}
 
 
-def _throughput(figures: Quantities, target: Target) -> Quantity:
+def _throughput(figures: Quantities, target: TargetFacts) -> Quantity:
     return divide(1e3 * target.batch, figures["latency_ms"])
 
 
-def _carbon(figures: Quantities, target: Target) -> Quantity:
+def _carbon(figures: Quantities, target: TargetFacts) -> Quantity:
     return scale(figures["energy_mj"], target.facts["grid_g_per_kwh"] / _MJ_PER_KWH)
 
 
-def _tail(figures: Quantities, target: Target) -> Quantity:
+def _tail(figures: Quantities, target: TargetFacts) -> Quantity:
     return replace(scale(figures["latency_ms"], target.facts[P99_FACT]), source="modelled")
 
 
-def _power(figures: Quantities, target: Target) -> Quantity:
+def _power(figures: Quantities, target: TargetFacts) -> Quantity:
     """Return energy over latency; the interval holds for any correlation of the two."""
     energy, latency = figures["energy_mj"], figures["latency_ms"]
     source = latency.source if energy.source == "measured" else energy.source
@@ -46,7 +46,7 @@ def _power(figures: Quantities, target: Target) -> Quantity:
     return Quantity(value, source, energy.lower / latency.upper, high)
 
 
-def _cost(figures: Quantities, target: Target) -> Quantity:
+def _cost(figures: Quantities, target: TargetFacts) -> Quantity:
     price_usd_per_s = target.facts["price_usd_per_h"] / _S_PER_H
     return divide(_INFERENCES * price_usd_per_s, figures[THROUGHPUT_NAME])
 

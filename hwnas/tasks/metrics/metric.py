@@ -12,7 +12,7 @@ from typing import Protocol
 from hwnas.core.quantity import Quantities, Quantity
 
 
-class Target(Protocol):
+class TargetFacts(Protocol):
     """The properties of a target from which metrics are derived."""
 
     @property
@@ -43,7 +43,7 @@ class Metric:
     worst: float | None = None  #: worst possible value, if there is one
     #: Computes the metric from the quantities in ``needs`` and the target's ``facts``; ``None`` for
     #: metrics of cost models and of tasks.
-    derive: Callable[[Quantities, Target], Quantity] | None = None
+    derive: Callable[[Quantities, TargetFacts], Quantity] | None = None
     needs: tuple[str, ...] = ()  #: metrics that it is derived from
     #: The cost whose mean over images with early exits this is; known only after evaluation on
     #: images. Empty for other metrics.

@@ -1,0 +1,75 @@
+"""Names stand for one thing each, and those that plug-ins import stay."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+import hwnas
+
+ROOT = Path(hwnas.__file__).parent
+TREES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))
+}
+#: Too general for a function of a module; the public verbs of the Python API keep theirs.
+GENERAL = {"run", "check", "read", "of", "search"}
+PUBLIC = {("__main__.py", "run"), ("workflows/python_api.py", "search")}
+
+#: What families, backends, metrics, tasks and evaluators of other packages import.
+PLUG_INS = (
+    "hwnas:Cost", "hwnas:HwnasError", "hwnas:ParetoSampler", "hwnas:Quantity", "hwnas:Score",
+    "hwnas.core.agreement:agreement",
+    "hwnas.core.errors:ConfigError", "hwnas.core.errors:SpaceError",
+    "hwnas.hardware.backends.base:Backend",
+    "hwnas.hardware.backends.description:ArtefactType",
+    "hwnas.hardware.backends.description:BackendDescription",
+    "hwnas.hardware.backends.description:BackendSettings",
+    "hwnas.hardware.backends.description:RunnerScript",
+    "hwnas.hardware.costs.roofline_cost:RooflineCostModel",
+    "hwnas.models.families.base:Family", "hwnas.models.families.base:Supernet",
+    "hwnas.models.families.base:TrainingRecipe",
+    "hwnas.models.families.elastic_layers:ElasticConv",
+    "hwnas.models.families.elastic_layers:ElasticLinear",
+    "hwnas.models.families.layers:ConvNormAct", "hwnas.models.families.layers:Mean",
+    "hwnas.models.graph:Graph", "hwnas.models.graph:INPUT", "hwnas.models.graph:Node",
+    "hwnas.models.graph:OpSpec", "hwnas.models.graph:Shape", "hwnas.models.graph:Signature",
+    "hwnas.models.spaces:Genotype", "hwnas.models.spaces:SearchSpace",
+    "hwnas.tasks.base:Task", "hwnas.tasks.base:TaskType",
+    "hwnas.tasks.metrics:Metric", "hwnas.tasks.metrics.metric:scale",
+    "hwnas.testing:BackendContract", "hwnas.testing:CostModelContract",
+    "hwnas.testing:FamilyContract", "hwnas.testing:SessionContract",
+)  # fmt: skip
+
+
+def test_class_names_are_unique() -> None:
+    places = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_functions_have_specific_names() -> None:
+    general = {
+        (path, node.name)
+        for path, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name in GENERAL
+    }
+    assert general == PUBLIC
+
+
+@pytest.mark.parametrize("name", PLUG_INS)
+def test_name_that_plug_ins_import_is_there(name: str) -> None:
+    assert resolve_name(name) is not None
+
+
+def test_public_functions_are_not_hidden_by_submodules() -> None:
+    """Importing a submodule sets its name on the package, in place of a function of that name."""
+    folders = {path.partition("/")[0] for path in TREES if "/" in path}
+    functions = {name for name in dir(hwnas) if callable(getattr(hwnas, name))}
+    assert functions > {"search", "compare", "ParetoSampler"}
+    assert folders.isdisjoint(functions)
