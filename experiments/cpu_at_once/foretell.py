@@ -56,7 +56,7 @@ def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
         known, others = networks[:n], networks[n:]
         own = {op: timed[op] for op in distinct(net for net, _ in known)}
         counts.append(len(own))
-        told = OperatorPredictions.of(own).foretold(op for op in timed if op not in own)
+        told = OperatorPredictions.of(own).predict(op for op in timed if op not in own)
         single += [abs(ms / timed[op] - 1) for op, (ms, _, _) in told.items()]
         latencies = own | {op: ms for op, (ms, _, _) in told.items()}
         for found, operators in ((errors, latencies), (whole, timed)):

@@ -1,4 +1,4 @@
-"""Costs of networks that may compute in int8: refused where they are not faster than in float32."""
+"""Latency of int8 networks relative to float32: a network must be faster in int8."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,14 +8,14 @@ from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.spaces import Genotype
 
-RATIO = "int8_over_float32"  #: column: latency in int8 over that in float32
-RATIOS = (RATIO, f"{RATIO}_low", f"{RATIO}_high")  #: with its 95 % interval
-LATENCY = "float32_latency_ms"  #: column: of the same network in float32
+RATIO = "int8_over_float32"  #: column: int8 latency over float32 latency
+RATIOS = (RATIO, f"{RATIO}_low", f"{RATIO}_high")  #: with the 95 % interval
+LATENCY = "float32_latency_ms"  #: column: float32 latency of the same network
 
 
-def ratio_columns(found: InterleavedTimings) -> dict[str, float]:
-    """Return what was found of a network in int8, timed in turns with the same in float32."""
-    other, ratio = found.second, found.ratio
+def ratio_columns(timings: InterleavedTimings) -> dict[str, float]:
+    """Return the columns of an int8 network, timed in alternation with the same in float32."""
+    other, ratio = timings.second, timings.ratio
     return {
         LATENCY: other.median_ms, f"{LATENCY}_low": other.low_ms, f"{LATENCY}_high": other.high_ms,
         **dict(zip(RATIOS, (ratio.value, ratio.lower, ratio.upper), strict=True)),
@@ -23,29 +23,29 @@ def ratio_columns(found: InterleavedTimings) -> dict[str, float]:
 
 
 def int8_is_slower(found: Mapping[str, float]) -> bool:
-    """Return whether a network was not found to be faster in int8, by its ``columns``.
+    """Return whether a network is not faster in int8, by its ``ratio_columns``.
 
-    The upper end of the ratio's interval counts: in float32 a network answers no worse. Where
-    nothing was timed in turns, it was not.
+    float32 is at least as accurate, so int8 must be faster even at the upper end of the interval.
+    False if the two were not timed in alternation.
     """
     return found.get(RATIOS[-1], 0.0) >= 1.0
 
 
 def describe_ratio(found: Mapping[str, float]) -> str:
-    """Return how long a network takes in int8, by its ``columns``."""
+    """Return the int8 latency relative to float32 as text, from its ``ratio_columns``."""
     ratio, low, high = (found[name] for name in RATIOS)
     return f"{ratio:.2f} times ({low:.2f} to {high:.2f}) as long as in float32, timed in turns"
 
 
 @final
 class FasterThanFloat:
-    """Has a cost model say the costs; refuses what is not faster in int8.
+    """A cost model that refuses networks that are not faster in int8 than in float32.
 
     Args:
-        model: Says the costs.
-        in_float: Gives the same network in float32, where a network is in int8 by choice.
-        interleaved: Times two networks in alternation, where networks are measured. ``None``
-            compares the two predictions of the model.
+        model: Cost model of the networks.
+        in_float: Returns the same network in float32, or ``None`` if a network did not choose int8.
+        interleaved: Times two networks in alternation, if networks are measured. ``None`` compares
+            the two predictions of the model.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FasterThanFloat:
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype, beside what it takes in float32.
+        """Return the cost of one genotype, with its float32 latency.
 
         Raises:
             CompileError: the target's compiler refuses the network.
@@ -66,20 +66,19 @@ class FasterThanFloat:
         cost, other = self._model.cost(genotype), self._in_float(genotype)
         if other is None or cost.reason:
             return cost
-        details, reason = self._beside(cost, genotype, other)
+        details, reason = self._compare(cost, genotype, other)
         return replace(cost, details={**cost.details, **details}, reason=reason)
 
-    def _beside(
+    def _compare(
         self, cost: Cost, genotype: Genotype, other: Genotype
     ) -> tuple[Mapping[str, float], str]:
-        """Return what is known of the network in float32, and why that is to be preferred."""
+        """Return the columns of the comparison, and the reason to refuse int8, if any."""
         if self._interleaved is not None:
-            found = ratio_columns(self._interleaved(genotype, other))
-            return found, f"In int8 it takes {describe_ratio(found)}." if int8_is_slower(
-                found
-            ) else ""
-        here, there = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
-        told = (
-            f"In int8 it takes {here.value:.4g} ms, in float32 {there.value:.4g} ({here.source})."
+            columns = ratio_columns(self._interleaved(genotype, other))
+            slower = int8_is_slower(columns)
+            return columns, f"In int8 it takes {describe_ratio(columns)}." if slower else ""
+        int8, float32 = (c.figures["latency_ms"] for c in (cost, self._model.cost(other)))
+        reason = (
+            f"In int8 it takes {int8.value:.4g} ms, in float32 {float32.value:.4g} ({int8.source})."
         )
-        return {LATENCY: there.value}, "" if here.upper < there.value else told
+        return {LATENCY: float32.value}, "" if int8.upper < float32.value else reason

@@ -1,4 +1,4 @@
-"""Figures of networks that run on a CPU or GPU, beside their latency."""
+"""Costs of networks on CPUs and GPUs, from measured or predicted latencies."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,11 +20,10 @@ from hwnas.tasks.metrics import builtin
 def host_cost(
     graph: Graph, target: Target, latency: Quantity, measured: MeasuredEnergy | None = None
 ) -> Cost:
-    """Return the cost of a fused network from its latency, and its energy if that was measured.
+    """Return the cost of a fused network from its latency, and its energy if measured.
 
-    Latency and energy are those of one inference, that is, of a whole batch. ``sram_kib`` is what
-    activations take at once, ``flash_kib`` what weights take: on these targets both are modelled,
-    from shapes.
+    Latency and energy are those of a whole batch. ``sram_kib`` is the peak size of activations and
+    ``flash_kib`` the size of weights; on these targets both are modelled from shapes.
     """
     assert target.power is not None
     energy, details = target.power.energy(latency, graph.threads or target.threads)
@@ -44,38 +43,35 @@ def host_cost(
 
 
 def dtype_of(graph: Graph, target: Target) -> str:
-    """Return in which dtype a target runs a network: in the network's own, if it has one."""
+    """Return the dtype in which a target runs a network: the network's choice, or the target's."""
     return graph.dtype or target.dtype
 
 
 def fused_graph(graph: Graph, target: Target) -> Graph:
-    """Return a network's operators as a target runs them: fused, in dtype, batch size, threads."""
+    """Return a graph as the target executes it: fused, with dtype, batch size and threads."""
     dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
-        found = fuse(graph, dtype, batch)
+        fused = fuse(graph, dtype, batch)
     else:
-        nodes = (  # sums have a scale of their own: they are not fused
-            replace(n, op=replace(n.op, dtype=_of_node(n), batch=batch)) for n in graph
+        nodes = (  # int8 adds have their own scale: they are not fused
+            replace(n, op=replace(n.op, dtype=_node_dtype(n), batch=batch)) for n in graph
         )
-        found = replace(graph, nodes=tuple(nodes))
+        fused = replace(graph, nodes=tuple(nodes))
     if not graph.threads:
-        return found
-    on = (replace(n, op=replace(n.op, threads=graph.threads)) for n in found)
-    return replace(found, nodes=tuple(on))
+        return fused
+    on = (replace(n, op=replace(n.op, threads=graph.threads)) for n in fused)
+    return replace(fused, nodes=tuple(on))
 
 
-def _of_node(node: Node) -> str:
+def _node_dtype(node: Node) -> str:
     return "float32" if node.in_float else "int8"
-
-
-# Costs by measurement: every candidate is compiled and timed whole on its device.
 
 
 @final
 class MeasuredCostModel:
-    """Tunes what is not tuned yet, links the network and times it."""
+    """A cost model that compiles and times every candidate on its device."""
 
-    max_cost_queries: int | None = 0  # it measures each
+    max_cost_queries: int | None = 0  # it measures every network
 
     def __init__(
         self,
@@ -102,7 +98,7 @@ class MeasuredCostModel:
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
     def interleaved(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:
-        """Return the latencies of two genotypes, timed alternately.
+        """Return interleaved latencies of two genotypes.
 
         Raises:
             CompileError: the compiler refuses one of them, crashes or hangs.

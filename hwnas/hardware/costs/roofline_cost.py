@@ -1,8 +1,8 @@
-"""Costs modelled from peak rates and bandwidths, for hardware that does not exist yet.
+"""Costs modelled from peak rates and bandwidths, for hardware that does not exist.
 
-Every operator takes the longest of its arithmetic, its on-chip and its off-chip traffic, and the
-time to launch it. What a compiler does between operators (fusing over them, staging weights while
-another operator computes) is not in it.
+An operator takes the longest of its arithmetic, its on-chip and its off-chip traffic, plus its
+start. Optimisations between operators (fusing, staging weights during computation) are not
+modelled.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", CACM 52(4), 2009, https://doi.org/10.1145/1498765.1498785.
@@ -33,9 +33,9 @@ Limit = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What one operator takes, and what limits it.
+    """Latency of one operator, and its limit.
 
-    ``compute_ms`` is the longer of multiply-accumulates and elementwise work.
+    ``compute_ms`` is the longer of multiply-accumulates and elementwise operations.
     """
 
     compute_ms: float
@@ -50,12 +50,12 @@ class OperatorTime:
 
     @property
     def latency_ms(self) -> float:
-        """Launch, then arithmetic and traffic side by side."""
+        """Start, then the longer of arithmetic and traffic."""
         return self.launch_ms + max(self.compute_ms, self.memory_ms)
 
     @property
     def limit(self) -> Limit:
-        """What takes longest."""
+        """The longest part."""
         if self.launch_ms >= max(self.compute_ms, self.memory_ms):
             return "launch"
         return "compute" if self.compute_ms >= self.memory_ms else "memory"
@@ -67,17 +67,17 @@ def operator_bound(
     weights_off_chip: bool = True,
     bits: float = NATIVE_BITS,
 ) -> OperatorTime:
-    """Return what an operator takes, for its whole batch.
+    """Return the latency of an operator for its whole batch.
 
     Raises:
-        ConfigError: the roofline has no peak rate of the operator's dtype.
+        ConfigError: the roofline has no peak rate for the operator's dtype.
     """
     if op.dtype not in roofline.peak_gmacs:
         raise ConfigError(
             f"target.roofline.peak_gmacs has no rate of {op.dtype}, only of "
             f"{', '.join(sorted(roofline.peak_gmacs))}. Add {op.dtype}."
         )
-    giga_to_ms = 1e-6  # of something done at billions a second
+    giga_to_ms = 1e-6  # for counts divided by 10^9 per second
     macs_ms = _tiled_macs(op, roofline) / roofline.peak_gmacs[op.dtype] * giga_to_ms
     elements_ms = 0.0
     if roofline.element_gops is not None:
@@ -96,7 +96,7 @@ def traffic_bytes(
 ) -> tuple[int, int]:
     """Return the bytes that an operator moves to or from on-chip and off-chip memory.
 
-    Activations that do not fit on chip together also pass through off-chip memory.
+    Activations that do not fit on chip together are also moved off chip.
     """
     activations, weights = activation_bytes(op), parameter_bytes(op, bits)
     spilled = activations if activations > roofline.on_chip_kib * 1024 else 0
@@ -106,7 +106,7 @@ def traffic_bytes(
 
 
 def _tiled_macs(op: OpSpec, roofline: Roofline) -> float:
-    """Return the multiply-accumulates for which the hardware takes time: all of every tile."""
+    """Return the multiply-accumulates, with partly used tiles counted as full."""
     tile_pixels, tile_out, tile_in = roofline.tile
     channels, height, width = op.out_shape
     pixels = height * width
@@ -125,7 +125,7 @@ def _tiled_macs(op: OpSpec, roofline: Roofline) -> float:
 
 
 def _n_elements(op: OpSpec) -> int:
-    """Return how many numbers are scaled, compared, summed or activated one by one."""
+    """Return the number of elements that are scaled, compared, summed or activated."""
     written = math.prod(op.out_shape)
     if op.base in ("conv2d", "linear"):
         n = written * (2 if "add" in op.fused else 1)
@@ -144,10 +144,12 @@ def _up(n: int, step: int) -> int:
 
 @final
 class RooflineCostModel:
-    """Costs of the operators that ``lower`` gives, as they run on the target: fused, with dtype.
+    """Costs by the roofline of a target.
+
+    ``lower`` returns graphs as the target executes them: fused, in its dtype.
 
     Raises:
-        ConfigError: the target lacks what the model needs.
+        ConfigError: the target has no roofline.
     """
 
     max_cost_queries: int | None = None
@@ -161,23 +163,27 @@ class RooflineCostModel:
         self._target, self._roofline, self._lower = target, target.roofline, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return latency, energy, memories, MACs and parameters, and each operator's bound."""
+        """Return latency, energy, memory, MACs and parameters, and each operator's limit."""
         return cost_by_segment(
             self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
         )
 
 
 def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
-    """Return the cost of a graph network on a target.
+    """Return the cost of a fused network on a target.
 
     Raises:
-        ConfigError: the target has neither energies nor powers, or no rate of the dtype.
+        ConfigError: the target has neither energy nor power, or no rate for the dtype.
     """
     peak, weights = peak_activation_bytes(graph), weight_bytes(graph)
-    stay = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
-    bounds = [operator_bound(node.op, roofline, not stay, node.packed_bits) for node in graph]
+    on_chip_weights = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
+    bounds = [
+        operator_bound(node.op, roofline, not on_chip_weights, node.packed_bits) for node in graph
+    ]
     latency = Quantity(sum(bound.latency_ms for bound in bounds), "modelled")
-    traffic = [traffic_bytes(node.op, roofline, not stay, node.packed_bits) for node in graph]
+    traffic = [
+        traffic_bytes(node.op, roofline, not on_chip_weights, node.packed_bits) for node in graph
+    ]
     on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
     energy, components = _energy(graph, target, latency, (on_chip, off_chip))
     details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}

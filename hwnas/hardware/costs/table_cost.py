@@ -1,8 +1,8 @@
-"""From the sum of a network's operators to its latency, with an interval that was earned.
+"""Costs from a latency table: a calibrated sum of operators, with an interval.
 
-Operators that run alone find their data in the cache and their code hot; in a network each comes
-after another. Few numbers describe what that costs, fitted on whole networks that were measured;
-others, not used by the fit, say how wide the interval must be.
+Isolated operators find their data and code in the cache; in a network each follows another one. A
+few coefficients, fitted to measured networks, describe the difference. Other networks, not used for
+the fit, set the width of the interval.
 """
 
 import math
@@ -28,14 +28,14 @@ from hwnas.models.spaces import Genotype
 if TYPE_CHECKING:
     from hwnas.hardware.costs.operator_prediction import OperatorPredictions
 
-COVERAGE = 0.95  #: of the interval
+COVERAGE = 0.95  #: coverage of the interval
 
 
 @dataclass(frozen=True)
 class LatencyFeatures:
-    """What a network's latency is predicted from."""
+    """The features that predict a network's latency."""
 
-    operators_ms: float  #: sum of its operators, each measured alone
+    operators_ms: float  #: sum of the latencies of isolated operators
     n_operators: int
     weights_kib: float
 
@@ -46,12 +46,12 @@ class LatencyFeatures:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Latency in ms as a sum of features times non-negative coefficients, plus or minus a share."""
+    """A linear latency model in ms with non-negative coefficients and a relative interval."""
 
-    scale: float  #: of the sum of operators
-    operator_ms: float  #: of starting an operator
-    weights_ms_per_kib: float  #: of fetching weights that were evicted
-    interval: float  #: half width of the interval, as a share of the prediction
+    scale: float  #: factor of the sum of operators
+    operator_ms: float  #: time to start an operator
+    weights_ms_per_kib: float  #: time to fetch evicted weights
+    interval: float  #: relative half width of the interval
     n_fitted: int
     n_interval: int
 
@@ -62,23 +62,23 @@ class Calibration:
             + self.operator_ms * features.n_operators
             + self.weights_ms_per_kib * features.weights_kib
         )
-        return self.around(value)
+        return self.with_bounds(value)
 
-    def around(self, value: float) -> tuple[float, float, float]:
+    def with_bounds(self, value: float) -> tuple[float, float, float]:
         """Return a latency and the ends of its interval, in ms."""
         return value, value * max(0.0, 1 - self.interval), value * (1 + self.interval)
 
-    def within(self, errors: Sequence[float]) -> "Calibration":
-        """Return it with the interval that shares of error, of networks it did not see, ask for.
+    def with_interval(self, errors: Sequence[float]) -> "Calibration":
+        """Return the calibration with an interval from relative errors of networks not in the fit.
 
-        The largest counts where they are too few for ``COVERAGE``.
+        If they are too few for ``COVERAGE``, the largest error is used.
         """
         rank = min(len(errors), _rank(len(errors)))
         return replace(self, interval=sorted(errors)[rank - 1], n_interval=len(errors))
 
     @property
     def coverage(self) -> float:
-        """The share of networks, like those that set the interval, for which it holds at least."""
+        """Minimum probability that the interval covers a similar network."""
         n = self.n_interval
         return min(n, _rank(n)) / (n + 1)
 
@@ -88,7 +88,7 @@ class Calibration:
 
 
 def latency_features(graph: Graph, latencies_ms: Mapping[OpSpec, float]) -> LatencyFeatures:
-    """Return the features of a fused network."""
+    """Return the latency features of a fused network."""
     return LatencyFeatures(
         sum(latencies_ms[node.op] for node in graph),
         len(graph),
@@ -100,14 +100,14 @@ def calibrate(
     fitted: Sequence[tuple[LatencyFeatures, float]],
     interval: Sequence[tuple[LatencyFeatures, float]],
 ) -> Calibration:
-    """Fit on some measured networks, and set the interval by others.
+    """Return a calibration fitted to some networks, with an interval from others.
 
-    The interval is split-conformal: new networks of the same kind fall into it with the probability
-    ``COVERAGE`` at least, whatever the errors are distributed like.
+    The interval is split-conformal: it covers new networks of the same kind with at least the
+    probability ``COVERAGE``, for any distribution of errors.
 
     Args:
-        fitted: Features and measured latency in ms of the networks that are fitted.
-        interval: The same of other networks; 19 or more for an interval of 95 %.
+        fitted: Features and measured latency in ms of networks for the fit.
+        interval: Features and latency of other networks; at least 19 for an interval of 95 %.
 
     Source: Papadopoulos et al., "Inductive confidence machines for regression", ECML 2002,
     https://doi.org/10.1007/3-540-36755-1_29.
@@ -116,16 +116,16 @@ def calibrate(
     errors = [abs(ms / rough.predict(known)[0] - 1.0) for known, ms in interval]
     if _rank(len(errors)) > len(errors):
         raise ValueError(f"{len(errors)} networks are too few for an interval of {COVERAGE:.0%}.")
-    return rough.within(errors)
+    return rough.with_interval(errors)
 
 
 def _rank(n: int) -> int:
-    """Return the rank of the error, of so many, that is the interval's half width."""
+    """Return the rank of the error, of ``n``, that is the interval's half width."""
     return math.ceil((n + 1) * COVERAGE)
 
 
 def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibration:
-    """Return the coefficients of least relative squares, none negative, without an interval.
+    """Return non-negative least-squares coefficients of relative errors, without an interval.
 
     Args:
         known: Features and measured latency in ms of networks.
@@ -134,7 +134,7 @@ def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibrati
     rows = np.array([features.vector() for features, _ in known]) / latencies[:, None]
     sizes = rows.mean(axis=0)
     sizes[sizes == 0] = 1.0
-    # A network that the machine disturbed must not bend the fit: twice, without the worst tenth.
+    # Robust against disturbed networks: fitted again twice, without the worst tenth.
     keep = np.ones(len(rows), bool)
     for _ in range(3):
         solution = optimize.nnls(rows[keep] / sizes, np.ones(int(keep.sum())))[0] / sizes
@@ -144,12 +144,9 @@ def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibrati
     return Calibration(scale, operator_ms, weights, 0.0, len(known), 0)
 
 
-# Costs from a latency table: operators are looked up, and their sum is calibrated.
-
-
 @final
 class TableCostModel:
-    """Predicts latency with an interval; nothing is compiled or measured."""
+    """A cost model by a latency table; nothing is compiled or measured."""
 
     max_cost_queries: int | None = None
 
@@ -161,30 +158,30 @@ class TableCostModel:
         spaces: Sequence[str],
         command: str,
     ):
-        """Use a table for the spaces of these names.
+        """Create a cost model for some search spaces.
 
         Raises:
-            TableError: it is not calibrated for one of them.
+            TableError: the table is not calibrated for one of them.
         """
         for space in spaces:
             if space not in table.calibration:
                 raise TableError(
                     f"Latency table {table.path} is not calibrated for search space '{space}'. "
-                    f"Do so with: {command}"
+                    f"Calibrate it with: {command}"
                 )
         self._target, self._lower, self._command = target, lower, command
         self._calibrations = {
             space: Calibration(**table.calibration[space]["coefficients"]) for space in spaces
         }
         self._latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
-        foretold = any("foretold" in table.calibration[space] for space in spaces)
-        self._timed = {op: self._latencies[op] for op in table.plans()} if foretold else {}
+        has_predictions = any("foretold" in table.calibration[space] for space in spaces)
+        self._timed = {op: self._latencies[op] for op in table.plans()} if has_predictions else {}
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.
 
         Raises:
-            TableError: the table lacks operators of it.
+            TableError: the table lacks operators of the network.
         """
         return cost_by_segment(
             self._lower(genotype),
@@ -194,9 +191,9 @@ class TableCostModel:
     def latency(self, graph: Graph, space: str) -> Quantity:
         """Return the latency of a fused network of a space in ms, with its interval."""
         missing = [node.op for node in graph if node.op not in self._latencies]
-        if missing and self._timed:  # operators so rare that drawn networks had none of them
-            told = self._told.foretold(missing)
-            self._latencies |= {op: ms for op, (ms, _, _) in told.items()}
+        if missing and self._timed:  # rare operators that no sampled network has
+            predictions = self._predictions.predict(missing)
+            self._latencies |= {op: ms for op, (ms, _, _) in predictions.items()}
         elif missing:
             raise missing_operators_error(list(dict.fromkeys(missing)), self._target, self._command)
         known = latency_features(graph, self._latencies)
@@ -204,9 +201,7 @@ class TableCostModel:
         return Quantity(value, "table", low, high)
 
     @cached_property
-    def _told(self) -> "OperatorPredictions":
-        from hwnas.hardware.costs.operator_prediction import (
-            OperatorPredictions,
-        )  # few searches ask it
+    def _predictions(self) -> "OperatorPredictions":
+        from hwnas.hardware.costs.operator_prediction import OperatorPredictions  # rarely used
 
         return OperatorPredictions.of(self._timed)

@@ -1,8 +1,7 @@
-"""A table for a space that none knows, by the operators of a few networks measured here.
+"""Initial latency tables of a space, from the operators of a few networks measured here.
 
-Few networks hold a fair sample of a space's operators. These are tuned and timed, the others are
-foretold from them. How good that is say the same networks, each foretold by the others, as if the
-operators that it alone has had not been timed.
+The operators of these networks are tuned and timed, and predict all others. The error is estimated
+by leave-one-out over the networks, leaving out every operator that only the held-out network has.
 """
 
 import math
@@ -34,16 +33,18 @@ from hwnas.hardware.timing import Timing
 from hwnas.models.graph import Graph, OpSpec, distinct, n_macs_of_batch
 from hwnas.models.spaces import Genotype
 
-_OF_EACH = 3  #: networks of a space, at least
-_FEW = 64  #: operators, at most, that are timed so that what is known of a space can stay
+_MIN_PER_SPACE = 3  #: minimum number of networks of a space
+_MAX_MISSING = (
+    64  #: maximum number of missing operators that are timed while the calibration is kept
+)
 
 
 @dataclass(frozen=True)
 class InitialMeasurements:
-    """Networks that were measured, and how well each is foretold by the others."""
+    """Measured networks, and the accuracy of leave-one-out predictions."""
 
     wholes: list[MeasuredNetwork]
-    share: float  #: of them that are foretold as ``Effort.within`` asks for
+    share: float  #: fraction of networks within ``MeasurementEffort.within``
 
 
 def create_initial_table(
@@ -55,12 +56,12 @@ def create_initial_table(
 ) -> InitialMeasurements | None:
     """Fill a table for some spaces, and save it.
 
-    Networks are measured until as many of those that are left out are foretold as ``effort`` asks
-    for, or it took long. Operators that the table has already are not timed again. Several spaces
-    share the networks of ``effort``, and what is learned from them.
+    Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
+    until it has taken long. Operators in the table are not timed again. All spaces share the
+    networks of ``effort`` and the predictions.
 
     Returns:
-        What was measured; ``None`` where the table lacked but a few operators.
+        The measurements; ``None`` if the table lacked only a few operators.
 
     Raises:
         CompileError: an operator cannot be compiled.
@@ -75,16 +76,19 @@ def create_initial_table(
     for count in effort.counts:
         graphs = _spread(subjects, count)
         _measure(table, distinct(graphs.values()), pool, effort, progress)
-        # Those of other spaces were timed at other times, when the machine was slower or faster:
-        # dense_small beside mbconv_small, 88 % within 5 % with them, all of 16 without.
+        # Only operators of these spaces: others were timed at other times, at another speed of the
+        # machine. Experiment: dense_small with mbconv_small's operators, 88 % within 5 %; without,
+        # all of 16.
         timed = table.only(ops).plans()
-        told = OperatorPredictions.of({op: table.entries[op].timing.median_ms for op in timed})
+        predictions = OperatorPredictions.of(
+            {op: table.entries[op].timing.median_ms for op in timed}
+        )
         wholes = operator_measurement.measure_networks(table, graphs, pool, progress)
-        share = _calibrate(table, [*graphs.values()], wholes, told, effort.within)
+        share = _calibrate(table, [*graphs.values()], wholes, predictions, effort.within)
         if share >= effort.share or time.monotonic() - since > effort.long_s:
             break
-    with progress.phase("Foretell operators", 1) as advance:
-        _foretell(table, ops, told)
+    with progress.phase("Predict operators", 1) as advance:
+        _add_predictions(table, ops, predictions)
         advance(1)
     table.save()
     return InitialMeasurements(wholes, share)
@@ -97,15 +101,15 @@ def _completed(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> bool:
-    """Time the operators that a table lacks, if it knows a space but for few; return whether so.
+    """Time the operators that a table lacks if they are few; return whether they are.
 
-    Images of more channels or data of other classes have a stem and a classifier of their own.
+    Images of more channels, or data with other classes, have another stem and classifier.
     """
     known = table.calibration.get(subject.space.name)
     if known is None or {"transfer", "foretold"} & {*known}:
         return False
     missing = table.missing(subject.operators(0))
-    if len(missing) > _FEW:
+    if len(missing) > _MAX_MISSING:
         return False
     _measure(table, missing, pool, effort, progress)
     table.save()
@@ -122,7 +126,7 @@ def _measure(
     """Time the operators that a table lacks.
 
     Raises:
-        CompileError: one cannot be compiled.
+        CompileError: an operator cannot be compiled.
     """
     refused = operator_measurement.measure_operators(table, ops, pool, effort, progress)
     if refused:
@@ -130,38 +134,40 @@ def _measure(
 
 
 def _spread(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
-    """Return some ``n`` networks of spaces, of each from the least work to the most.
+    """Return about ``n`` networks of some spaces, spread from the least work to the most.
 
     Raises:
-        TableError: there are too few to learn from.
+        TableError: there are too few.
     """
-    found = dict[Genotype, Graph]()
+    selected = dict[Genotype, Graph]()
     for subject in subjects:
         graphs = subject.graphs(candidate_networks(subject))
         work = {genotype: math.log(n_macs_of_batch(net)) for genotype, net in graphs.items()}
-        chosen = spread_out(work, max(_OF_EACH, math.ceil(n / len(subjects))))
-        found |= {genotype: graphs[genotype] for genotype in chosen}
-    if len(found) < MIN_NETWORKS:
+        chosen = spread_out(work, max(_MIN_PER_SPACE, math.ceil(n / len(subjects))))
+        selected |= {genotype: graphs[genotype] for genotype in chosen}
+    if len(selected) < MIN_NETWORKS:
         names = ", ".join(f"'{subject.space.name}'" for subject in subjects)
         raise TableError(
-            f"Search space {names}: {len(found)} networks are too few to learn latencies from. "
-            "Measure each: cost=measured."
+            f"Search space {names}: {len(selected)} networks are too few for a latency table. "
+            "Set cost=measured."
         )
-    return found
+    return selected
 
 
 def _calibrate(
     table: LatencyTable,
     nets: Sequence[Graph],
     wholes: Sequence[MeasuredNetwork],
-    told: OperatorPredictions,
+    predictions: OperatorPredictions,
     within: float,
 ) -> float:
-    """Calibrate a table; return the share of left-out networks that are foretold so well."""
-    left_out = _left_out(nets, wholes, told)
+    """Calibrate a table; return the fraction of held-out networks within the relative error."""
+    left_out = _left_out(nets, wholes, predictions)
     ratios = [whole.timing.median_ms / ms for ms, whole in zip(left_out, wholes, strict=True)]
-    calibration = _fitted(wholes).within([abs(ratio - 1.0) for ratio in ratios])
-    predicted = {w.network: calibration.around(ms) for w, ms in zip(wholes, left_out, strict=True)}
+    calibration = _fitted(wholes).with_interval([abs(ratio - 1.0) for ratio in ratios])
+    predicted = {
+        w.network: calibration.with_bounds(ms) for w, ms in zip(wholes, left_out, strict=True)
+    }
     error = operator_measurement.prediction_error(
         calibration, wholes, [predicted[w.network] for w in wholes]
     )
@@ -169,12 +175,14 @@ def _calibrate(
         table.calibration[space] = {
             "coefficients": calibration.to_json(),
             "error": error,
-            "foretold": {"from": len(told.known_ms)},
+            "foretold": {"from": len(predictions.known_ms)},
             "unit": "ms",
         }
-        own = [whole for whole in wholes if whole.genotype.space == space]
-        told_of = [predicted[whole.network] for whole in own]
-        operator_measurement.store_networks(table, own, ["held_out"] * len(own), told_of, space)
+        members = [whole for whole in wholes if whole.genotype.space == space]
+        bounds = [predicted[whole.network] for whole in members]
+        operator_measurement.store_networks(
+            table, members, ["held_out"] * len(members), bounds, space
+        )
     return sum(abs(1.0 / ratio - 1.0) <= within for ratio in ratios) / len(ratios)
 
 
@@ -183,47 +191,51 @@ def _fitted(wholes: Sequence[MeasuredNetwork]) -> Calibration:
 
 
 def _left_out(
-    nets: Sequence[Graph], wholes: Sequence[MeasuredNetwork], told: OperatorPredictions
+    nets: Sequence[Graph], wholes: Sequence[MeasuredNetwork], predictions: OperatorPredictions
 ) -> list[float]:
-    """Return what the others foretell of each network: as if its own operators were not timed."""
+    """Return leave-one-out predictions, without operators that only the held-out network has."""
     found = []
     for i, net in enumerate(nets):
         others = {node.op for other in (*nets[:i], *nets[i + 1 :]) for node in other}
         own = {node.op for node in net} - others
-        guessed = {op: ms for op, (ms, _, _) in told.foretold(own, own).items()}
+        predicted = {op: ms for op, (ms, _, _) in predictions.predict(own, own).items()}
         calibration = _fitted([*wholes[:i], *wholes[i + 1 :]])
-        found.append(calibration.predict(latency_features(net, {**told.known_ms, **guessed}))[0])
+        found.append(
+            calibration.predict(latency_features(net, {**predictions.known_ms, **predicted}))[0]
+        )
     return found
 
 
 def _operators(subjects: Sequence[ProfiledSpace]) -> list[OpSpec]:
-    """Return the operators of spaces, of small networks rare ones, too."""
+    """Return the operators of spaces, including rare ones of small networks."""
     nets = [
         net for subject in subjects for net in subject.graphs(candidate_networks(subject)).values()
     ]
-    drawn_evenly = (op for subject in subjects for op in subject.operators(0))
-    return list(dict.fromkeys([*drawn_evenly, *distinct(nets)]))
+    sampled = (op for subject in subjects for op in subject.operators(0))
+    return list(dict.fromkeys([*sampled, *distinct(nets)]))
 
 
-def _foretell(table: LatencyTable, ops: Sequence[OpSpec], told: OperatorPredictions) -> None:
-    """Put what is foretold of all other operators into a table."""
-    wanted = [op for op in ops if op not in told.known_ms]
-    for op, (ms, low, high) in told.foretold(wanted).items():
+def _add_predictions(
+    table: LatencyTable, ops: Sequence[OpSpec], predictions: OperatorPredictions
+) -> None:
+    """Add predictions of all other operators to a table."""
+    missing_ops = [op for op in ops if op not in predictions.known_ms]
+    for op, (ms, low, high) in predictions.predict(missing_ops).items():
         table.entries[op] = OperatorEntry(PREDICTED, Timing(ms, low, high, 1, drifted=False))
 
 
 def describe_calibration(table: LatencyTable, space: str) -> str:
-    """Return how a table came to know a space, where not all operators were timed; else nothing."""
-    found = table.calibration.get(space, {})
-    if "foretold" in found:
-        source = f"{found['foretold']['from']} operators"
-    elif "transfer" in found and any(is_transferred(e.plan) for e in table.entries.values()):
-        source = f"the table of {found['transfer']['from']}"
+    """Return the source of a space's latencies as text; empty if all operators were timed."""
+    calibration = table.calibration.get(space, {})
+    if "foretold" in calibration:
+        source = f"{calibration['foretold']['from']} operators"
+    elif "transfer" in calibration and any(is_transferred(e.plan) for e in table.entries.values()):
+        source = f"the table of {calibration['transfer']['from']}"
     else:
         return ""
-    error, fitted = found["error"], found["coefficients"]
+    error, fitted = calibration["error"], calibration["coefficients"]
     return (
         f"Latencies of {space} follow from {source} and {fitted['n_fitted']} networks measured "
-        f"here: {error['table']['within_5']:.0%} of {error['n']} that were left out are foretold "
+        f"here: {error['table']['within_5']:.0%} of {error['n']} held-out networks are predicted "
         f"within 5 %; interval ±{fitted['interval']:.1%}."
     )

@@ -1,4 +1,4 @@
-"""Measures whole networks: they calibrate a table, and show how wrong it is."""
+"""Measurement of operators, and of networks that calibrate a table and show its error."""
 
 import hashlib
 import json
@@ -34,13 +34,13 @@ PredictedLatency = tuple[float, float, float]  #: latency and the ends of its in
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A network that was measured whole."""
+    """A measured network."""
 
     genotype: Genotype
     features: LatencyFeatures
-    macs_m: float  #: millions, of all images of an inference
+    macs_m: float  #: 10^6 MACs of the whole batch
     measured: RepeatedMeasurement
-    network: str  #: ``digest`` of what was measured
+    network: str  #: digest of its graph
 
     @property
     def timing(self) -> Timing:
@@ -53,14 +53,14 @@ def measure_networks(
     graphs: Mapping[Genotype, Graph],
     pool: DevicePool,
     progress: Progress,
-    taken: Mapping[OpSpec, str] | None = None,
+    source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[MeasuredNetwork]:
-    """Compile and time the fused networks that a table lacks; return them all.
+    """Time the fused networks that a table lacks; return all of them.
 
-    Operators that the table has not timed are compiled by plans that were ``taken`` over.
+    ``source_plans`` has plans from another device for operators that are not timed here.
     """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
-    known = time_networks(table, graphs, pool, progress, taken)
+    known = time_networks(table, graphs, pool, progress, source_plans)
     return [
         MeasuredNetwork(
             genotype,
@@ -78,18 +78,18 @@ def time_networks(
     graphs: Mapping[Genotype, Graph],
     pool: DevicePool,
     progress: Progress,
-    taken: Mapping[OpSpec, str] | None = None,
+    source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[RepeatedMeasurement]:
-    """Return the latency of fused networks; what the table has is not timed again.
+    """Return the latencies of fused networks; those in the table are not timed again.
 
     Args:
-        table: Keeps them; says how operators are compiled.
+        table: Stores the latencies, and has plans of operators.
         graphs: The networks.
-        pool: What measures.
-        progress: Is told of what takes time.
-        taken: How operators are compiled that the table does not know.
+        pool: Workers.
+        progress: Shows the progress.
+        source_plans: Plans of operators that the table does not have.
     """
-    plans = {**(taken or {}), **table.plans()}
+    plans = {**(source_plans or {}), **table.plans()}
     rows = {(row["search_space"], row["network"]): row for row in table.networks}
     keys = {genotype: (genotype.space, network_digest(net)) for genotype, net in graphs.items()}
 
@@ -111,7 +111,7 @@ def time_networks(
 
 
 def network_digest(graph: Graph) -> str:
-    """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
+    """Return 12 hex digits that identify a graph, in any search space."""
     text = repr(graph) + f"{graph.threads} threads" * bool(graph.threads)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -121,8 +121,7 @@ def calibrate_table(
 ) -> Calibration:
     """Calibrate the table and store networks, calibration and held-out error in it.
 
-    The first networks are fitted, the next set the interval, and the others, which neither has
-    seen, show the error.
+    The first networks are fitted, the next set the interval, and the others show the error.
     """
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
@@ -145,27 +144,27 @@ def store_networks(
     predicted: Sequence[PredictedLatency],
     space: str,
 ) -> None:
-    """Store networks of a space, what they are there for, and what is predicted of them."""
-    now = {whole.network for whole in wholes}
+    """Store networks of a space with their roles and predictions."""
+    new = {whole.network for whole in wholes}
     others = [
-        row if row["search_space"] != space else row | _UNJUDGED
+        row if row["search_space"] != space else row | _UNUSED
         for row in table.networks
-        if row["search_space"] != space or row["network"] not in now
+        if row["search_space"] != space or row["network"] not in new
     ]
-    judged = [
+    rows = [
         _row(whole.genotype, whole.network)
         | _cells(whole.measured)
-        | _judged(whole, foretold, role)
-        for role, whole, foretold in zip(roles, wholes, predicted, strict=True)
+        | _prediction_cells(whole, prediction, role)
+        for role, whole, prediction in zip(roles, wholes, predicted, strict=True)
     ]
-    table.networks = others + judged
+    table.networks = others + rows
     table.save()
 
 
 def fraction_within(
     calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float
 ) -> float:
-    """Return the share of networks that are foretold within a share of their latency."""
+    """Return the fraction of networks that are predicted within a relative error."""
     errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
     return sum(abs(error) <= within for error in errors) / len(errors)
 
@@ -175,11 +174,11 @@ def prediction_error(
     held_out: Sequence[MeasuredNetwork],
     predicted: Sequence[PredictedLatency],
 ) -> dict[str, Any]:
-    """Return how well the table predicts networks it has not seen, and how well MACs would."""
+    """Return the held-out error of the table, and that of a prediction from MACs."""
     measured = [whole.timing.median_ms for whole in held_out]
     inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
     macs = [whole.macs_m for whole in held_out]
-    # The fairest line through MACs: fitted on the very networks it is judged by.
+    # The best case for MACs: fitted to the networks it is evaluated on.
     scale = sum(m * m / t / t for m, t in zip(macs, measured, strict=True))
     per_mac = sum(m / t for m, t in zip(macs, measured, strict=True)) / scale
     return {
@@ -191,8 +190,8 @@ def prediction_error(
     }
 
 
-#: Columns of a network that calibrates nothing.
-_UNJUDGED = dict.fromkeys(
+#: Columns of a network that the calibration does not use.
+_UNUSED = dict.fromkeys(
     (
         *("role", "predicted_ms", "predicted_ms_low", "predicted_ms_high"),
         *("operators_ms", "n_operators", "weights_kib", "macs_m"),
@@ -207,13 +206,13 @@ def _row(genotype: Genotype, network: str) -> TableRow:
         "id": genotype.id,
         "network": network,
         **_cells(None),
-        **_UNJUDGED,
+        **_UNUSED,
         "genotype": json.dumps(genotype.to_dict()),
     }
 
 
 def _cells(measured: RepeatedMeasurement | None) -> TableRow:
-    """Return the columns of what was measured."""
+    """Return the columns of a measurement."""
     names = ("measured_ms", "measured_ms_low", "measured_ms_high")
     if measured is None:
         return dict.fromkeys((*names, "n_repeats", "n_passes", "drifted"), "")
@@ -232,8 +231,8 @@ def _measured(row: TableRow) -> RepeatedMeasurement:
     return RepeatedMeasurement(timing, int(row["n_passes"]))
 
 
-def _judged(whole: MeasuredNetwork, predicted: PredictedLatency, role: str) -> TableRow:
-    """Return the columns of a network that calibrates a table, or judges it."""
+def _prediction_cells(whole: MeasuredNetwork, predicted: PredictedLatency, role: str) -> TableRow:
+    """Return the columns of a network with a role in the calibration."""
     value, low, high = predicted
     return {
         "role": role,
@@ -247,8 +246,6 @@ def _judged(whole: MeasuredNetwork, predicted: PredictedLatency, role: str) -> T
     }
 
 
-# Tunes and times the operators that a table lacks.
-
 _BLOCK = 10  #: operators between two readings of the sentinel
 
 
@@ -259,10 +256,7 @@ def measure_operators(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> dict[OpSpec, str]:
-    """Tune and time the operators that a table lacks; return those that cannot be compiled.
-
-    Those that ``effort`` has a plan of are not tuned.
-    """
+    """Tune and time the operators that a table lacks; return the errors of the others."""
     missing, transferred = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}
 

@@ -1,4 +1,4 @@
-"""How many networks a profile measures: the options ``networks.*``."""
+"""Options of profiling: ``networks.*`` and ``tuning.*``."""
 
 from dataclasses import dataclass
 
@@ -7,26 +7,23 @@ from hwnas.core.options import bounded, check_bounds
 
 @dataclass
 class NetworksConfig:
-    """How many whole networks are measured, and what for."""
+    """Numbers of networks that a profile measures."""
 
-    fit: int = bounded("[6, 10_000]", 24)  #: to fit the calibration
-    interval: int = bounded("[19, 10_000]", 59)  #: to set the width of the interval
-    #: to report the error on; neither of the others has seen them
+    fit: int = bounded("[6, 10_000]", 24)  #: fit of the calibration
+    interval: int = bounded("[19, 10_000]", 59)  #: width of the interval
+    #: networks for the held-out error
     held_out: int = bounded("[10, 10_000]", 60)
 
     def __post_init__(self) -> None:
         check_bounds(self, "networks.")
 
 
-# How operators are compiled for a device: the options ``tuning.*``.
-
-
 @dataclass
 class TuningConfig:
-    """How operators are tuned, and how long anything may take."""
+    """Tuning of operators, and the time limit of calls."""
 
-    n_plans: int = bounded("[1, 1000]", 6)  #: ways to compile an operator that are tried
-    #: of one compilation or measurement; what takes longer is killed
+    n_plans: int = bounded("[1, 1000]", 6)  #: plans that are tried for each operator
+    #: time limit of one compilation or measurement
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:

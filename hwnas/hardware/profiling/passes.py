@@ -1,6 +1,6 @@
-"""Times things in passes, minutes apart: what disturbs a machine once is seldom there again.
+"""Timing in passes, minutes apart, so that a disturbance rarely affects all of them.
 
-Everything measured is saved as it comes: a profile that is cut off goes on where it was.
+Results are saved as they arrive: an interrupted profile can be resumed.
 """
 
 import math
@@ -22,14 +22,14 @@ from hwnas.models.spaces import Genotype, Space
 
 K = TypeVar("K", bound=Hashable)
 
-_SAVE_S = 5.0  #: at most so much work is lost by a kill
-MAX_PASSES = 6  #: passes, at most
-_AGREE = 0.03  #: what is measured is timed until two quiet passes differ by no more
+_SAVE_S = 5.0  #: seconds between two saves
+MAX_PASSES = 6  #: maximum number of passes
+_AGREE = 0.03  #: passes continue until two quiet ones differ by at most this fraction
 
 
 @dataclass(frozen=True)
 class RepeatedMeasurement:
-    """What is known of one thing."""
+    """A measured latency and its number of passes."""
 
     timing: Timing
     n_passes: int = 1
@@ -37,33 +37,33 @@ class RepeatedMeasurement:
 
 @dataclass(frozen=True)
 class MeasurementPasses(Generic[K]):
-    """Times things that a table keeps, as often as each needs."""
+    """Passes over items of a table, as many as each item needs."""
 
-    title: str  #: of the progress bar
-    measured: Callable[[K], RepeatedMeasurement | None]  #: what the table has
-    keep: Callable[[K, RepeatedMeasurement], None]  #: put it into the table
+    title: str  #: title of the progress bar
+    measured: Callable[[K], RepeatedMeasurement | None]  #: the measurement in the table
+    keep: Callable[[K, RepeatedMeasurement], None]  #: stores a measurement in the table
     time: Callable[[Worker, Sequence[K]], Sequence[Timing]]
-    block: int = 1  #: things that one worker times in a row
-    most: int = MAX_PASSES  #: passes
+    block: int = 1  #: items that one worker times at once
+    max_passes: int = MAX_PASSES
 
     def run(
         self,
         table: LatencyTable,
-        things: Sequence[K],
+        items: Sequence[K],
         pool: DevicePool,
         progress: Progress,
     ) -> None:
-        """Time everything, what the table has included, until two passes confirm the fastest.
+        """Time all items until two passes agree on the fastest latency.
 
         Raises:
-            HwnasError: something cannot be timed; what was timed before is kept.
+            HwnasError: an item cannot be timed; earlier results are kept.
         """
         found: dict[K, list[Timing]] = {}
-        for thing in things:
-            known = self.measured(thing)
-            found[thing] = [known.timing] if known else []
-        for number in range(1, self.most + 1):
-            todo = [thing for thing in things if self._wants(thing, found[thing], number)]
+        for item in items:
+            known = self.measured(item)
+            found[item] = [known.timing] if known else []
+        for number in range(1, self.max_passes + 1):
+            todo = [item for item in items if self._needs_pass(item, found[item], number)]
             random.Random(number).shuffle(todo)
             blocks = [todo[i : i + self.block] for i in range(0, len(todo), self.block)]
             if not blocks:
@@ -74,20 +74,20 @@ class MeasurementPasses(Generic[K]):
                 for index, outcome in pool.run(tasks):
                     if isinstance(outcome, HwnasError):
                         raise outcome
-                    for thing, timing in zip(blocks[index], outcome, strict=True):
-                        found[thing].append(timing)
-                        self.keep(thing, _with(self.measured(thing), timing))
+                    for item, timing in zip(blocks[index], outcome, strict=True):
+                        found[item].append(timing)
+                        self.keep(item, _add_pass(self.measured(item), timing))
                     saver.soon()
                     advance(len(blocks[index]))
 
-    def _block(self, things: Sequence[K], worker: Worker) -> Sequence[Timing]:
-        return self.time(worker, things)
+    def _block(self, items: Sequence[K], worker: Worker) -> Sequence[Timing]:
+        return self.time(worker, items)
 
-    def _wants(self, thing: K, found: Sequence[Timing], number: int) -> bool:
-        """Return whether something needs the pass of that number, after those of this run."""
-        known = self.measured(thing)
+    def _needs_pass(self, item: K, found: Sequence[Timing], number: int) -> bool:
+        """Return whether an item needs another pass, given the timings of this run."""
+        known = self.measured(item)
         n_passes = known.n_passes if known else 0
-        if len(found) == 1 and n_passes > 1:  # confirmed by an earlier run, if it was quiet then
+        if len(found) == 1 and n_passes > 1:  # confirmed by an earlier run, if it was quiet
             return found[0].drifted and number == 1
         return n_passes < number and not confirmed(found)
 
@@ -99,9 +99,9 @@ def confirmed(timings: Sequence[Timing]) -> bool:
 
 
 def combine_passes(timings: Sequence[Timing]) -> Timing:
-    """Return one timing of several passes: the fastest quiet one.
+    """Return the combined timing of several passes: the fastest quiet one.
 
-    What disturbs a machine makes it slower, never faster. The interval is that of all quiet passes.
+    Disturbances make a machine slower, never faster. The interval covers all quiet passes.
     """
     quiet = [timing for timing in timings if not timing.drifted] or list(timings)
     fastest = min(quiet, key=lambda timing: timing.median_ms)
@@ -111,7 +111,7 @@ def combine_passes(timings: Sequence[Timing]) -> Timing:
     return Timing(fastest.median_ms, low, high, n, all(timing.drifted for timing in timings))
 
 
-def _with(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeasurement:
+def _add_pass(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeasurement:
     if known is None:
         return RepeatedMeasurement(timing)
     return RepeatedMeasurement(combine_passes([known.timing, timing]), known.n_passes + 1)
@@ -119,13 +119,13 @@ def _with(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeasurem
 
 @final
 class PeriodicSaver:
-    """Saves a table every few seconds, and at the end, whatever the end is."""
+    """Saves a table every few seconds and at the end, also after an error."""
 
     def __init__(self, table: LatencyTable):
         self._table, self._last = table, time.monotonic()
 
     def soon(self) -> None:
-        """Save if the last time is long ago."""
+        """Save if the last save was long ago."""
         if time.monotonic() - self._last > _SAVE_S:
             self._table.save()
             self._last = time.monotonic()
@@ -138,24 +138,22 @@ class PeriodicSaver:
             self._table.save()
 
 
-# What is profiled: the networks of a space, as one target runs them.
-
-_PATIENCE = 1000  #: networks without a new operator after which a space is exhausted
+_PATIENCE = 1000  #: sampled networks without a new operator after which a space is exhausted
 
 
 @dataclass(frozen=True)
 class ProfiledSpace:
-    """What is profiled: a space as one target runs it."""
+    """A search space as one target executes it."""
 
     space: Space
     lower: Callable[[Genotype], Graph]  #: fused for the target
 
     def graphs(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
-        """Return networks, fused for the target."""
+        """Return the fused graphs of networks."""
         return {genotype: self.lower(genotype) for genotype in genotypes}
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
-        """Return the operators of the space, found by drawing networks until none is new."""
+        """Return the operators of the space, by sampling until no new one appears."""
         rng, found, idle = random.Random(seed), dict[OpSpec, None](), 0
         genotypes = [self.space.smallest(), self.space.largest()]
         while idle < max(_PATIENCE, len(found)):
@@ -166,7 +164,7 @@ class ProfiledSpace:
         return tuple(found)
 
     def sample(self, n: int, seed: int) -> list[Genotype]:
-        """Return at most ``n`` different genotypes; fewer where the space has no more."""
+        """Return ``n`` different genotypes; fewer if the space has fewer."""
         rng, found = random.Random(seed), dict[str, Genotype]()
         for _ in range(50 * n):
             genotype = self.space.sample(rng)
@@ -176,40 +174,39 @@ class ProfiledSpace:
         return list(found.values())
 
 
-# How much is measured before a search, and of which networks.
-
-_DRAWN, _SHARES = 400, (0.0, 0.5, 0.75, 0.9)  #: of which networks are chosen
+#: number of sampled networks, and their fractions of first options
+_N_SAMPLED, _FRACTIONS = 400, (0.0, 0.5, 0.75, 0.9)
 
 
 @dataclass(frozen=True)
 class MeasurementEffort:
-    """How much is measured."""
+    """Amount of measurements for a table."""
 
-    n: int  #: networks of each space at first
-    n_plans: int  #: ways to compile an operator that are tried where its plan is not taken over
-    plans: Mapping[OpSpec, str] = field(default_factory=dict)  #: those that are
-    within: float = 0.05  #: of their latency: so well left-out networks must be foretold
-    share: float = 0.9  #: so many of them
-    long_s: float = 25.0  #: after which no other round begins
-    n_passes: int = MAX_PASSES  #: times, at most, that an operator is timed
-    rounds: int = 4  #: at most; each measures as many networks again
+    n: int  #: networks per round
+    n_plans: int  #: plans that are tried for an operator without a transferred plan
+    plans: Mapping[OpSpec, str] = field(default_factory=dict)  #: transferred plans
+    within: float = 0.05  #: relative error that held-out networks must reach
+    share: float = 0.9  #: fraction of held-out networks that must reach it
+    long_s: float = 25.0  #: seconds after which no further round starts
+    n_passes: int = MAX_PASSES  #: maximum number of passes of an operator
+    rounds: int = 4  #: maximum number of rounds; each adds ``n`` networks
 
     @property
     def counts(self) -> Iterable[int]:
-        """Of how many networks the rounds are, each with those of the round before."""
+        """Total number of networks after each round."""
         return range(self.n, self.rounds * self.n + 1, self.n)
 
 
 def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
-    """Return different networks: random ones, and some with more and more of the first options.
+    """Return different random networks, including some with many first options.
 
-    Fronts end with networks that are much faster than random ones.
+    These are small: fronts end with networks that are much faster than random ones.
     """
     rng, space = random.Random(0), subject.space
     found = [space.smallest(), space.largest()]
     for member in space.members:
-        for share in _SHARES:
-            for _ in range(_DRAWN // len(_SHARES)):
+        for share in _FRACTIONS:
+            for _ in range(_N_SAMPLED // len(_FRACTIONS)):
                 choices = {
                     name: options[0] if rng.random() < share else rng.choice(options)
                     for name, options in member.choices.items()
@@ -218,15 +215,15 @@ def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
     return list({genotype.id: genotype for genotype in found}.values())
 
 
-def spread_out(logs: Mapping[Genotype, float], n: int) -> list[Genotype]:
-    """Return at most ``n`` networks, spread over all of what is said of each.
+def spread_out(values: Mapping[Genotype, float], n: int) -> list[Genotype]:
+    """Return at most ``n`` networks, spread evenly over a quantity.
 
-    The first of more networks are those of fewer.
+    A larger ``n`` extends the selection of a smaller one.
     """
-    order = sorted(logs, key=lambda genotype: logs[genotype])
+    order = sorted(values, key=lambda genotype: values[genotype])
     found, distances = list[Genotype](), dict.fromkeys(order, math.inf)
     while distances and len(found) < n:
         found.append(max(distances, key=lambda genotype: distances[genotype]))
         del distances[found[-1]]
-        distances = {g: min(d, abs(logs[g] - logs[found[-1]])) for g, d in distances.items()}
+        distances = {g: min(d, abs(values[g] - values[found[-1]])) for g, d in distances.items()}
     return found

@@ -1,4 +1,4 @@
-"""A table for a device of which only some whole networks were measured, from another's table.
+"""Latency tables transferred from another device, with few networks measured here.
 
 Source: the idea of few samples and a reference device is that of Lee et al., "HELP", NeurIPS 2021,
 https://arxiv.org/abs/2106.08630; here the model is linear, so that 10 samples are enough to fit.
@@ -35,16 +35,16 @@ from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.models.graph import Graph, OpSpec, distinct
 from hwnas.models.spaces import Genotype
 
-#: Kinds of operators that may be faster or slower on another device, each by a factor of its own.
+#: Groups of operators with a separate speed factor.
 GROUPS = ("pointwise", "depthwise", "dense", "other")
-#: Of the factors towards one for all groups, in units of a measurement's relative error: it decides
-#: where samples say no more than noise.
-_PULL = 0.05
+#: Weight of the prior that all groups have the same factor, in units of a measurement's relative
+#: error.
+_PRIOR_WEIGHT = 0.05
 
 
 @dataclass(frozen=True)
 class TableTransfer:
-    """What multiplies the reference device's latencies, by group, and what starting costs."""
+    """Factors of the reference device's latencies, by group, and the time to start an operator."""
 
     factors: Mapping[str, float]
     operator_ms: float
@@ -71,16 +71,16 @@ def group(op: OpSpec) -> str:
 def fit_transfer(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> TableTransfer:
-    """Fit factors on networks measured on the new device, least relative squares, none negative."""
+    """Fit non-negative factors to measured networks, by least relative squares."""
     target = np.array(measured_ms)
     rows = np.array([_row(graph, reference) for graph in networks]) / target[:, None]
-    # One factor for all first: groups that the samples say little of stay near it.
+    # A common factor first: groups with little data stay near it.
     common = float((rows[:, :-1].sum(axis=1)).sum() / (rows[:, :-1].sum(axis=1) ** 2).sum())
     sizes = np.maximum(rows.mean(axis=0), 1e-12)
-    pull = np.diag([*[_PULL / common] * len(GROUPS), 0.0])
-    wanted = np.array([*[_PULL] * len(GROUPS), 0.0])
+    prior = np.diag([*[_PRIOR_WEIGHT / common] * len(GROUPS), 0.0])
+    prior_target = np.array([*[_PRIOR_WEIGHT] * len(GROUPS), 0.0])
     solution, _ = optimize.nnls(
-        np.vstack([rows, pull]) / sizes, np.concatenate([np.ones(len(rows)), wanted])
+        np.vstack([rows, prior]) / sizes, np.concatenate([np.ones(len(rows)), prior_target])
     )
     values = solution / sizes
     factors = {name: float(value) for name, value in zip(GROUPS, values, strict=False)}
@@ -97,7 +97,7 @@ def _row(graph: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]
 def leave_one_out(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
-    """Return the prediction of each network by a fit on all others."""
+    """Return leave-one-out predictions of the networks."""
     found = []
     for i, graph in enumerate(networks):
         others = [net for j, net in enumerate(networks) if j != i]
@@ -114,22 +114,22 @@ def fill_from_source(
     spaces: Sequence[str],
     plans: Mapping[OpSpec, str] | None = None,
 ) -> dict[str, Any]:
-    """Fill a table from another device's; return how well left-out networks are predicted.
+    """Fill a table from another device's; return the leave-one-out error.
 
-    Operators get the latency that follows, and their plan if ``plans`` have one; others are tuned
-    when they are first compiled. Those of the networks that were measured alone keep that; the
-    others are told as if they were alone, too. The interval comes from the left-out predictions.
-    What followed before for other spaces is forgotten: it was of operators of other latencies.
+    Operators get the transferred latency, and their plan if ``plans`` has one; others are tuned
+    when they are first compiled. Operators that were timed here keep their latency. The interval
+    comes from leave-one-out predictions. Earlier transfers for other spaces are removed, as
+    latencies change.
     """
     table.forget_transfer()
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
     model = fit_transfer(networks, measured_ms, reference)
     predicted = leave_one_out(networks, measured_ms, reference)
     errors = [abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True)]
-    alone = table.plans()
-    shift = _in_networks(table, networks, measured_ms, model, reference)
+    timed = table.plans()
+    shift = _network_factor(table, networks, measured_ms, model, reference)
     for op, entry in source.entries.items():
-        if op not in alone:
+        if op not in timed:
             scale = model.factors[group(op)] / shift
             old = entry.timing
             timing = replace(
@@ -141,84 +141,77 @@ def fill_from_source(
             plan = (plans or {}).get(op, "")
             table.entries[op] = OperatorEntry(f"{TRANSFERRED} {plan}".strip(), timing)
     n = len(networks)
-    calibration = Calibration(shift, model.operator_ms, 0.0, 0.0, n, 0).within(errors)
+    calibration = Calibration(shift, model.operator_ms, 0.0, 0.0, n, 0).with_interval(errors)
     report = agreement(predicted, measured_ms)
-    found = {
+    calibrated = {
         "coefficients": calibration.to_json(),
         "error": {"n": n, "table": report, "method": "each network left out once"},
-        "transfer": {"factors": dict(model.factors), "from": _device(source)},
+        "transfer": {"factors": dict(model.factors), "from": _device_name(source)},
         "unit": "ms",
     }
-    table.calibration |= dict.fromkeys(spaces, found)
+    table.calibration |= dict.fromkeys(spaces, calibrated)
     return {**report, "interval": calibration.interval, "coverage": calibration.coverage}
 
 
-def _device(table: LatencyTable) -> str:
-    """Return what a table is of: its target, and its CPU where that is known."""
+def _device_name(table: LatencyTable) -> str:
+    """Return the target of a table, and its CPU if known."""
     cpu = table.provenance.get("device", {}).get("cpu", "")
     return f"{table.path.parent.name} ({cpu})" if cpu else table.path.parent.name
 
 
-def _in_networks(
+def _network_factor(
     table: LatencyTable,
     networks: Sequence[Graph],
     measured_ms: Sequence[float],
     model: TableTransfer,
     reference: Mapping[OpSpec, float],
 ) -> float:
-    """Return how many times longer operators take in networks than alone on the new device.
-
-    By networks whose operators were all measured alone; where those of other spaces were, by the
-    operators that both devices know.
-    """
-    alone = {op: table.entries[op].timing.median_ms for op in table.plans()}
+    """Return the factor by which operators take longer in networks than isolated."""
+    timed = {op: table.entries[op].timing.median_ms for op in table.plans()}
     found = [
-        (ms - model.operator_ms * len(net)) / sum(alone[node.op] for node in net)
+        (ms - model.operator_ms * len(net)) / sum(timed[node.op] for node in net)
         for net, ms in zip(networks, measured_ms, strict=True)
-        if all(node.op in alone for node in net)
+        if all(node.op in timed for node in net)
     ]
     if not found:
-        both = [op for op in alone if op in reference]
-        found = [model.latency_ms(op, reference[op]) / alone[op] for op in both]
+        both = [op for op in timed if op in reference]
+        found = [model.latency_ms(op, reference[op]) / timed[op] for op in both]
     return statistics.median(found) if found else 1.0
 
 
-# A table from another CPU's, by few networks measured here: a search begins within a minute.
-#
-# Of CPUs of one architecture, each operator is nearly as fast by the plan that was found on
-# another;
-# and what is slower or faster there is so here, by factors that some whole networks tell.
+# For CPUs of one architecture: a plan of another CPU is nearly optimal, and factors of a few
+# networks adapt its latencies, so that a search starts within a minute.
 
-#: Instructions by whose width plans differ: taken over only where these are the same.
+#: Vector extensions that plans depend on: plans are transferred only if they are equal.
 _VECTORS = frozenset({"avx2", "avx512f", "asimd", "sve"})
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """Another CPU's table."""
+    """The table of another CPU."""
 
     table: LatencyTable
-    plans: Mapping[OpSpec, str]  #: those that are taken over
+    plans: Mapping[OpSpec, str]  #: plans that are transferred
 
     @classmethod
     def of(cls, table: LatencyTable, here: Mapping[str, Any]) -> "SourceTable":
-        """Return a table from which one of this machine may follow.
+        """Return a source table for this machine.
 
         Args:
-            table: Another device's, see ``provenance.related``.
-            here: Facts of this machine, see ``provenance.facts``.
+            table: Table of another device, see ``provenance.related_table``.
+            here: Facts of this machine, see ``provenance.provenance_facts``.
         """
         there = table.provenance["device"].get("flags", ())
         same = _VECTORS & {*there} == _VECTORS & {*here["device"].get("flags", ())}
         return cls(table, table.plans() if same else {})
 
     def covers(self, subject: ProfiledSpace, n: int) -> bool:
-        """Return whether it knows ``n`` networks of a space whole."""
+        """Return whether it has all operators of ``n`` networks of a space."""
         return len(covered_networks(self.table, subject, n)) == n
 
 
 def covered_networks(source: LatencyTable, subject: ProfiledSpace, n: int) -> list[Genotype]:
-    """Return at most ``n`` networks that a table knows whole, spread over all their latencies."""
+    """Return ``n`` networks whose operators a table has, spread over their latencies, or fewer."""
     known = {op: source.entries[op].timing.median_ms for op in source.plans()}
     logs = dict[Genotype, float]()
     for genotype in candidate_networks(subject):
@@ -236,10 +229,10 @@ def transfer_table(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> None:
-    """Fill a table from another's for some spaces that it covers, and save it.
+    """Fill a table for some spaces that a source table covers, and save it.
 
-    Networks are measured until nine of ten that are left out are foretold within 5 %, or there are
-    four times as many, or it took long.
+    Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
+    until it has source_plans long.
     """
     compiled, since = dict(source.plans), time.monotonic()
     spaces = [subject.space.name for subject in subjects]
@@ -260,20 +253,20 @@ def transfer_table(
 
 def network_plans(
     table: LatencyTable,
-    taken: Mapping[OpSpec, str],
+    source_plans: Mapping[OpSpec, str],
     nets: Iterable[Graph],
     pool: DevicePool,
     n_plans: int,
     progress: Progress,
 ) -> Mapping[OpSpec, str]:
-    """Return how operators of networks are compiled that a table knows but has not timed.
+    """Return the plans of operators that a table has but were not timed.
 
-    Those that neither it nor ``taken`` has a plan of are tuned; the table keeps that.
+    Operators without a plan in the table or ``source_plans`` are tuned; the table stores the plans.
 
     Raises:
-        HwnasError: one cannot be compiled.
+        HwnasError: an operator cannot be compiled.
     """
-    known = {**taken, **table.taken_over()}
+    known = {**source_plans, **table.taken_over()}
     missing = [op for op in table.missing(distinct(nets)) if op not in known]
     found = _tuned(missing, pool, n_plans, progress)
     for op, plan in found.items():
@@ -287,10 +280,10 @@ def network_plans(
 def _tuned(
     ops: Sequence[OpSpec], pool: DevicePool, n_plans: int, progress: Progress
 ) -> dict[OpSpec, str]:
-    """Return a plan of operators that have none.
+    """Return tuned plans of operators.
 
     Raises:
-        HwnasError: one cannot be compiled.
+        HwnasError: an operator cannot be compiled.
     """
     found: dict[OpSpec, str] = {}
     if not ops:

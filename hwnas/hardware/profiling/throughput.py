@@ -1,4 +1,4 @@
-"""A network at several batch sizes, and in every runtime that the machine has."""
+"""Latency of networks at several batch sizes, and in all runtimes of the machine."""
 
 import random
 import statistics
@@ -13,28 +13,28 @@ from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-_ENOUGH = 0.95  #: of the highest throughput: more images at once bring little but latency
-_ROUNDS = 3  #: in which runtimes take turns
+_ENOUGH = 0.95  #: fraction of the highest throughput; larger batches only add latency
+_ROUNDS = 3  #: rounds of alternating runtimes
 _PLANS = 3
 
 
 @dataclass(frozen=True)
 class BatchThroughput:
-    """A network at one batch size."""
+    """The latency of a network at one batch size."""
 
     size: int
     latency_ms: float
 
     @property
     def images_per_s(self) -> float:
-        """Throughput."""
+        """Throughput in images per second."""
         return self.size / self.latency_ms * 1e3
 
 
 def time_batch_sizes(
     graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
-    """Time a network at several batch sizes, its operators tuned for each."""
+    """Time a network at several batch sizes, with operators tuned for each."""
     found = []
     with progress.phase("Batch sizes", len(BATCHES)) as advance:
         for size in BATCHES:
@@ -59,9 +59,9 @@ def compare_runtimes(
     open_worker: Callable[[Target], Worker],
     progress: Progress,
 ) -> dict[str, list[float]]:
-    """Return the latency in ms of each network in each runtime, measured in turns.
+    """Return the latency of each network in each runtime in ms, with alternating runtimes.
 
-    A runtime that refuses a network is left out.
+    Runtimes that refuse a network are left out.
     """
     names = [f"{target.runtime} {target.dtype}" for target in targets]
     timings: dict[str, list[list[float]]] = {name: [[] for _ in networks] for name in names}

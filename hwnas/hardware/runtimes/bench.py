@@ -1,4 +1,4 @@
-"""Tunes and times operators and networks with an engine, watching the machine meanwhile."""
+"""A bench: tunes and times operators and networks with an engine, and detects drift."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,15 @@ from hwnas.hardware.timing import (
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.parameters import Parameters
 
-_QUICK_S = 2e-3  #: of each of three repeats, when plans are compared
-_IDLE_S, _BLOCK_S = (
-    4.0,
-    1.0,
-)  #: of measuring energy; meters renew their value some 10 times a second
-_HOPELESS = 3.0  #: a plan that is so many times slower than another is not timed to the end
+_QUICK_S = 2e-3  #: seconds of each of three repeats that compare plans
+#: of energy measurements; meters update about 10 times a second
+_IDLE_S, _BLOCK_S = 4.0, 1.0
+_MAX_SLOWDOWN = 3.0  #: a plan slower than another by this factor is not timed further
 
 
 @final
 class DeviceBench:
-    """Times on one device."""
+    """A bench on one device."""
 
     def __init__(
         self,
@@ -44,30 +42,34 @@ class DeviceBench:
         config: TimingConfig,
         dtype: str,
         meter: EnergyMeter | None = None,
-        tail_s: float | None = None,
+        p99_limit_s: float | None = None,
     ):
-        """Take what is timed with.
+        """Create a bench.
 
         Args:
             engine: Compiles and runs.
-            config: How long is measured.
-            dtype: Of the sentinel.
-            meter: Of energy, if there is one.
-            tail_s: Seconds that the p99 of a network may take to measure; ``None``: it is not.
+            config: Duration of measurements.
+            dtype: Dtype of the sentinel.
+            meter: Energy meter, if there is one.
+            p99_limit_s: Time limit for the p99 latency of a network; ``None``: not measured.
         """
-        self._engine, self._config, self._meter, self._tail_s = engine, config, meter, tail_s
-        work = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
-        (plan,) = engine.plans(work, 1)
-        self._sentinel = Sentinel(engine.operator(work, plan), config)
+        self._engine, self._config, self._meter, self._p99_limit_s = (
+            engine,
+            config,
+            meter,
+            p99_limit_s,
+        )
+        sentinel = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
+        (plan,) = engine.plans(sentinel, 1)
+        self._sentinel = Sentinel(engine.operator(sentinel, plan), config)
 
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
-        """Return the fastest of at most ``limit`` plans, and of one that is tried first.
+        """Return the fastest of at most ``limit`` plans and the plan ``first``, if given.
 
         Raises:
             CompileError: no plan compiles.
         """
-        promising = [*filter(None, [first]), *self._engine.plans(op, limit)]
-        plans = list(dict.fromkeys(promising))
+        plans = list(dict.fromkeys([*filter(None, [first]), *self._engine.plans(op, limit)]))
         if len(plans) == 1:
             return plans[0]
         seconds: dict[str, float] = {}
@@ -87,19 +89,19 @@ class DeviceBench:
         return fastest
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of operators, measured between two readings of the sentinel."""
+        """Return the latencies of operators, measured between two readings of the sentinel."""
         engine, config = self._engine, self._config
         return self._sentinel.watch(
             lambda: [engine.time_operator(op, plan, config) for op, plan in work]
         )
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a whole network."""
+        """Return the latency of a network."""
         timer = self._engine.network(graph, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        """Return interleaved latencies of two networks, with default plans."""
         one, other = (self._engine.network(graph, {}) for graph in (first, second))
         return interleaved(one, other, self._config)
 
@@ -112,13 +114,13 @@ class DeviceBench:
         return dict(self._engine.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return what a compiled network, loaded from its files, shows on its device."""
+        """Return outputs and measurements of a compiled network, loaded from its files."""
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
         timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
         p99 = None
-        if self._tail_s is not None:
-            p99 = p99_latency(loaded.timer, self._tail_s, loaded.uncounted)
+        if self._p99_limit_s is not None:
+            p99 = p99_latency(loaded.timer, self._p99_limit_s, loaded.uncounted)
         energy = None
         if self._meter is not None:
             energy = measure_energy(
@@ -129,12 +131,12 @@ class DeviceBench:
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two compiled networks, loaded from their files."""
+        """Return interleaved latencies of two compiled networks, loaded from their files."""
         one, other = (self._engine.open(files).timer for files in (first, second))
         return interleaved(one, other, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing it."""
+        """Return the outputs of a compiled network, loaded from its files, without timing."""
         return self._engine.open(files).session.run(images)
 
     def sentinel_ms(self) -> tuple[float, ...]:
@@ -143,10 +145,10 @@ class DeviceBench:
 
 
 def _quick(timer: Timer, fastest: float) -> float:
-    """Return roughly the seconds of one run; stop early where it is hopeless."""
+    """Return the approximate seconds of one run; stop early if it is far slower."""
     timer(1)
     once = timer(3) / 3
-    if once > _HOPELESS * fastest:
+    if once > _MAX_SLOWDOWN * fastest:
         return once
     number = max(1, int(_QUICK_S / max(once, 1e-8)))
     return statistics.median(timer(number) / number for _ in range(3))

@@ -1,4 +1,4 @@
-"""Workers for all devices used at once; a task whose device leaves goes to the next one."""
+"""Pools of worker processes, one per device; a task is retried on the next device."""
 
 import queue
 import threading
@@ -22,19 +22,19 @@ from hwnas.models.parameters import Parameters
 
 T = TypeVar("T")
 
-_ATTEMPTS = 3  #: a task that takes device after device down must not take them all
-_PAUSE_S = 2.0  #: between two tries to reach a device
+_ATTEMPTS = 3  #: attempts per task: it must not crash all devices
+_PAUSE_S = 2.0  #: between two attempts to reach a device
 
 
 @dataclass(eq=False)
 class _Job:
-    """A task, and where its result goes."""
+    """A task and the queue of its result."""
 
     index: int
     task: Callable[[Worker], Any]
     results: queue.SimpleQueue[tuple[int, Any]]
     n_failures: int = 0
-    failed_at: float = 0.0  #: first
+    failed_at: float = 0.0  #: time of the first failure
 
     def end(self, result: Any) -> None:
         self.results.put((self.index, result))
@@ -45,20 +45,19 @@ class _Seat:
     """A worker and the thread that uses it."""
 
     worker: Worker
-    #: ``away``: without a device; ``coming``: asks for one; then ``idle`` or ``busy``
+    #: ``away``: no device; ``coming``: waits for one; then ``idle`` or ``busy``
     state: Literal["away", "coming", "idle", "busy"] = "away"
     thread: threading.Thread = field(init=False)
 
 
 @final
 class DevicePool:
-    """As many workers as devices are used at once; one on this machine.
+    """A pool of workers, one per device; one worker on this machine.
 
-    A task whose device leaves, or does not answer in time, is given to the next device, or to the
-    same one when it is back, until ``remote.timeout_s`` after its first failure or three failures;
-    then an ``UnbearableError`` is its result. Where no device has answered for
-    ``remote.timeout_s``, a ``DeviceError`` is the result of all tasks. Tasks may be given by
-    several threads.
+    If a device disconnects or does not answer in time, its task is retried on the next device,
+    until ``remote.timeout_s`` after its first failure or three failures; then its result is a
+    ``DeviceCrashError``. If no device has answered for ``remote.timeout_s``, a ``DeviceError`` is
+    the result of all tasks. Several threads may submit tasks.
     """
 
     def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
@@ -66,7 +65,7 @@ class DevicePool:
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._silent_since: float | None = None  #: no device has answered since then
+        self._silent_since: float | None = None  #: time since which no device has answered
         n = remote.n_devices if remote.tracker else 1
         self._seats = [_Seat(Worker(target, timing, remote, limit_s)) for _ in range(n)]
         for seat in self._seats:
@@ -85,18 +84,18 @@ class DevicePool:
             for _ in jobs:
                 index, result = results.get()
                 if isinstance(result, Exception) and not isinstance(result, HwnasError):
-                    raise result  # a mistake in the task
+                    raise result  # a bug in the task
                 yield index, result
         finally:
             with self._changed:
-                left = {id(job) for job in jobs}
-                self._jobs = deque(job for job in self._jobs if id(job) not in left)
+                unfinished = {id(job) for job in jobs}
+                self._jobs = deque(job for job in self._jobs if id(job) not in unfinished)
 
     def do(self, task: Callable[[Worker], T]) -> T:
         """Return the result of one task.
 
         Raises:
-            HwnasError: what the task raised.
+            HwnasError: the task raised it.
         """
         ((_, result),) = self.run([task])
         if isinstance(result, HwnasError):
@@ -104,14 +103,14 @@ class DevicePool:
         return result
 
     def close(self) -> None:
-        """End all workers; tasks that are not done end with a ``DeviceError``."""
+        """Stop all workers; unfinished tasks end with a ``DeviceError``."""
         with self._changed:
             self._closed = True
             self._end_all(_stopped())
             self._changed.notify_all()
         since = time.monotonic()
         while busy := [seat for seat in self._seats if seat.thread.is_alive()]:
-            for seat in busy:  # again and again: it may be about to start a process
+            for seat in busy:  # repeatedly: it may be starting a process
                 seat.worker.kill(gently=time.monotonic() - since < GRACE_S)
             busy[0].thread.join(0.05)
         for seat in self._seats:
@@ -124,43 +123,43 @@ class DevicePool:
         self.close()
 
     def _serve(self, seat: _Seat) -> None:
-        """Do tasks with one worker until the pool is closed."""
+        """Run tasks with one worker until the pool is closed."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._wanted(seat))
+                self._changed.wait_for(lambda: self._closed or self._is_needed(seat))
                 if self._closed:
                     return
                 job = self._jobs.popleft() if seat.state == "idle" else None
                 seat.state = "coming" if job is None else "busy"
             if job is None:
-                self._come(seat)
+                self._connect(seat)
             else:
                 self._do(seat, job)
 
-    def _wanted(self, seat: _Seat) -> bool:
-        """Whether there is a task for a worker; one without a device leaves it to the others."""
+    def _is_needed(self, seat: _Seat) -> bool:
+        """Return whether there is a task for a worker; one without a device leaves it to others."""
         if not self._jobs or seat.state == "idle":
             return bool(self._jobs)
         ready = [other for other in self._seats if other.state in ("idle", "coming")]
         return len(self._jobs) > len(ready)
 
-    def _come(self, seat: _Seat) -> None:
-        """Start a worker. It takes a task only once its device answers."""
+    def _connect(self, seat: _Seat) -> None:
+        """Start a worker; it takes tasks only after its device answers."""
         since = time.monotonic()
         try:
             seat.worker.sentinel_ms()
         except DeviceError as error:
-            self._came_without(seat, since, error)
+            self._note_failure(seat, since, error)
         except Exception as error:
             with self._changed:
                 seat.state = "away"
-                self._end_all(error)  # it would be the same for each
+                self._end_all(error)  # it would be the same for every task
         else:
             with self._changed:
                 seat.state, self._silent_since = "idle", None
 
-    def _came_without(self, seat: _Seat, since: float, error: DeviceError) -> None:
-        """Note that there is no device; wait a little, or end all tasks if it is too late."""
+    def _note_failure(self, seat: _Seat, since: float, error: DeviceError) -> None:
+        """Wait after a failed connection, or end all tasks after the time limit."""
         with self._changed:
             seat.state = "away"
             self._silent_since = self._silent_since or since
@@ -183,7 +182,7 @@ class DevicePool:
         job.end(result)
 
     def _retry(self, seat: _Seat, job: _Job, error: DeviceError) -> None:
-        """Put a task back whose device failed it, unless that happened too often."""
+        """Queue a failed task again, unless it failed too often."""
         now = time.monotonic()
         job.failed_at = job.failed_at or now
         job.n_failures += 1
@@ -192,7 +191,7 @@ class DevicePool:
             seat.state = "away"
             self._silent_since = self._silent_since or now
             if late or self._closed:
-                # Before each try a device answered: it is the task that they do not bear.
+                # A device answered before each attempt: the task crashes devices.
                 job.end(_stopped() if self._closed else DeviceCrashError(str(error)))
             else:
                 self._jobs.appendleft(job)
@@ -209,7 +208,7 @@ def _stopped() -> DeviceError:
 
 @final
 class RetryingPool:
-    """Does what ``Worker`` does, with whichever worker of a pool has a device."""
+    """The methods of ``Worker``, run by any worker of a pool, with retries."""
 
     def __init__(self, pool: DevicePool):
         self._pool = pool
@@ -219,15 +218,15 @@ class RetryingPool:
         return self._pool.do(lambda worker: worker.tune(op, limit))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of operators, each alone."""
+        """Return the latencies of isolated operators."""
         return self._pool.do(lambda worker: worker.time_operators(work))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a whole network."""
+        """Return the latency of a network."""
         return self._pool.do(lambda worker: worker.time_network(graph, plans))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        """Return interleaved latencies of two networks, with default plans."""
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
@@ -239,15 +238,15 @@ class RetryingPool:
         return self._pool.do(lambda worker: worker.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return what a compiled network, loaded from its files, shows on its device."""
+        """Return outputs and measurements of a compiled network, loaded from its files."""
         return self._pool.do(lambda worker: worker.evaluate(files, images))
 
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two compiled networks, loaded from their files."""
+        """Return interleaved latencies of two compiled networks, loaded from their files."""
         return self._pool.do(lambda worker: worker.interleaved(first, second))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing it."""
+        """Return the outputs of a compiled network, loaded from its files, without timing."""
         return self._pool.do(lambda worker: worker.run(files, images))

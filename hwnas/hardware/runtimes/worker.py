@@ -1,6 +1,6 @@
-"""A bench in a process of its own, which is killed when it hangs and replaced when it dies.
+"""Worker processes: a bench in a process that is killed if it hangs and replaced if it dies.
 
-Compilers crash and hang; here that costs one operator or one candidate, never the search.
+A compiler that crashes or hangs costs one operator or one candidate, not the search.
 """
 
 import os
@@ -24,18 +24,18 @@ from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.parameters import Parameters
 from hwnas.tasks.metrics import builtin
 
-#: A worker of a remote device may end the call under way: a server there may not outlive a client
-#: that dies while it answers.
+#: Workers of remote devices may finish a call before they are killed: a server may not survive a
+#: client that dies while it answers.
 GRACE_S = 5.0
-_START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
+_START_S = 120.0  #: limit to import a compiler and time the sentinel on a busy machine
 
 
 @final
 class Worker:
-    """Does what ``Bench`` does, in another process. Not for several threads at once.
+    """The methods of ``DeviceBench``, run in another process. Not thread-safe.
 
     Raises:
-        ConfigError: the target is remote, and its meter would be one of this machine.
+        ConfigError: the target is remote, and its meter would read this machine.
     """
 
     def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
@@ -50,24 +50,24 @@ class Worker:
         self._pipe: Connection | None = None
 
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
-        """Return the fastest of at most ``limit`` plans, and of one that is tried first."""
+        """Return the fastest of at most ``limit`` plans and the plan ``first``, if given."""
         plan: str = self._call("tune", op, limit, first)
         return plan
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latency of operators, each alone."""
+        """Return the latencies of isolated operators."""
         timings: list[Timing] = self._call("time_operators", list(work))
         return timings
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a whole network."""
+        """Return the latency of a network."""
         timing: Timing = self._call("time_network", graph, _used(graph, plans))
         return timing
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return the latencies of two networks, as the runtime compiles them by itself."""
-        compared: InterleavedTimings = self._call("interleaved_networks", first, second)
-        return compared
+        """Return interleaved latencies of two networks, with default plans."""
+        timings: InterleavedTimings = self._call("interleaved_networks", first, second)
+        return timings
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
@@ -80,24 +80,24 @@ class Worker:
         return files
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
-        """Return what a compiled network, loaded from its files, shows on its device."""
-        judged: DeviceEvaluation = self._call("evaluate", dict(files), images)
-        return judged
+        """Return outputs and measurements of a compiled network, loaded from its files."""
+        result: DeviceEvaluation = self._call("evaluate", dict(files), images)
+        return result
 
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return the latencies of two compiled networks, loaded from their files."""
-        compared: InterleavedTimings = self._call("interleaved", dict(first), dict(second))
-        return compared
+        """Return interleaved latencies of two compiled networks, loaded from their files."""
+        timings: InterleavedTimings = self._call("interleaved", dict(first), dict(second))
+        return timings
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing it."""
+        """Return the outputs of a compiled network, loaded from its files, without timing."""
         outputs: NDArray[np.float32] = self._call("run", dict(files), images)
         return outputs
 
     def sentinel_ms(self) -> tuple[float, ...]:
-        """Return all readings of the sentinel since the process was started, in ms."""
+        """Return all readings of the sentinel since the start of the process, in ms."""
         readings: tuple[float, ...] = self._call("sentinel_ms")
         return readings
 
@@ -115,10 +115,10 @@ class Worker:
             self._process = None
 
     def kill(self, gently: bool) -> None:
-        """End the process from another thread: the call under way raises.
+        """Kill the process from another thread; the running call raises.
 
         Args:
-            gently: Whether it may end what it asked of a remote device, for ``GRACE_S`` at most.
+            gently: Whether it may finish its call on a remote device, for at most ``GRACE_S``.
         """
         process = self._process
         if process is None or not process.is_alive():
@@ -163,12 +163,12 @@ class Worker:
         try:
             if not self._pipe.poll(limit_s):
                 self.close()
-                words = f"no answer within {limit_s:g} s ({method.replace('_', ' ')})"
-                raise self._failure(f"{words}; it was killed{_cure(method)}", method)
+                reason = f"no answer within {limit_s:g} s ({method.replace('_', ' ')})"
+                raise self._failure(f"{reason}; it was killed{_limit_hint(method)}", method)
             kind, content = self._pipe.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             raise self._death(method) from None
-        except BaseException:  # Ctrl-C between question and answer: the next answer would be stale
+        except BaseException:  # Ctrl-C before the answer: the next answer would belong to this call
             self.close()
             raise
         if kind == "error":
@@ -182,40 +182,40 @@ class Worker:
         self._process.join()
         code = self._process.exitcode
         self.close()
-        how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return self._failure(f"it died of {how} ({method.replace('_', ' ')})", method)
+        cause = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+        return self._failure(f"it died of {cause} ({method.replace('_', ' ')})", method)
 
     def _failure(self, what: str, method: str) -> HwnasError:
         target, _, remote = self._arguments
         if self._is_remote:
             return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
-        words = f"Compiler process of target '{target.name}': {what}."
-        if method == "start":  # LLVM aborts on what it does not know; no operator will do better
-            return ConfigError(f"{words} {backends.get(target.runtime).start_hint}".strip())
-        return CompileError(words)
+        message = f"Compiler process of target '{target.name}': {what}."
+        if method == "start":  # LLVM aborts on unknown values; every operator would fail alike
+            return ConfigError(f"{message} {backends.get(target.runtime).start_hint}".strip())
+        return CompileError(message)
 
 
-def _cure(method: str) -> str:
-    """Return which option says how long a call may take; to start, none does."""
-    return "" if method == "start" else " (tuning.limit_s says how long; of verify, limit_s)"
+def _limit_hint(method: str) -> str:
+    """Return the option that sets the time limit of a call; starting has none."""
+    return "" if method == "start" else " (time limit: tuning.limit_s; of verify: limit_s)"
 
 
 def _used(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, str]:
-    """Return only the plans that a network needs; a table has thousands."""
+    """Return the plans of a network's operators; a table has thousands."""
     return {node.op: plans[node.op] for node in graph if node.op in plans}
 
 
 def _serve(
     pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
 ) -> None:
-    """Answer calls until the other end is gone."""
+    """Answer calls until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, _leave)
     _silence()
     try:
         _answer_calls(pipe, target, timing, remote, limit_s)
     except SystemExit:
-        os._exit(0)  # at once: a library that hangs must not be cleaned up
+        os._exit(0)  # immediately: cleaning up a hanging library may hang, too
 
 
 def _leave(*_: object) -> None:
@@ -236,9 +236,9 @@ def _answer_calls(
             from hwnas.hardware.meters.builtin import open_meter
 
             meter = open_meter(target.meter, target.meter_channel)
-        # Half: the call that measures it runs images and times the network, too.
-        tail_s = limit_s / 2 if builtin.P99_FACT in target.facts else None
-        bench = DeviceBench(_engine(target, remote), timing, target.dtype, meter, tail_s)
+        # Half of the limit: the same call also runs images and times the network.
+        p99_limit_s = limit_s / 2 if builtin.P99_FACT in target.facts else None
+        bench = DeviceBench(_engine(target, remote), timing, target.dtype, meter, p99_limit_s)
         pipe.send(("ok", None))
     except Exception as error:
         pipe.send(("error", _named(error)))
@@ -256,10 +256,10 @@ def _answer_calls(
 
 
 def _engine(target: Target, remote: Remote) -> Engine:
-    """Return the engine of a target; what it needs is imported only here.
+    """Return the engine of a target; its packages are imported only here.
 
     Raises:
-        ConfigError: the target is not measured, or not there.
+        ConfigError: the target is not measured, or not available.
         DeviceError: the device does not answer.
     """
     backend = backends.get(target.runtime)
@@ -269,27 +269,27 @@ def _engine(target: Target, remote: Remote) -> Engine:
         )
     if remote.tracker and not backend.remote:
         able = " or ".join(f"target.runtime={d.name}" for d in backends.known() if d.remote)
-        raise ConfigError(f"rpc.tracker: only {able} runs on remote devices.")
+        raise ConfigError(f"rpc.tracker: only {able} supports remote devices.")
     engine: Engine = backends.resolve_reference(backend.engine, backend)(target, remote)
     return engine
 
 
 def _pin(target: Target) -> None:
-    """Keep to the last cores: the first ones serve interrupts and everybody else.
+    """Pin the process to the last cores: the first ones handle interrupts and other processes.
 
     Raises:
-        ConfigError: there are not so many cores.
+        ConfigError: the machine has fewer cores.
     """
     cores, chosen = sorted(os.sched_getaffinity(0)), target.thread_counts
     threads = max(chosen or [target.threads])
     if threads > len(cores):
-        said = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
-        raise ConfigError(f"{said}, but only {len(cores)} cores are available.")
+        option = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
+        raise ConfigError(f"{option}, but only {len(cores)} cores are available.")
     os.sched_setaffinity(0, cores[-threads:])
 
 
 def _silence() -> None:
-    """Drop what native code prints, such as the backtrace of a crash."""
+    """Drop output of native code, such as the backtrace of a crash."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)

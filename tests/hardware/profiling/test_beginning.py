@@ -216,7 +216,7 @@ def test_intervals_of_operators_hold(profiled: ProfiledSpace) -> None:
     rng.shuffle(ops)
     latencies = {op: device.operator(op) * math.exp(rng.gauss(0, 0.1)) for op in ops}
     known = dict([*latencies.items()][: len(ops) // 3])
-    told = OperatorPredictions.of(known).foretold(op for op in ops if op not in known)
+    told = OperatorPredictions.of(known).predict(op for op in ops if op not in known)
     assert set(told) == set(ops) - set(known)
     held = [low <= latencies[op] <= high for op, (_, low, high) in told.items()]
     assert np.mean(held) > 0.9
@@ -281,15 +281,15 @@ def test_operators_that_shall_say_nothing_do_not(profiled: ProfiledSpace) -> Non
     known = {op: Device().operator(op) for op in ops}
     known[ops[0]] *= 50
     model = OperatorPredictions.of(known)
-    assert model.foretold(ops[:1])[ops[0]][0] > 5 * Device().operator(ops[0])
-    assert model.foretold(ops[:1], ops[:1])[ops[0]][0] < 3 * Device().operator(ops[0])
-    assert model.foretold([]) == {}
+    assert model.predict(ops[:1])[ops[0]][0] > 5 * Device().operator(ops[0])
+    assert model.predict(ops[:1], ops[:1])[ops[0]][0] < 3 * Device().operator(ops[0])
+    assert model.predict([]) == {}
 
 
 def test_an_operator_of_another_kind_is_still_foretold(profiled: ProfiledSpace) -> None:
     known = {op: Device().operator(op) for op in profiled.operators(0)}
     odd = OpSpec("attention", (96, 7, 7), (32, 7, 7), groups=4, dtype="float32")
-    ms, low, high = OperatorPredictions.of(known).foretold([odd])[odd]
+    ms, low, high = OperatorPredictions.of(known).predict([odd])[odd]
     assert 0 < low < ms < high < math.inf
 
 

@@ -170,7 +170,7 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
 
 
 def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
-    bench = DeviceBench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", tail_s=60.0)
+    bench = DeviceBench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", p99_limit_s=60.0)
     (tmp_path / "network.bin").write_bytes(bench.export(Graph.of(NETWORK), {OP: "a"}, {})[".bin"])
     judged = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is not None
@@ -179,7 +179,7 @@ def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     engine = FakeEngine({"a": 0.1}, uncounted=1)
-    bench = DeviceBench(engine, CONFIG, "float32", tail_s=60.0)
+    bench = DeviceBench(engine, CONFIG, "float32", p99_limit_s=60.0)
     (tmp_path / "network.bin").write_text("a")
     judged = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is None

@@ -136,7 +136,7 @@ def test_a_session_that_ends_too_early_is_a_device_error(
     monkeypatch.setattr(remote, "_SESSION", 0.05)
     device = connect(lab.remote())
     module, name, arguments = _operator(device)
-    with pytest.raises(DeviceError, match=r"ended the session after 1 s; something hung"):
+    with pytest.raises(DeviceError, match=r"ended the session after 1 s: a call hung"):
         device.timer(module, name, arguments)(10**8)
     monkeypatch.undo()
     device.call(module, name, arguments)  # the device is asked for again

@@ -1,4 +1,4 @@
-"""The section ``tvm`` of a target."""
+"""The backend ``tvm``: CPUs, here or on a remote device, compiled by TVM and measured."""
 
 from dataclasses import dataclass, field
 
@@ -8,20 +8,18 @@ from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 
 @dataclass
 class TvmSettings:
-    """What TVM compiles for."""
+    """The section ``tvm`` of a target: what TVM compiles for."""
 
     kind: str = "llvm"  #: there are no schedules for GPUs
-    mcpu: str = "host"  #: as LLVM names it; ``host`` asks LLVM which this is
-    mtriple: str = ""  #: of another machine; empty: this one's
-    mattr: list[str] = field(default_factory=list)  #: features beyond those of ``mcpu``
+    mcpu: str = "host"  #: LLVM's name of the CPU; ``host``: this machine's
+    mtriple: str = ""  #: LLVM's name of another platform; empty: this machine's
+    mattr: list[str] = field(default_factory=list)  #: CPU features in addition to those of ``mcpu``
     cc: str = ""  #: compiler that links libraries for the target; empty: this machine's
 
     def __post_init__(self) -> None:
         if self.kind != "llvm":
             raise ConfigError(f"target.tvm.kind: {unknown_name('kind', self.kind, ['llvm'])}")
 
-
-# All of TVM: operators, schedules, compiling, linking, running here and on remote devices.
 
 _SCHEDULES = ("layout", "operators", "scalars", "templates")
 _INT8_SCHEDULES = (*_SCHEDULES, "dots", "int8_layout", "int8_operators", "int8_templates")
@@ -65,7 +63,7 @@ def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[ArtefactTyp
         "tvm",
         dtype,
         {".tar": tar, ".safetensors": weights},
-        {tar: f"its object files, to link elsewhere: `g++ -shared -fPIC -o {so} *.o`"},
+        {tar: f"its object files, to link on another machine: `g++ -shared -fPIC -o {so} *.o`"},
         needs=_NEEDS,
         one_batch=True,
     )
@@ -74,7 +72,7 @@ def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[ArtefactTyp
 
 DESCRIPTION = BackendDescription(
     name="tvm",
-    about="compiled by TVM for a CPU, here or on a board, measured",
+    about="CPUs, here or on a remote device, compiled by TVM and measured",
     factory="hwnas.hardware.backends.tvm.backend:backend",
     engine="hwnas.hardware.backends.tvm.engine:open_engine",
     remote=True,
@@ -96,5 +94,5 @@ DESCRIPTION = BackendDescription(
     ),
     runners=(RunnerScript("run_tvm.py", (_INT8_SO, _SO), "apache-tvm", "import tvm", _CODE),),
     columns={".so": "so", ".safetensors": "weights"},
-    start_hint="Does LLVM know target.tvm's mtriple, mcpu and mattr?",
+    start_hint="Check target.tvm.mtriple, mcpu and mattr: LLVM may not know them.",
 )

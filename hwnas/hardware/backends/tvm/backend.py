@@ -1,4 +1,4 @@
-"""TVM as a backend: libraries, compiled operator by operator as the latency table says."""
+"""The backend of TVM: libraries with the plans of the latency table."""
 
 from collections.abc import Mapping
 
@@ -35,15 +35,15 @@ def _compiled(network: TrainedNetwork, target: Target, bench: TimingBench) -> Ma
 
 
 def _unavailable_reason(target: Target, artefact: str, remote: Remote) -> str:
-    """Return why what was compiled for a target does not run from here; empty if it does."""
-    facts = target.section(TvmSettings)
+    """Return why an artefact cannot run from this machine; empty if it can."""
+    settings = target.section(TvmSettings)
     if artefact.endswith(".tar"):
         from hwnas.hardware.backends.tvm.linker import find_compiler
 
         try:
-            find_compiler(facts.cc)
+            find_compiler(settings.cc)
         except ConfigError as error:
-            return f"nothing links it: {str(error).rstrip('.')}"
-    if facts.mtriple and not remote.tracker:
-        return f"it is for '{target.name}': give rpc.tracker=HOST:PORT and rpc.key=KEY"
+            return f"it cannot be linked: {str(error).rstrip('.')}"
+    if settings.mtriple and not remote.tracker:
+        return f"it is for '{target.name}': set rpc.tracker=HOST:PORT and rpc.key=KEY"
     return ""

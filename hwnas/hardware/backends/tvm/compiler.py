@@ -1,7 +1,7 @@
-"""Compiles operators with TVM, each once, and links networks from compiled operators.
+"""Compilation of operators with TVM, and linking of networks.
 
-Compiling a whole network takes seconds; operators repeat across the networks of a space, so each is
-compiled once and a network is then linked in a tenth of a second.
+Compiling a whole network takes seconds. Operators repeat across the networks of a space, so each is
+compiled once, and a network is linked in a tenth of a second.
 """
 
 import itertools
@@ -25,21 +25,21 @@ from hwnas.models.parameters import Parameters
 
 @final
 class Compiler:
-    """Compiles for one target."""
+    """A compiler for one target."""
 
     def __init__(self, target: Target):
         self.tvm_target = tvm_target(target.section(TvmSettings), target.threads)
         self.cpu = cpu_facts(self.tvm_target, target.threads)
         self._kernels = kernels.kernels_of(target.dtype, self.tvm_target, self.cpu)
         self._compiled: dict[tuple[Kernel, str], CompiledOperator] = {}
-        self._numbers = itertools.count()  # names are never used twice: libraries are linked
+        self._numbers = itertools.count()  # names are unique because libraries are linked
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
-        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        """Return at most ``limit`` plans of an operator, the most promising first."""
         return self._kernels.plans(op, limit)
 
     def compile(self, op: Kernel, plan: Plan) -> CompiledOperator:
-        """Compile an operator, or return it as it was compiled before.
+        """Return a compiled operator, from the cache if possible.
 
         Raises:
             CompileError: the plan cannot be applied to the operator.
@@ -55,21 +55,23 @@ class Compiler:
             except CompileError:
                 raise
             except Exception as error:
-                raise CompileError(f"TVM cannot compile {op} as '{plan}': {_last(error)}") from None
+                raise CompileError(
+                    f"TVM cannot compile {op} as '{plan}': {_last_line(error)}"
+                ) from None
             self._compiled[key] = CompiledOperator(name, function, library)
         return self._compiled[key]
 
     def forget(self, op: OpSpec, plan: Plan) -> None:
-        """Free what was compiled."""
+        """Remove an operator from the cache."""
         self._compiled.pop((op, str(plan)), None)
 
     def buffers(self, op: OpSpec) -> list[Buffer]:
-        """Return an operator's inputs, its constants and its output, in memory."""
-        reads, constants, writes = self._kernels.buffers(op)
-        return [*reads, *constants, writes]
+        """Return the buffers of an operator: inputs, constants and output."""
+        inputs, constants, output = self._kernels.buffers(op)
+        return [*inputs, *constants, output]
 
     def link(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
-        """Return a network linked from its operators, in this process; quick."""
+        """Return a network for this process, linked from its operators; quick."""
         return self._linked(linker.link, graph, plans)
 
     def build(self, graph: Graph, plans: Mapping[OpSpec, Plan]) -> LinkedNetwork:
@@ -89,34 +91,34 @@ class Compiler:
         return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
 
     def pack_weights(self, graph: Graph, weights: Parameters) -> Array:
-        """Return all weights of a network as its function reads them."""
+        """Return all weights of a network, packed for its function."""
         return linker.pack(self._kernels.constants(graph, weights), self._kernels.unit)
 
 
 def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
-    """Return TVM's own description of a target.
+    """Return TVM's target object.
 
     Raises:
         ConfigError: LLVM does not know the CPU.
     """
     mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
-    described: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
+    options: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
     if tvm_facts.mtriple:
-        described["mtriple"] = tvm_facts.mtriple
+        options["mtriple"] = tvm_facts.mtriple
     if tvm_facts.mattr:
-        described["mattr"] = list(tvm_facts.mattr)
+        options["mattr"] = list(tvm_facts.mattr)
     try:
-        target = tvm.target.Target(described)
-        known = codegen.llvm_get_cpu_archlist(target)
+        target = tvm.target.Target(options)
+        cpus = codegen.llvm_get_cpu_archlist(target)
     except Exception as error:
-        raise ConfigError(f"target.tvm: TVM refuses {described}: {_last(error)}") from None
-    if mcpu not in [str(name) for name in known]:
-        raise ConfigError(f"target.tvm.mcpu: LLVM knows no CPU '{mcpu}' for {described}.")
+        raise ConfigError(f"target.tvm: TVM refuses {options}: {_last_line(error)}") from None
+    if mcpu not in [str(name) for name in cpus]:
+        raise ConfigError(f"target.tvm.mcpu: LLVM does not know CPU '{mcpu}' for {options}.")
     return target
 
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
-    """Return lanes and registers of a CPU target."""
+    """Return the vector lanes and registers of a CPU."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)
@@ -126,7 +128,7 @@ def cpu_facts(target: Any, threads: int) -> Cpu:
 
 
 def set_threads(threads: int) -> None:
-    """Set how many threads TVM uses in this process; call it before the first run.
+    """Set the number of TVM's threads in this process; call it before the first run.
 
     Raises:
         ConfigError: the machine has fewer cores.
@@ -136,11 +138,11 @@ def set_threads(threads: int) -> None:
         raise ConfigError(
             f"target.threads={threads}, but only {available} cores are available here."
         )
-    # Else TVM moves this process to the first cores, whichever it was told to keep to.
+    # Otherwise TVM binds this process to the first cores, against its CPU affinity.
     os.environ["TVM_BIND_THREADS"] = "0"
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
 
 
-def _last(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]

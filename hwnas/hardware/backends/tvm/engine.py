@@ -1,4 +1,4 @@
-"""TVM as an engine: operators and networks compiled for a target and timed on a device."""
+"""The engine of TVM: operators and networks compiled for a target and timed on a device."""
 
 import json
 import tempfile
@@ -23,20 +23,20 @@ from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.parameters import Parameters
 
-_UNCOUNTED = 1  #: inferences of each ``time_evaluator``, before those that it times
+_UNCOUNTED = 1  #: untimed inferences of each ``time_evaluator`` call
 
 
 class TvmDevice(Protocol):
-    """Where compiled libraries run: this machine, or a device that a remote session reaches."""
+    """A device that runs compiled libraries: this machine, or a remote one."""
 
-    by_library: bool  #: whether what it loads reaches it as a shared library
+    by_library: bool  #: whether it loads shared libraries, not modules in memory
 
     def load(self, module: Any) -> Any:
-        """Return a compiled module as something that runs."""
+        """Return a compiled module, loaded on the device."""
         ...
 
     def load_file(self, path: Path) -> Any:
-        """Return what an exported library holds."""
+        """Return a loaded library."""
         ...
 
     def link(self, objects: bytes) -> bytes:
@@ -48,7 +48,7 @@ class TvmDevice(Protocol):
         ...
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return what a tensor holds."""
+        """Return the content of a tensor."""
         ...
 
     def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
@@ -62,42 +62,42 @@ class TvmDevice(Protocol):
 
 @final
 class TvmEngine:
-    """TVM on this machine, or on a device that a remote session reaches."""
+    """TVM on this machine or a remote device."""
 
     def __init__(self, target: Target, device: TvmDevice):
         self._compiler = Compiler(target)
         self._device = device
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return at most ``limit`` plans to try, the most promising first."""
+        """Return at most ``limit`` plans, the most promising first."""
         return [str(plan) for plan in self._compiler.plans(op, limit)]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
-        """Return a timer of one operator, alone, on random data."""
+        """Return a timer of one operator, isolated, on random data."""
         compiled = self._compiler.compile(op, Plan.parse(plan))
         module = self._device.load(compiled.library)
         tensors = [self._device.tensor(_random(buffer)) for buffer in self._compiler.buffers(op)]
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator, alone, on random data."""
+        """Return the latency of one operator, isolated, on random data."""
         return measure(self.operator(op, plan), config)
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
-        """Return a timer of a whole network, on random weights and images."""
+        """Return a timer of a network, with random weights and images."""
         linked = self._link(graph, plans, self._device.by_library)
         module = self._device.load(linked.module)
         tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
         return self._device.timer(module, ENTRY, tensors)
 
     def forget(self, op: OpSpec, plan: str) -> None:
-        """Free what was compiled of an operator."""
+        """Remove an operator from the compiler's cache."""
         self._compiler.forget(op, Plan.parse(plan))
 
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return the library of a network, its object files, and its weights with all shapes."""
+        """Return a network's library, its object files, and its weights with all shapes."""
         linked = self._link(graph, plans, library=True)
         packed = self._compiler.pack_weights(graph, weights)
         shapes = {
@@ -107,16 +107,16 @@ class TvmEngine:
             "dtypes": [parameter.dtype for parameter in linked.parameters],
             "entry": ENTRY,
         }
-        described = {"network": json.dumps(shapes)}
+        metadata = {"network": json.dumps(shapes)}
         objects = object_files(linked.module)
         return {
             ".so": self._device.link(objects),
             ".tar": objects,
-            ".safetensors": safetensors.numpy.save({"weights": packed}, described),
+            ".safetensors": safetensors.numpy.save({"weights": packed}, metadata),
         }
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network as its files say, loaded on the device; object files are linked."""
+        """Return a network loaded from its files; object files are linked."""
         with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
             shapes = json.loads(file.metadata()["network"])
             weights = file.get_tensor("weights")
@@ -130,7 +130,7 @@ class TvmEngine:
         return LoadedNetwork(timer, session, _UNCOUNTED)
 
     def _link(self, graph: Graph, plans: OperatorPlans, library: bool) -> LinkedNetwork:
-        """Return a linked network: quickly for this process, or anew so that it can be exported."""
+        """Return a linked network: for this process, or compiled again for export."""
         parsed = _parsed(graph, plans)
         if library:
             return self._compiler.build(graph, parsed)
@@ -138,10 +138,10 @@ class TvmEngine:
 
 
 def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
-    """Return how the operators of a network are compiled.
+    """Return the plans of a network's operators.
 
     Raises:
-        CompileError: one was never tuned: as TVM compiles it by itself it would be worthless.
+        CompileError: an operator was not tuned; TVM's default schedule would be far too slow.
     """
     missing = [node.op for node in graph if node.op not in plans]
     if missing:
@@ -151,13 +151,13 @@ def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
 
 @final
 class TvmSession:
-    """A compiled network, loaded on its device."""
+    """A compiled network, loaded on a device."""
 
     def __init__(self, module: Any, device: TvmDevice, weights: Array, shapes: Any):
         self._module, self._device, self._shapes = module, device, shapes
-        dtypes = shapes.get("dtypes", ["float32"] * 4)  # earlier files say none
-        made = [Buffer(tuple(s), d) for s, d in zip(shapes["parameters"], dtypes, strict=True)]
-        image, _, output, arena = made
+        dtypes = shapes.get("dtypes", ["float32"] * 4)  # earlier files have no dtypes
+        buffers = [Buffer(tuple(s), d) for s, d in zip(shapes["parameters"], dtypes, strict=True)]
+        image, _, output, arena = buffers
         self._image = image
         self._fixed = [
             device.tensor(weights),
@@ -165,14 +165,14 @@ class TvmSession:
         ]
 
     def parameters(self) -> list[Any]:
-        """Return what the network's function takes, with a random image."""
+        """Return the arguments of the network's function, with a random image."""
         return [self._device.tensor(_random(self._image)), *self._fixed]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)``; the last batch is filled up.
+        """Return the outputs ``(N, n_outputs)``; the last batch is padded.
 
         Raises:
-            CompileError: the images are not of the shape that the network reads.
+            CompileError: the shape of the images differs from the network's.
         """
         if [*images.shape[1:]] != self._shapes["images"]:
             raise CompileError(
@@ -192,16 +192,16 @@ class TvmSession:
 
 
 def open_engine(target: Target, remote: Remote) -> TvmEngine:
-    """Return TVM for a target, on the device that it is.
+    """Return the engine of a target on its device.
 
     Raises:
-        DeviceError: it does not answer.
+        DeviceError: the device does not answer.
     """
     return TvmEngine(target, open_device(target, remote))
 
 
 def open_device(target: Target, remote: Remote) -> TvmDevice:
-    """Return the device that a target is.
+    """Return the device of a target.
 
     Raises:
         DeviceError: it does not answer.
@@ -224,11 +224,11 @@ class LocalDevice:
         self._device = tvm.cpu()
 
     def load(self, module: Any) -> Any:
-        """Return a compiled module as something that runs."""
+        """Return a compiled module, loaded on the device."""
         return module
 
     def load_file(self, path: Path) -> Any:
-        """Return what an exported library holds."""
+        """Return a loaded library."""
         return tvm.runtime.load_module(str(path))
 
     def link(self, objects: bytes) -> bytes:
@@ -244,7 +244,7 @@ class LocalDevice:
         return tvm.runtime.tensor(array, self._device)
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return what a tensor holds."""
+        """Return the content of a tensor."""
         array: NDArray[np.float32] = tensor.numpy()
         return array
 
@@ -262,11 +262,11 @@ class LocalDevice:
         return run
 
 
-def _random(found: Buffer) -> Array:
+def _random(buffer: Buffer) -> Array:
     rng = np.random.default_rng(0)
-    if found.dtype == "float32":
-        # Small and positive and negative: no overflow, no denormal numbers, which are slow.
-        return rng.uniform(-0.5, 0.5, size=found.shape).astype(np.float32)
-    if len(found.shape) == 1:  # bytes that hold real numbers, too: none of them is odd
-        return np.zeros(found.shape, found.dtype)
-    return rng.integers(0, 100, size=found.shape).astype(found.dtype)
+    if buffer.dtype == "float32":
+        # Small values of both signs: no overflow, and no denormal numbers, which are slow.
+        return rng.uniform(-0.5, 0.5, size=buffer.shape).astype(np.float32)
+    if len(buffer.shape) == 1:  # raw bytes may hold floats: zeros are normal numbers
+        return np.zeros(buffer.shape, buffer.dtype)
+    return rng.integers(0, 100, size=buffer.shape).astype(buffer.dtype)

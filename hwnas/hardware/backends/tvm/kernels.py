@@ -1,4 +1,4 @@
-"""What differs between dtypes: how operators are defined, lie in memory and are scheduled."""
+"""Kernels by dtype: definition, memory layout and schedule of operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,19 +30,19 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Edge:
-    """What a network in int8 does with its images and with what it answers."""
+    """The conversion of an int8 network's images or outputs."""
 
     kind: str  #: ``images`` or ``answers``
     shape: Shape
     batch: int
 
 
-Kernel = OpSpec | Edge  #: what is compiled to one function
+Kernel = OpSpec | Edge  #: what one function computes
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A function that a network calls: the name of what it computes, and of what it reads."""
+    """A function call of a network: name of its output, and of its inputs."""
 
     name: str
     inputs: tuple[str, ...]
@@ -50,35 +50,35 @@ class KernelCall:
 
 
 class Kernels(Protocol):
-    """One dtype on one CPU."""
+    """Kernels of one dtype on one CPU."""
 
     @property
     def unit(self) -> str:
-        """The dtype of the arrays that constants and activations lie in."""
+        """Dtype of the arrays for constants and activations."""
         ...
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
-        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        """Return at most ``limit`` plans of an operator, the most promising first."""
         ...
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes it.
+        """Return a schedule whose function ``main`` computes the kernel.
 
         Raises:
-            CompileError: there is no such operator.
+            CompileError: the operator is not supported.
         """
         ...
 
     def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
-        """Return what a function reads, its constants, and what it writes."""
+        """Return the buffers of a function: inputs, constants, output."""
         ...
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return what a network calls, in order; the first step reads ``INPUT``."""
+        """Return the calls of a network, in order; the first reads ``INPUT``."""
         ...
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
-        """Return the constants of all steps, in order."""
+        """Return the constants of all calls, in order."""
         ...
 
 
@@ -87,21 +87,21 @@ def kernels_of(dtype: str, target: Any, cpu: Cpu) -> Kernels:
 
     Args:
         dtype: ``float32`` or ``int8``.
-        target: TVM's.
-        cpu: What a schedule needs to know of it.
+        target: TVM's target.
+        cpu: CPU facts for schedules.
 
     Raises:
-        ConfigError: the CPU has no instruction for it.
+        ConfigError: the CPU has no instruction for the dtype.
     """
     if dtype == "float32":
         return Floats(cpu)
-    features = [str(name) for name in codegen.llvm_get_cpu_features(target)]
-    if (dot := dots.best(features, cpu.lanes)) is None:
-        wanted = ", ".join(dot.feature for dot in dots.DOTS)
+    available = [str(name) for name in codegen.llvm_get_cpu_features(target)]
+    if (dot := dots.best(available, cpu.lanes)) is None:
+        features = ", ".join(dot.feature for dot in dots.DOTS)
         raise ConfigError(
-            f"target.dtype={dtype}: CPU '{target.attrs['mcpu']}' multiplies no bytes: it has none "
-            f"of {wanted} (target.tvm.mattr adds what LLVM does not know of). "
-            "target.dtype=float32 runs."
+            f"target.dtype={dtype}: CPU '{target.attrs['mcpu']}' has no int8 dot product: none "
+            f"of {features} (target.tvm.mattr adds features that LLVM does not detect). "
+            "Set target.dtype=float32."
         )
     return Bytes(cpu, dot)
 
@@ -115,7 +115,7 @@ class Floats:
     unit: str = "float32"
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
-        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        """Return at most ``limit`` plans of an operator, the most promising first."""
         channels = layout.padded(op.out_shape[0], self.cpu.lanes)
         return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
 
@@ -127,7 +127,7 @@ class Floats:
         return schedule
 
     def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
-        """Return what a function reads, its constants, and what it writes."""
+        """Return the buffers of a function: inputs, constants, output."""
         assert isinstance(kernel, OpSpec)
         lanes = self.cpu.lanes
         return (
@@ -137,30 +137,30 @@ class Floats:
         )
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return the operators of a network."""
+        """Return a call per operator."""
         return [KernelCall(node.name, node.inputs, node.op) for node in graph]
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
         """Return all weights and biases, packed."""
         assert isinstance(weights, Mapping)
-        lanes, found = self.cpu.lanes, list[Array]()
+        lanes, packed = self.cpu.lanes, list[Array]()
         for node in graph:
             if layout.weight_shapes(node.op, lanes):
-                found += layout.pack(node.op, *weights[node.name], lanes)
-        return found
+                packed += layout.pack(node.op, *weights[node.name], lanes)
+        return packed
 
 
 @final
 @dataclass(frozen=True)
 class Bytes:
-    """Operators in int8, between images and answers in float32."""
+    """Operators in int8, between images and outputs in float32."""
 
     cpu: Cpu
     dot: Dot
     unit: str = "uint8"
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
-        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        """Return at most ``limit`` plans of an operator, the most promising first."""
         channels = int8_layout.padded(op.out_shape[0], self.cpu.lanes)
         return int8_templates.plans(op, channels, self.cpu, limit)
 
@@ -178,7 +178,7 @@ class Bytes:
         return schedule
 
     def buffers(self, kernel: Kernel) -> tuple[list[Buffer], list[Buffer], Buffer]:
-        """Return what a function reads, its constants, and what it writes."""
+        """Return the buffers of a function: inputs, constants, output."""
         lanes, dot = self.cpu.lanes, self.dot
         if isinstance(kernel, Edge):
             return int8_layout.edge(kernel.kind, kernel.shape, kernel.batch, lanes, dot)
@@ -189,7 +189,7 @@ class Bytes:
         )
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return the operators of a network, what rounds its images, and what gives its answers."""
+        """Return the calls that round images, compute operators and convert outputs to float32."""
         first, last = graph[0].op, graph.output
         rounded, answers = f"{INPUT} rounded", f"{last.name} answered"
         return [
@@ -214,7 +214,7 @@ class Bytes:
 
 
 def _fused(network: QuantisedNetwork, graph: Graph) -> list[QuantisedOp]:
-    """Return the operators of a network with what is fused into them: the scales of sums."""
+    """Return the operators of a network, with the scales of fused adds."""
     known = {op.node.name: op for op in network.ops}
     sums: dict[str, QuantisedOp] = {}
     for op in network.ops:

@@ -1,8 +1,8 @@
-"""Links a network from compiled operators: one function that calls them in order.
+"""Linking of networks from compiled operators: one function that calls them in order.
 
-The function takes the image, all packed weights in one array, the output, and an arena in which all
-other tensors lie. Nothing is allocated while it runs: a call costs about a tenth of a microsecond,
-where TVM's virtual machine takes three quarters.
+The function takes the image, all packed weights in one array, the output, and an arena for all
+other tensors. It allocates nothing: a call costs about 0.1 µs, compared with 0.75 µs in TVM's
+virtual machine.
 """
 
 import io
@@ -26,22 +26,22 @@ from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.models.graph import INPUT, Node
 
 ENTRY = "network"
-_SYMBOL = "__tvm_ffi_"  #: what TVM puts before the names of functions
-_ALIGNMENT = 64  # bytes: a cache line, and as wide as any vector
+_SYMBOL = "__tvm_ffi_"  #: prefix of TVM's function symbols
+_ALIGNMENT = 64  # bytes: a cache line, at least as wide as any vector
 
 
 @dataclass(frozen=True)
 class CompiledOperator:
-    """An operator that is compiled, or an edge of a network."""
+    """A compiled operator, or edge of a network."""
 
-    name: str  #: of its function
-    function: Any  #: scheduled
+    name: str  #: name of its function
+    function: Any  #: scheduled function
     library: Any
 
 
 @dataclass(frozen=True)
 class LinkedNetwork:
-    """A network as one module, and the shapes of what its function ``network`` reads and writes."""
+    """A linked network: its module, and the buffers of its function ``network``."""
 
     module: Any
     image: Buffer
@@ -51,7 +51,7 @@ class LinkedNetwork:
 
     @property
     def parameters(self) -> list[Buffer]:
-        """All parameters, in order."""
+        """The parameters of the function, in order."""
         return [self.image, self.weights, self.output, self.arena]
 
 
@@ -61,17 +61,17 @@ def link(
     kernels: Kernels,
     target: Any,
 ) -> LinkedNetwork:
-    """Return a network linked from compiled operators, in this process.
+    """Return a network for this process, linked from compiled operators.
 
     Args:
-        steps: What it calls, in order.
-        compiled: What they are compiled to.
-        kernels: Of its dtype.
+        steps: Calls, in order.
+        compiled: Compiled kernels.
+        kernels: Kernels of the network's dtype.
         target: TVM's target.
     """
     names = [compiled[step.kernel].name for step in steps]
     function, parameters = _network(steps, names, kernels, direct=False)
-    # Little is gained by optimising calls, and much time lost.
+    # Optimising the calls gains little and takes long.
     quick = tvm.target.Target({**target.export(), "opt-level": 1})
     module = tvm.tirx.build(tvm.IRModule({ENTRY: function}), target=quick)
     for built in {built.name: built for built in compiled.values()}.values():
@@ -85,10 +85,10 @@ def build(
     kernels: Kernels,
     target: Any,
 ) -> LinkedNetwork:
-    """Return a network that can be exported, its operators compiled anew.
+    """Return a network that can be exported, with its operators compiled again.
 
-    A library that is loaded finds its own functions by their symbols only, and TVM declares a
-    symbol again at every call: so each call has a function of its own.
+    A loaded library finds its own functions only by symbol, and TVM declares a symbol at every
+    call: each call needs its own function.
     """
     names = [f"{ENTRY}_{i}" for i in range(len(steps))]
     functions = {
@@ -107,27 +107,29 @@ def _network(
 ) -> tuple[Any, tuple[Buffer, ...]]:
     """Return the function that calls the operators, and its parameters."""
     unit = kernels.unit
-    known = {step.kernel: kernels.buffers(step.kernel) for step in steps}
-    (image, *_), _, _ = known[steps[0].kernel]
-    output = known[steps[-1].kernel][2]
-    sizes = {step.name: _units(known[step.kernel][2], unit) for step in steps[:-1]}
+    buffers = {step.kernel: kernels.buffers(step.kernel) for step in steps}
+    (image, *_), _, _ = buffers[steps[0].kernel]
+    output = buffers[steps[-1].kernel][2]
+    sizes = {step.name: _units(buffers[step.kernel][2], unit) for step in steps[:-1]}
     activations, arena = plan_arena(steps, sizes)
-    weights = sum(_units(found, unit) for step in steps for found in known[step.kernel][1])
-    least = _ALIGNMENT // np.dtype(unit).itemsize
+    weights = sum(_units(constant, unit) for step in steps for constant in buffers[step.kernel][1])
+    minimum = _ALIGNMENT // np.dtype(unit).itemsize
     parameters = (
         image,
-        Buffer((max(weights, least),), unit),
+        Buffer((max(weights, minimum),), unit),
         output,
-        Buffer((max(arena, least),), unit),
+        Buffer((max(arena, minimum),), unit),
     )
-    return _function(_Calls(steps, names, known, activations, unit, direct), parameters), parameters
+    return _function(
+        _Calls(steps, names, buffers, activations, unit, direct), parameters
+    ), parameters
 
 
 def object_files(module: Any) -> bytes:
-    """Return what TVM compiled as a ``.tar`` of object files; equal code gives equal bytes.
+    """Return a ``.tar`` of a module's object files; equal code gives equal bytes.
 
     Args:
-        module: Of a network, what ``build`` returned.
+        module: Module of a network from ``build``.
     """
     file = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
@@ -135,7 +137,7 @@ def object_files(module: Any) -> bytes:
         def pack(_: str, paths: Sequence[str]) -> None:
             with tarfile.open(fileobj=file, mode="w") as archive:
                 for path in map(Path, paths):
-                    member = tarfile.TarInfo(path.name)  # of no owner and no date
+                    member = tarfile.TarInfo(path.name)  # no owner and no date
                     member.size = path.stat().st_size
                     archive.addfile(member, io.BytesIO(path.read_bytes()))
 
@@ -144,15 +146,15 @@ def object_files(module: Any) -> bytes:
 
 
 def shared_library(objects: bytes, compiler: str) -> bytes:
-    """Return object files linked as a shared library.
+    """Return a shared library linked from object files.
 
     Args:
-        objects: What ``object_files`` returned.
+        objects: ``.tar`` from ``object_files``.
         compiler: Compiler that links for the target; empty: this machine's.
 
     Raises:
-        ConfigError: there is no such compiler.
-        CompileError: it refuses.
+        ConfigError: the compiler is not installed.
+        CompileError: linking fails.
     """
     command = find_compiler(compiler)
     with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
@@ -161,7 +163,7 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
             with tarfile.open(fileobj=io.BytesIO(objects)) as archive:
                 for member in archive:
                     if not member.isfile() or not member.name.endswith(".o"):
-                        raise CompileError(f"'{member.name}' is no object file")
+                        raise CompileError(f"'{member.name}' is not an object file")
                     paths.append(Path(folder, Path(member.name).name))
                     paths[-1].write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
             cc.create_shared(str(library), [str(path) for path in paths], cc=command)
@@ -171,7 +173,7 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
 
 
 def find_compiler(name: str) -> str:
-    """Return the compiler of that name, or this machine's.
+    """Return a compiler by name, or this machine's.
 
     Raises:
         ConfigError: it is not installed.
@@ -179,18 +181,18 @@ def find_compiler(name: str) -> str:
     names = [name] if name else ["g++", "clang++", "gcc", "clang"]
     found = next(filter(shutil.which, names), None)
     if found is None:
-        # Debian names packages so: g++-aarch64-linux-gnu brings aarch64-linux-gnu-g++.
+        # Debian's package names: g++-aarch64-linux-gnu contains aarch64-linux-gnu-g++.
         triple, _, kind = names[0].rpartition("-")
         package = f"{kind}-{triple}" if triple else kind
         where = "target.tvm.cc" if name else "the compiler that links libraries"
         raise ConfigError(
-            f"There is no '{names[0]}' here ({where}). On Debian: apt-get install {package}"
+            f"'{names[0]}' is not installed ({where}). On Debian: apt-get install {package}"
         )
     return found
 
 
 def pack(constants: Sequence[Array], unit: str) -> Array:
-    """Return the constants of a network as its function reads them, in one array."""
+    """Return the constants of a network in one array, as its function reads them."""
     packed = b"".join(array.tobytes().ljust(_aligned(array.nbytes), b"\0") for array in constants)
     return np.frombuffer(packed or bytes(_ALIGNMENT), unit)
 
@@ -198,20 +200,20 @@ def pack(constants: Sequence[Array], unit: str) -> Array:
 def plan_arena(
     steps: Sequence[Node | KernelCall], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Return where in an arena each tensor lies, and the arena's size; sizes are in elements.
+    """Return the offset of each tensor in an arena, and the arena's size; sizes are in elements.
 
-    Tensors that are needed at the same time don't overlap. Large ones are placed first, each at the
-    lowest offset that is free while it lives.
+    Tensors that live at the same time do not overlap. Large ones are placed first, each at the
+    lowest free offset.
 
     Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020,
     https://arxiv.org/abs/2001.03288 (greedy by size).
     """
-    born = {step.name: i for i, step in enumerate(steps)}
-    dies = {source: i for i, step in enumerate(steps) for source in step.inputs}
+    first_step = {step.name: i for i, step in enumerate(steps)}
+    last_step = {source: i for i, step in enumerate(steps) for source in step.inputs}
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first step, last step
     offsets: dict[str, int] = {}
-    for name in sorted(sizes, key=lambda n: (-sizes[n], born[n])):
-        first, last = born[name], dies.get(name, born[name])
+    for name in sorted(sizes, key=lambda n: (-sizes[n], first_step[n])):
+        first, last = first_step[name], last_step.get(name, first_step[name])
         offset = 0
         for start, end, begins, ends in sorted(placed):
             if begins <= last and first <= ends and start < offset + sizes[name] and offset < end:
@@ -225,38 +227,38 @@ def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _units(found: Buffer, unit: str) -> int:
-    """Return what a tensor takes of an array, in elements of the array."""
-    return _aligned(found.n_bytes) // np.dtype(unit).itemsize
+def _units(buffer: Buffer, unit: str) -> int:
+    """Return the size of a buffer in elements of the array that holds it."""
+    return _aligned(buffer.n_bytes) // np.dtype(unit).itemsize
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """What the function is made of."""
+    """The calls of a network's function."""
 
     steps: Sequence[KernelCall]
-    names: Sequence[str]  #: of the functions, in order
-    known: Mapping[Kernel, tuple[list[Buffer], list[Buffer], Buffer]]
-    offsets: Mapping[str, int]  #: of activations in the arena
+    names: Sequence[str]  #: names of the functions, in order
+    buffers: Mapping[Kernel, tuple[list[Buffer], list[Buffer], Buffer]]
+    offsets: Mapping[str, int]  #: offsets of activations in the arena
     unit: str  #: dtype of weights and arena
-    direct: bool  #: whether operators are called by their symbols, not by name
+    direct: bool  #: whether operators are called by symbol, not by name
 
     def body(self, ins: Any, outs: Any) -> Any:
-        """Return the calls, given the image and the weights, the output and the arena."""
+        """Return the calls, from image and weights to output and arena."""
         (image, weights), (output, arena) = ins, outs
         calls, position = [], 0
         for step, name in zip(self.steps, self.names, strict=True):
-            reads, constants, writes = self.known[step.kernel]
+            inputs, constants, result = self.buffers[step.kernel]
             arguments = []
-            for source, found in zip(step.inputs, reads, strict=True):
+            for source, buffer in zip(step.inputs, inputs, strict=True):
                 start = image[0, 0, 0, 0] if source == INPUT else arena[self.offsets[source]]
-                arguments.append(_tensor(start, found))
-            for found in constants:
-                arguments.append(_tensor(weights[position], found))
-                position += _units(found, self.unit)
+                arguments.append(_tensor(start, buffer))
+            for buffer in constants:
+                arguments.append(_tensor(weights[position], buffer))
+                position += _units(buffer, self.unit)
             last = step is self.steps[-1]
             start = output[0, 0, 0, 0] if last else arena[self.offsets[step.name]]
-            calls.append(tirx.Evaluate(self._call(name, [*arguments, _tensor(start, writes)])))
+            calls.append(tirx.Evaluate(self._call(name, [*arguments, _tensor(start, result)])))
         return tirx.SeqStmt(calls) if len(calls) > 1 else calls[0]
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
@@ -274,17 +276,17 @@ def _function(calls: _Calls, parameters: Sequence[Buffer]) -> Any:
         calls.body,
         name=ENTRY,
         dtype=[p.dtype for p in outputs],
-        # Offset zero is promised to the operators, which check it.
+        # The operators check that offsets are zero.
         in_buffers=[tirx.decl_buffer(i.shape, i.dtype, elem_offset=0) for i in inputs],
         out_buffers=[tirx.decl_buffer(p.shape, p.dtype, elem_offset=0) for p in outputs],
     )
     return te.create_prim_func([*inputs, *results]).with_attr("global_symbol", ENTRY)
 
 
-def _tensor(start: Any, found: Buffer) -> Any:
-    """Return a tensor on the stack, as operators take it, that begins at an element."""
+def _tensor(start: Any, buffer: Buffer) -> Any:
+    """Return a stack tensor, as operators take it, that begins at an element."""
     pointer = PointerType(PrimType("int64"))
-    extents = Call(Op.get("tirx.tvm_stack_make_shape"), list(found.shape), ret_ty=pointer)
-    zero = tirx.const(0, found.dtype)
-    fields = [tirx.address_of(start), extents, 0, len(found.shape), zero, 0]
+    extents = Call(Op.get("tirx.tvm_stack_make_shape"), list(buffer.shape), ret_ty=pointer)
+    zero = tirx.const(0, buffer.dtype)
+    fields = [tirx.address_of(start), extents, 0, len(buffer.shape), zero, 0]
     return Call(Op.get("tirx.tvm_stack_make_array"), fields, ret_ty="handle")

@@ -1,7 +1,7 @@
-"""A device that TVM's RPC reaches: libraries are cross-compiled here, sent there and run there.
+"""Remote devices of TVM's RPC: libraries are cross-compiled here, uploaded and run there.
 
-Devices come and go. A session that breaks, hangs or is refused is a ``DeviceError``; the next use
-asks the tracker for a device again, and what was on the old one is put on the new one.
+A session that breaks, hangs or is refused is a ``DeviceError``. The next use requests a device from
+the tracker again, and uploads its content again.
 """
 
 import contextlib
@@ -30,33 +30,33 @@ from hwnas.hardware.runtimes.worker import GRACE_S
 from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import Timer
 
-# Asks the tracker of TVM's RPC for a device that is free; TVM's own client may wait for ever.
-
-_ANSWER_S = 5.0  #: in which a tracker says what it knows
+_ANSWER_S = 5.0  #: time limit for the tracker's status
 
 
-def request_device(remote: Remote, deadline: float, mute: Sequence[str]) -> tuple[str, int, str]:
-    """Return address, port and key of a device that is free; wait for one until the deadline.
+def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tuple[str, int, str]:
+    """Return address, port and key of a free device; wait for one until the deadline.
+
+    TVM's own client may wait for ever.
 
     Args:
         remote: The tracker, and the key of the devices.
-        deadline: When to give up, on the monotonic clock.
-        mute: Devices that the tracker named before and that did not answer.
+        deadline: End of the wait, on the monotonic clock.
+        silent: Devices that the tracker named before and that did not answer.
 
     Raises:
-        DeviceError: no device is free in time, or there is no tracker.
+        DeviceError: no device is free in time, or the tracker does not answer.
     """
     try:
         with _dial(remote, max(0.1, deadline - time.monotonic())) as tracker:
             base.sendjson(tracker, [base.TrackerCode.REQUEST, remote.key, "", 1])
-            code, found = base.recvjson(tracker)
+            code, reply = base.recvjson(tracker)
     except TimeoutError:
-        raise DeviceError(_nobody(remote, mute)) from None
+        raise DeviceError(_no_device(remote, silent)) from None
     except (OSError, ValueError) as error:
         raise DeviceError(_no_tracker(remote, error)) from None
     if code != base.TrackerCode.SUCCESS:
-        raise DeviceError(f"The tracker at {remote.tracker} refuses '{remote.key}': {found}.")
-    host, port, key = found
+        raise DeviceError(f"The tracker at {remote.tracker} refuses '{remote.key}': {reply}.")
+    host, port, key = reply
     return host, port, key
 
 
@@ -68,15 +68,15 @@ def _dial(remote: Remote, timeout_s: float) -> socket.socket:
         magic = struct.pack("<i", base.RPC_TRACKER_MAGIC)
         tracker.sendall(magic)
         if base.recvall(tracker, len(magic)) != magic:
-            raise ValueError("what answers there is no tracker")
+            raise ValueError("the server there is not a tracker")
     except BaseException:
         tracker.close()
         raise
     return tracker
 
 
-def _nobody(remote: Remote, mute: Sequence[str]) -> str:
-    """Return what the tracker knows when it has no device to give."""
+def _no_device(remote: Remote, silent: Sequence[str]) -> str:
+    """Return the message if the tracker has no free device."""
     try:
         with _dial(remote, _ANSWER_S) as tracker:
             base.sendjson(tracker, [base.TrackerCode.SUMMARY])
@@ -84,13 +84,13 @@ def _nobody(remote: Remote, mute: Sequence[str]) -> str:
     except (OSError, ValueError) as error:
         return _no_tracker(remote, error)
     keys = [server["key"].removeprefix("server:") for server in summary["server_info"]]
-    n_mine, others = keys.count(remote.key), sorted({*keys} - {remote.key})
-    found = f"{n_mine} registered, none free" if n_mine else "none registered"
-    found += f", {len(mute)} without an answer ({', '.join(mute)})" if mute else ""
-    found += f", other keys: {', '.join(others)}" if others else ""
+    n_registered, others = keys.count(remote.key), sorted({*keys} - {remote.key})
+    status = f"{n_registered} registered, none free" if n_registered else "none registered"
+    status += f", {len(silent)} without an answer ({', '.join(silent)})" if silent else ""
+    status += f", other keys: {', '.join(others)}" if others else ""
     return (
-        f"No device '{remote.key}' at {remote.tracker} within {remote.timeout_s:g} s: {found}. "
-        "Start it, on the device, with: "
+        f"No device '{remote.key}' at {remote.tracker} within {remote.timeout_s:g} s: {status}. "
+        "Start it on the device with: "
         f"python -m tvm.exec.rpc_server --tracker {remote.tracker} --key {remote.key} "
         "--host 127.0.0.1 --port 9090 --custom-addr 127.0.0.1, behind "
         "ssh -L 9090:localhost:9090: TVM's RPC is not authenticated."
@@ -102,34 +102,33 @@ def _no_tracker(remote: Remote, error: Exception) -> str:
     return (
         f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "
         f"Start it with: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port} "
-        f"--port-end {int(port) + 1}   TVM's RPC is not authenticated: whoever reaches it runs "
-        "code. Keep it on 127.0.0.1 and tunnel to the device: "
+        f"--port-end {int(port) + 1}   TVM's RPC is not authenticated: anyone who can reach it can "
+        "run code. Keep it on 127.0.0.1 and tunnel to the device: "
         f"ssh -L 9090:localhost:9090 -R {port}:localhost:{port} USER@DEVICE"
     )
 
 
 T = TypeVar("T")
 
-_GREETING_S = 10.0  #: in which a server that is free must answer
-#: A server ends a session that is older than this many times ``timeout_s``, whatever it does: so a
-#: board is free again when its client is gone or its code hangs. A session that is in order is
-#: renewed before: there is always ``timeout_s`` left.
+_GREETING_S = 10.0  #: time limit for a free server to answer
+#: A server ends a session after this multiple of ``timeout_s``, so that a board is free again if
+#: its client is gone or its code hangs. Sessions are renewed earlier: ``timeout_s`` is always left.
 _SESSION, _RENEW = 1.5, 0.5
 
 
 @final
 class RemoteDevice:
-    """A device that registers at a tracker under a key; whichever is free is taken."""
+    """A device that registers at a tracker under a key; any free one is used."""
 
     by_library = True
 
-    def __init__(self, tvm_facts: TvmSettings, remote: Remote, threads: int = 1):
-        linker.find_compiler(tvm_facts.cc)  # before a device is taken
-        self._facts, self._remote, self._threads = tvm_facts, remote, threads
+    def __init__(self, settings: TvmSettings, remote: Remote, threads: int = 1):
+        linker.find_compiler(settings.cc)  # before a device is requested
+        self._settings, self._remote, self._threads = settings, remote, threads
         self._connection: _RpcConnection | None = self._connect()
 
     def load(self, module: Any) -> "_RemoteObject":
-        """Return a compiled module as something that runs on the device.
+        """Return a compiled module, loaded on the device.
 
         Raises:
             CompileError: it cannot be linked.
@@ -137,12 +136,12 @@ class RemoteDevice:
         return self._library(self.link(linker.object_files(module)))
 
     def load_file(self, path: Path) -> "_RemoteObject":
-        """Return what an exported library holds, as something that runs on the device."""
+        """Return a loaded library."""
         return self._library(path.read_bytes())
 
     def link(self, objects: bytes) -> bytes:
         """Return a ``.tar`` of object files as a shared library for the device."""
-        return linker.shared_library(objects, self._facts.cc)
+        return linker.shared_library(objects, self._settings.cc)
 
     def tensor(self, array: NDArray[Any]) -> "_RemoteObject":
         """Return a tensor on the device."""
@@ -150,8 +149,8 @@ class RemoteDevice:
         return _RemoteObject(lambda connection: tvm.runtime.tensor(copy, connection.device))
 
     def array(self, tensor: "_RemoteObject") -> NDArray[np.float32]:
-        """Return what a tensor holds."""
-        # Not renewed: in a new session the tensor would hold what it held at first.
+        """Return the content of a tensor."""
+        # No new session here: the tensor would have its initial content in it.
         return self._ask(lambda connection: np.array(connection.value(tensor).numpy()))
 
     def call(
@@ -168,7 +167,7 @@ class RemoteDevice:
     def timer(
         self, module: "_RemoteObject", name: str, arguments: Sequence["_RemoteObject"]
     ) -> Timer:
-        """Return a timer that runs on the device itself: the way there is not counted."""
+        """Return a timer that runs on the device, without the network latency."""
 
         def run(n: int) -> float:
             self._renew()
@@ -182,7 +181,7 @@ class RemoteDevice:
         return run
 
     def close(self) -> None:
-        """Give the device back; whatever is used next asks for one again."""
+        """Release the device; the next use requests one again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -193,14 +192,12 @@ class RemoteDevice:
             try:
                 connection.session.upload(bytearray(content), name)
                 module = connection.session.load_module(name)
-                connection.session.remove(
-                    name
-                )  # loaded; of a broken session the server removes all
+                connection.session.remove(name)  # the server removes files of broken sessions
             except RPCSessionTimeoutError:
                 raise
             except RPCError as error:
                 raise ConfigError(
-                    f"{self._name} cannot load a library: {_last(error)}. Check "
+                    f"{self._name} cannot load a library: {_last_line(error)}. Check "
                     "target.tvm.mtriple, mcpu and cc, and the space left on the device."
                 ) from None
             return module
@@ -208,7 +205,7 @@ class RemoteDevice:
         return _RemoteObject(put)
 
     def _ask(self, work: Callable[["_RpcConnection"], T]) -> T:
-        """Do something on the device, for ``timeout_s`` at most."""
+        """Run ``work`` on the device, for at most ``timeout_s``."""
         if self._connection is None:
             self._connection = self._connect()
         connection, limit_s = self._connection, self._remote.timeout_s
@@ -221,36 +218,36 @@ class RemoteDevice:
         except RPCSessionTimeoutError:
             self.close()
             raise DeviceError(
-                f"{self._name} ended the session after {_SESSION * limit_s:g} s; something hung, "
+                f"{self._name} ended the session after {_SESSION * limit_s:g} s: a call hung, "
                 "or rpc.timeout_s is too short."
             ) from None
-        except RPCError as error:  # the device is there and says what is wrong
-            raise CompileError(f"{self._name}: {_last(error)}") from None
+        except RPCError as error:  # the device answered with an error
+            raise CompileError(f"{self._name}: {_last_line(error)}") from None
         except (OSError, RuntimeError) as error:
             self.close()
-            raise DeviceError(f"{self._name} is gone: {_last(error)}") from None
+            raise DeviceError(f"{self._name} is gone: {_last_line(error)}") from None
 
     def _renew(self) -> None:
-        """Begin a new session if the present one has less than ``timeout_s`` to go."""
+        """Start a new session if the present one has less than ``timeout_s`` left."""
         connection = self._connection
         if connection and time.monotonic() - connection.since > _RENEW * self._remote.timeout_s:
-            self.close()  # first: the tracker may know no other device
+            self.close()  # before a new one: the tracker may have no other device
 
     def _connect(self) -> "_RpcConnection":
-        """Return a session with a device that is free and answers.
+        """Return a session with a free device that answers.
 
         Raises:
             DeviceError: there is none in time.
         """
         deadline = time.monotonic() + self._remote.timeout_s
-        mute: list[str] = []
+        silent: list[str] = []
         while True:
-            address = request_device(self._remote, deadline, mute)
-            left = max(0.1, deadline - time.monotonic())
+            address = request_device(self._remote, deadline, silent)
+            remaining_s = max(0.1, deadline - time.monotonic())
             try:
-                return _within(min(_GREETING_S, left), partial(self._greet, *address))
+                return _within(min(_GREETING_S, remaining_s), partial(self._greet, *address))
             except (queue.Empty, OSError, RuntimeError):
-                mute.append(f"{address[0]}:{address[1]}")
+                silent.append(f"{address[0]}:{address[1]}")
 
     def _greet(self, host: str, port: int, key: str) -> "_RpcConnection":
         session = rpc.connect(host, port, key, session_timeout=_SESSION * self._remote.timeout_s)
@@ -263,7 +260,7 @@ class RemoteDevice:
 
 @final
 class _RemoteObject:
-    """Something on the device that can be put there again, in another session."""
+    """An object on the device that can be created again in another session."""
 
     def __init__(self, put: Callable[["_RpcConnection"], Any]):
         self.put = put
@@ -271,39 +268,39 @@ class _RemoteObject:
 
 @final
 class _RpcConnection:
-    """A session, and what is on the device as long as it lasts."""
+    """A session, and the objects on its device."""
 
     def __init__(self, session: Any, threads: int):
         self.session, self.since = session, time.monotonic()
         self.device = session.cpu()
         self._values: weakref.WeakKeyDictionary[_RemoteObject, Any] = weakref.WeakKeyDictionary()
-        self._kept: list[Any] = []
+        self._references: list[Any] = []
         session.get_function("runtime.config_threadpool")(1, threads)
 
-    def value(self, held: _RemoteObject) -> Any:
-        """Return something as it is on the device; put it there if it is not."""
-        if held not in self._values:
-            self._values[held] = held.put(self)
-        return self._values[held]
+    def value(self, remote_object: _RemoteObject) -> Any:
+        """Return an object's value on the device; create it if necessary."""
+        if remote_object not in self._values:
+            self._values[remote_object] = remote_object.put(self)
+        return self._values[remote_object]
 
-    def values(self, several: Iterable[_RemoteObject]) -> list[Any]:
-        """Return several things as they are on the device."""
-        return [self.value(held) for held in several]
+    def values(self, objects: Iterable[_RemoteObject]) -> list[Any]:
+        """Return the values of objects objects."""
+        return [self.value(remote_object) for remote_object in objects]
 
     def close(self) -> None:
-        """Give the device back, whatever still refers to it."""
-        with contextlib.suppress(OSError, RuntimeError):  # it may be gone
+        """Release the device."""
+        with contextlib.suppress(OSError, RuntimeError):  # it may be disconnected
             self.session.get_function("CloseRPCConnection")()
 
     def keep_all(self) -> None:
-        """Free nothing while a call hangs: freeing waits for the device too."""
-        self._kept = list(self._values.values())
+        """Keep all references while a call hangs: freeing waits for the device, too."""
+        self._references = list(self._values.values())
 
 
 def _within(limit_s: float, work: Callable[[], T]) -> T:
-    """Return what ``work`` returns; raise ``queue.Empty`` if that takes too long.
+    """Return the result of ``work``; raise ``queue.Empty`` after the time limit.
 
-    TVM's calls know no time limit. What hangs is left behind in its thread, with all it refers to.
+    TVM's calls have no time limit. A call that hangs is left in its thread.
     """
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     thread = threading.Thread(target=_answer, args=([work], answers), daemon=True)
@@ -311,7 +308,8 @@ def _within(limit_s: float, work: Callable[[], T]) -> T:
     try:
         thread.start()
         answer, error = answers.get(timeout=limit_s)
-    except (SystemExit, KeyboardInterrupt):  # also while the thread starts: it may ask already
+    # also while the thread starts: it may be calling already
+    except (SystemExit, KeyboardInterrupt):
         with contextlib.suppress(queue.Empty):
             answers.get(timeout=GRACE_S)
         raise
@@ -324,14 +322,14 @@ def _answer(
     work: list[Callable[[], Any]], answers: queue.SimpleQueue[tuple[Any, BaseException | None]]
 ) -> None:
     try:
-        # Out of the list: the last to refer to what is on the device must not be this thread, which
-        # would free it while the other goes on, or is killed. Servers don't outlive a client that
-        # is killed in the middle of an answer.
+        # The work is popped from the list so that this thread is not the last to hold a reference
+        # to objects on the device: it would free them while the other thread continues or is
+        # killed. Servers do not survive a client that is killed during an answer.
         answers.put((work.pop()(), None))
     except BaseException as error:
         answers.put((None, error))
 
 
-def _last(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
