@@ -52,8 +52,8 @@ def scores(case: Case, n_baselines: int) -> Iterator[dict[str, Any]]:
                     )
                     seconds = time.perf_counter() - begun
                     value, std = found.predict(features[case.test])
-                    off = np.abs(ms[case.test] - value) <= found.reach * std
-                    half = float(np.median(found.reach * std / value))
+                    off = np.abs(ms[case.test] - value) <= found.interval_factor * std
+                    half = float(np.median(found.interval_factor * std / value))
                     extra = {"coverage": off.mean(), "half_width": half, "seconds": seconds}
                     yield key | {"method": method} | agreement(value, ms[case.test]) | extra
                 if draw >= n_baselines:

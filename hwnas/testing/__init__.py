@@ -1,6 +1,6 @@
-"""What every Family, Backend, CostModel and Session must do: suites for pytest, one's own too.
+"""Contract suites for pytest: every Family, Backend, CostModel and Session must pass them.
 
-A new one adds a subclass with fixtures, not a suite::
+Add a subclass with fixtures for a new one::
 
     class TestMine(FamilyContract):
         @pytest.fixture
@@ -11,9 +11,9 @@ A new one adds a subclass with fixtures, not a suite::
         def family_space(self) -> SearchSpace:
             return space.load(Path("mine.yaml"))
 
-A failing test names the genotype and the operator. To see the values that an assertion compares,
-too, have ``conftest.py`` say ``pytest.register_assert_rewrite("hwnas.testing")``.
-``experiments/own_family`` is an example of a family with its test.
+A failing test names the genotype and the operator. To see the compared values, call
+``pytest.register_assert_rewrite("hwnas.testing")`` in ``conftest.py``. ``experiments/own_family``
+is an example of a family with its test.
 """
 
 from hwnas.testing.backends import BackendContract, CostModelContract, SessionContract

@@ -1,4 +1,4 @@
-"""What searches, exports and latency tables rely on in a backend."""
+"""Contracts of backends, cost models and sessions."""
 
 import dataclasses
 import random
@@ -33,15 +33,15 @@ from hwnas.models.int8.quantisation import quantise
 from hwnas.models.spaces import SearchSpace
 from hwnas.tasks import metrics
 
-#: Largest error of outputs, as a fraction of the largest output of torch.
+#: Maximum error of outputs, as a fraction of torch's largest output.
 _TOLERANCES = {"float32": 1e-4, "int8": 0.1}
-_HALVES = 0.02  #: of float16 and bfloat16
+_HALVES = 0.02  #: tolerance of float16 and bfloat16
 
 
 @final
 @dataclass(frozen=True)
 class _Tuned:
-    """A device whose operators are compiled by the first plan."""
+    """A device whose operators use the first plan."""
 
     worker: RetryingPool
     table: LatencyTable
@@ -51,9 +51,9 @@ class _Tuned:
 
 
 class BackendContract:
-    """A subclass gives the fixture ``backend_target``: a target of the backend.
+    """Contract of backends. A subclass provides the fixture ``backend_target``.
 
-    It may have parameters: several dtypes are tested so. What is measured is measured here.
+    The fixture may have parameters to test several dtypes. Measured backends are measured here.
     """
 
     @pytest.fixture
@@ -77,21 +77,21 @@ class BackendContract:
 
     @pytest.fixture
     def network(self) -> tuple[TrainedNetwork, Floats, Floats]:
-        """Return a network with images and what torch answers."""
+        """Return a network with images and torch's outputs."""
         torch.manual_seed(0)
         where, signature = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
         family, genotype = families.get(where.family), where.largest()
         side = family.resolution(where, genotype)
         module = family.build(where, genotype, signature)
         images = torch.randn(20, 1, side, side)
-        module.train()(images)  # statistics that are not those of a fresh batch norm
+        module.train()(images)  # batch norm statistics that differ from the initial ones
         folded, graph = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
         trained = TrainedNetwork(graph, weights_of(folded, graph), quantise(folded, graph, images))
         with torch.inference_mode():
             return trained, images.numpy(), folded(images).numpy()
 
     def test_description_is_read_without_the_backend(self, description: BackendDescription) -> None:
-        """What is not installed is described, too: nothing of it is imported before its use."""
+        """A description imports nothing of its backend: the packages may be missing."""
         code = (
             "import sys, hwnas.hardware.target, hwnas.hardware.backends as b; b.known(); "
             f"print({{*{list(description.needs)!r}, 'torch'}} & {{*sys.modules}})"
@@ -107,7 +107,8 @@ class BackendContract:
         held = backends.artefacts()
         assert {*description.dtypes.values()} <= {*held}, "dtypes name artefacts of no backend"
         named = (name for runner in description.runners for name in runner.artefacts)
-        ran = {name.replace("segment0", "model", 1) for name in named}  # a segment is one as any
+        # segments have the type of full networks
+        ran = {name.replace("segment0", "model", 1) for name in named}
         assert ran <= {*held}
         assert all(artefact.files for artefact in description.artefacts)
         if description.settings is not None:
@@ -140,7 +141,7 @@ class BackendContract:
         network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
-        """What ``evaluate`` reads are the files alone, in batches of any size."""
+        """``evaluate`` reads only the files, in batches of any size."""
         trained, images, expected = network
         files = _built(artefacts, trained, tmp_path)
         outputs, cost = artefacts.evaluate(files, trained.graph, iter([images[:3], images[3:]]))
@@ -149,7 +150,7 @@ class BackendContract:
         assert {*cost.figures} == {*metrics.BASE_COSTS}
         assert all(figure.value > 0 for figure in cost.figures.values())
 
-    def test_files_are_timed_in_turns_where_latencies_are_measured(
+    def test_files_are_timed_in_alternation_where_latencies_are_measured(
         self,
         description: BackendDescription,
         artefacts: Artefacts,
@@ -157,12 +158,12 @@ class BackendContract:
         tmp_path: Path,
     ) -> None:
         files = _built(artefacts, network[0], tmp_path)
-        found = artefacts.interleaved(files, files)
-        assert (found is not None) is description.measured
-        if found is not None:
-            assert found.ratio.source == "measured"
-            assert 0.3 < found.ratio.value < 3
-            assert found.first.median_ms > 0
+        timings = artefacts.interleaved(files, files)
+        assert (timings is not None) is description.measured
+        if timings is not None:
+            assert timings.ratio.source == "measured"
+            assert 0.3 < timings.ratio.value < 3
+            assert timings.first.median_ms > 0
 
     def test_delivered_files_are_those_of_its_artefacts_and_run(
         self,
@@ -172,12 +173,14 @@ class BackendContract:
         bench: TimingBench | None,
         network: tuple[TrainedNetwork, Floats, Floats],
     ) -> None:
-        """An export holds the artefact that the figures of the target are of."""
+        """An export contains the artefact on which the target's metrics are measured."""
         trained, images, expected = network
         files = artefacts.delivered(trained)
-        own = backends.artefacts()[description.dtypes[backend_target.dtype]]
-        if own.name not in (onnx_files.FLOAT32, onnx_files.INT8):
-            assert {*own.files} <= {*files}, "the artefact of the dtype is not delivered"
+        expected_artefact = backends.artefacts()[description.dtypes[backend_target.dtype]]
+        if expected_artefact.name not in (onnx_files.FLOAT32, onnx_files.INT8):
+            assert {*expected_artefact.files} <= {*files}, (
+                "the artefact of the dtype is not delivered"
+            )
         names = {suffix for artefact in description.artefacts for suffix in artefact.files}
         assert {*files} <= names, "files that no artefact names"
         for artefact in description.artefacts:
@@ -190,7 +193,7 @@ class BackendContract:
     def test_network_in_int8_runs_here(
         self, backend_target: Target, network: tuple[TrainedNetwork, Floats, Floats]
     ) -> None:
-        """Whatever the target computes in: every export holds an int8 file."""
+        """Every export contains an int8 file, for any dtype of the target."""
         trained, images, expected = network
         assert trained.int8 is not None
         session = base.backend_of(backend_target).int8_session(trained.int8)
@@ -213,11 +216,8 @@ def _assert_near(outputs: Floats, expected: Floats, dtype: str) -> None:
     assert apart <= _TOLERANCES.get(dtype, _HALVES), f"{dtype}: outputs differ by {apart:.3g}"
 
 
-# What searches rely on in cost models, and verification in sessions.
-
-
 class CostModelContract:
-    """A subclass gives the fixtures ``cost_model`` and ``cost_space``."""
+    """Contract of cost models. A subclass provides ``cost_model`` and ``cost_space``."""
 
     def test_same_genotype_costs_the_same(
         self, cost_model: CostModel, cost_space: SearchSpace
@@ -245,7 +245,7 @@ class CostModelContract:
 
 
 class SessionContract:
-    """A subclass gives the fixture ``session``: a loaded network, its lowering and its oracle."""
+    """Contract of sessions. A subclass provides ``session``: a session, its graph, an oracle."""
 
     def test_output_is_within_tolerance_of_the_oracle(
         self,

@@ -1,4 +1,4 @@
-"""What search, training, compilers and verification rely on in a family of networks."""
+"""The contract of network families."""
 
 import itertools
 import random
@@ -19,20 +19,20 @@ from hwnas.models.spaces import Genotype, SearchSpace
 
 
 class FamilyContract:
-    """What search, training, compilers and verification rely on in a family of networks.
+    """Contract of network families.
 
-    A subclass gives the fixtures ``family`` and ``family_space``, and may give ``signature`` and
-    ``genotypes``. All fixtures may have parameters: several spaces are tested so.
+    A subclass provides the fixtures ``family`` and ``family_space``, and optionally ``signature``
+    and ``genotypes``. Fixtures may have parameters to test several spaces.
     """
 
     @pytest.fixture
     def signature(self) -> Signature:
-        """Return what networks read and answer."""
+        """Return the signature of the tested networks."""
         return Signature(in_channels=1, n_outputs=10)
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
-        """Return the networks that are looked at: the smallest, the largest, and random ones."""
+        """Return the tested networks: the smallest, the largest, and random ones."""
         rng = random.Random(1)
         ends = [family_space.smallest(), family_space.largest()]
         return ends + [family_space.sample(rng) for _ in range(20)]
@@ -47,14 +47,14 @@ class FamilyContract:
         signature: Signature,
         training: bool,
     ) -> None:
-        """``extract(g)(x)`` is bit for bit ``forward(x, g)``, with statistics of batch norm.
+        """``extract(g)(x)`` equals ``forward(x, g)`` bit by bit, with batch norm statistics.
 
-        Else search would score another network than verification compiles.
+        Otherwise verification would compile another network than the search scored.
         """
         torch.manual_seed(0)
         supernet = family.supernet(family_space, signature)
         supernet.module.train()
-        for genotype in genotypes:  # statistics that are not those of a fresh batch norm
+        for genotype in genotypes:  # batch norm statistics that differ from the initial ones
             supernet.forward(_images(family, family_space, genotype, signature), genotype)
         supernet.module.train(training)
         for genotype in genotypes:
@@ -62,9 +62,9 @@ class FamilyContract:
             extracted = supernet.extract(genotype)
             with torch.no_grad():
                 found, expected = extracted(images), supernet.forward(images, genotype)
-            assert found.shape == (len(images), signature.n_outputs), _said(genotype)
+            assert found.shape == (len(images), signature.n_outputs), _location(genotype)
             apart = f"outputs differ by up to {float((found - expected).abs().max()):.3g}"
-            assert torch.equal(found, expected), f"{_said(genotype)}: {apart}"
+            assert torch.equal(found, expected), f"{_location(genotype)}: {apart}"
 
     def test_extracting_leaves_the_supernet_as_it_was(
         self, family: Family, family_space: SearchSpace, signature: Signature
@@ -87,18 +87,18 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """Operators come in order of execution, and shapes fit, from the image to the logits."""
+        """Operators are in order of execution, and their shapes match."""
         for genotype in genotypes:
             graph = family.lower(family_space, genotype, signature)
             resolution = family.resolution(family_space, genotype)
             known = {INPUT: (signature.in_channels, resolution, resolution)}
             for node in graph:
-                where = _said(genotype, node)
+                where = _location(genotype, node)
                 assert {*node.inputs} <= {*known}, f"{where}: reads {node.inputs}"
                 assert known[node.inputs[0]] == node.op.in_shape, where
                 assert node.name not in known, f"{where}: a second operator of that name"
                 known[node.name] = node.op.out_shape
-            assert graph.output.op.out_shape == (signature.n_outputs, 1, 1), _said(
+            assert graph.output.op.out_shape == (signature.n_outputs, 1, 1), _location(
                 genotype, graph.output
             )
 
@@ -109,17 +109,17 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """Each operator multiplies as often as the module of its name."""
+        """Each operator has as many MACs as the module of its name."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, signature).eval()
             graph = family.lower(family_space, genotype, signature)
             counted = _counted_macs(network, _images(family, family_space, genotype, signature)[:1])
             for node in graph:
                 found = counted.get(node.name, 0)
-                expected = f"{node.op.n_macs} MACs lowered, {found} counted on the module"
-                assert node.op.n_macs == found, f"{_said(genotype, node)}: {expected}"
+                expected = f"{node.op.n_macs} MACs in the graph, {found} counted on the module"
+                assert node.op.n_macs == found, f"{_location(genotype, node)}: {expected}"
             whole = f"{counted['']} MACs counted, {n_macs(graph)} in modules of operators"
-            assert counted[""] == n_macs(graph), f"{_said(genotype)}: {whole}"
+            assert counted[""] == n_macs(graph), f"{_location(genotype)}: {whole}"
 
     def test_lowered_operators_are_modules_with_the_lowered_shapes(
         self,
@@ -128,25 +128,27 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """The module of an operator's name gives the operator's output: it can be observed."""
+        """The module with an operator's name returns the operator's output."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, signature).eval()
             graph = family.lower(family_space, genotype, signature)
             modules = dict(network.named_modules())
-            seen: dict[str, tuple[int, ...]] = {}
+            shapes: dict[str, tuple[int, ...]] = {}
             for node in graph:
-                assert node.name in modules, f"{_said(genotype, node)}: no module of that name"
+                assert node.name in modules, f"{_location(genotype, node)}: no module of that name"
                 modules[node.name].register_forward_hook(
-                    lambda m, i, out, name=node.name, seen=seen: seen.update(
+                    lambda m, i, out, name=node.name, shapes=shapes: shapes.update(
                         {name: tuple(out.shape[1:])}
                     )
                 )
             network(_images(family, family_space, genotype, signature))
             for node in graph:
-                assert node.name in seen, f"{_said(genotype, node)}: its module was not called"
+                assert node.name in shapes, (
+                    f"{_location(genotype, node)}: its module was not called"
+                )
                 c, h, w = node.op.out_shape
-                given = f"{_said(genotype, node)}: its module gives {seen[node.name]}"
-                assert seen[node.name] in ((c, h, w), (c,)), given
+                given = f"{_location(genotype, node)}: its module gives {shapes[node.name]}"
+                assert shapes[node.name] in ((c, h, w), (c,)), given
 
     def test_onnx_file_computes_what_the_network_computes(
         self,
@@ -155,7 +157,7 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """The lowered operators, with the weights of a subnet, are that subnet."""
+        """The graph with the weights of a subnet computes that subnet."""
         torch.manual_seed(0)
         supernet = family.supernet(family_space, signature)
         supernet.module.eval()
@@ -169,7 +171,7 @@ class FamilyContract:
             largest = max(1.0, float(np.abs(expected).max()))
             apart = float(np.abs(session.run(images.numpy()) - expected).max())
             assert apart <= 1e-4 * largest, (
-                f"{_said(genotype)}: outputs differ by up to {apart:.3g}"
+                f"{_location(genotype)}: outputs differ by up to {apart:.3g}"
             )
 
     def test_every_parameter_gets_a_gradient_from_some_genotype(
@@ -179,7 +181,7 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """No weight is left out of all networks: it would never be trained."""
+        """Every weight is part of some network, else it would never be trained."""
         supernet = family.supernet(family_space, signature)
         supernet.module.train()
         rng = random.Random(2)
@@ -195,8 +197,8 @@ class FamilyContract:
         assert not idle, f"parameters without a gradient: {idle}"
 
 
-def _said(genotype: Genotype, node: Node | None = None) -> str:
-    """Return which genotype, and which operator of it, a failure is of."""
+def _location(genotype: Genotype, node: Node | None = None) -> str:
+    """Return genotype and operator of a failure as text."""
     options = ", ".join(f"{name}={option}" for name, option in genotype.options)
     operator = f", operator '{node.name}' ({node.op})" if node else ""
     return f"genotype {genotype.id} ({options}){operator}"
@@ -211,8 +213,8 @@ def _images(
 
 
 def _counted_macs(network: nn.Module, images: torch.Tensor) -> dict[str, int]:
-    """Return how often torch multiplies within each module, by its name; ``""`` is the whole."""
-    # Fused attention is not counted; the other way of computing it is.
+    """Return the MACs that torch counts by module name; ``""`` is the whole network."""
+    # The counter does not support fused attention.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network(images)
     root = type(network).__name__

@@ -185,7 +185,7 @@ def _read(config: ProfileConfig, parts: Networks) -> OfflineProfile:
     device = _fitted(config, parts, found.ms, notes)
     path = backend.device_path(target)
     notes += _lost(path, device)
-    left_out, reach = device.left_out(), device.reach
+    left_out, reach = device.leave_one_out(), device.interval_half_width
     device.save(path)
     return OfflineProfile(
         n_networks=len(device.ms), file=path, left_out=left_out, reach=reach, notes=notes
@@ -210,9 +210,9 @@ def _fitted(
     )  # fmt: skip
     most = len(networks) // 5
     for _ in range(most):
-        if (index := device.stray()) is None:
+        if (index := device.outlier()) is None:
             break
-        value, _half = device.without(index)
+        value, _half = device.predict_without(index)
         notes.append(
             f"network {networks[index].id}: {device.ms[index]:.4g} ms, all others say {value:.4g}"
         )

@@ -121,7 +121,7 @@ def test_an_interval_that_reaches_zero_says_so() -> None:
     device = Device(active_w=IDLE_W + 0.5, noise_w=2.0)
     energy = measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
     assert energy.figure.low == 0.0 < energy.figure.value < energy.figure.upper
-    assert energy.words.endswith("; not told from idling")
+    assert energy.words.endswith("; not significantly above idle")
 
 
 @pytest.mark.parametrize("above_w", [0.0, 0.5, 2.0])

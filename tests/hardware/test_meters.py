@@ -378,6 +378,6 @@ def test_gpus_are_known_by_model_and_driver() -> None:
 @pytest.mark.parametrize("function", ["init", "count"])
 def test_machine_without_a_gpu_is_refused(function: str) -> None:
     library = Library(fails={function: NvmlError("Driver Not Loaded")})
-    with pytest.raises(ConfigError, match=r"No NVIDIA GPU is found here \(Driver Not Loaded\)"):
+    with pytest.raises(ConfigError, match=r"No NVIDIA GPU was found \(Driver Not Loaded\)"):
         gpus(library)
     assert library.opened == 0

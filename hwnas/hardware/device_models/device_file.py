@@ -1,4 +1,4 @@
-"""A device as a file: what was measured on it, and networks that stand for what is searched."""
+"""Device files: measurements of a device, and networks that represent the search space."""
 
 import json
 from collections.abc import Sequence
@@ -34,23 +34,23 @@ from hwnas.hardware.device_models.predictor import (
 )
 from hwnas.models.graph import Graph
 
-_FORMAT = 1  #: of files that are written; earlier ones call it their version
+_FORMAT = 1  #: format of written files; earlier ones have a version
 _Level = Annotated[int, NumberBounds(0, 64)]
-_ENOUGH = 7  #: measurements from which one can be told to be wrong
-_FAR = 1.5  #: half intervals that it must be off what all others say
-_NEAR = 0.15  #: share of its latency by which it must be, too
+_MIN_FOR_OUTLIERS = 7  #: number of measurements that an outlier test needs
+_OUTLIER_HALF_WIDTHS = 1.5  #: minimum deviation of an outlier, in half widths of the interval
+_OUTLIER_FRACTION = 0.15  #: minimum deviation of an outlier, relative to its latency
 
 
 @final
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """A device, known from networks that were measured there."""
+    """A device with a latency model fitted to measured networks."""
 
-    reference: OperatorWork  #: of networks that stand for what is searched
+    reference: OperatorWork  #: networks that represent the search space
     measured: OperatorWork
-    ms: Floats  #: what those took
+    ms: Floats  #: latencies of the measured networks
     batch: int
-    setting: str  #: what else decides latencies: dtype, threads, batch
+    setting: str  #: dtype, threads and batch size
     spaces: tuple[str, ...]
 
     @cached_property
@@ -59,63 +59,65 @@ class MeasuredDevice:
 
     @cached_property
     def features(self) -> NetworkFeatures:
-        """The measured networks as the model sees them."""
+        """Features of the measured networks."""
         return self._encoder(self.measured)
 
     @cached_property
     def predictor(self) -> DevicePredictor:
-        """What the measurements say."""
+        """The fitted latency model."""
         return predictor.fit_device(self.features, self.ms, DevicePrior())
 
     def encoded(self, networks: Sequence[Graph]) -> NetworkFeatures:
-        """Return networks, not fused, as the model sees them."""
+        """Return the features of networks, not fused."""
         return self._encoder(operator_work(networks))
 
     def latency(self, graph: Graph) -> Quantity:
-        """Return the latency of a network, not fused, in ms with its interval of 95 %."""
+        """Return the latency of a network, not fused, in ms with its 95 % interval."""
         (value,), (std,) = self.predictor.predict(self.encoded([graph]))
-        half = self.predictor.reach * std
+        half = self.predictor.interval_factor * std
         return Quantity(
             float(value), "modelled", float(max(value - half, 0.0)), float(value + half)
         )
 
     @property
-    def reach(self) -> float:
-        """Median half width of intervals over networks that stand for what is searched, relative.
+    def interval_half_width(self) -> float:
+        """Median relative half width of the interval over networks that represent the search space.
 
-        Those that were measured are known best.
+        Measured networks have smaller intervals.
         """
         values, std = self.predictor.predict(self._encoder(self.reference))
-        return float(np.median(self.predictor.reach * std / values))
+        return float(np.median(self.predictor.interval_factor * std / values))
 
-    def left_out(self) -> dict[str, float]:
-        """Return how well each measured network is foretold by a fit to all others.
+    def leave_one_out(self) -> dict[str, float]:
+        """Return the leave-one-out error of the measured networks.
 
-        The roofline, too, is fitted without it. ``coverage``: the share that lies in its interval.
+        The roofline is fitted again, too. ``coverage``: fraction of networks inside their interval.
         """
         values, inside = [], 0
         for i, ms in enumerate(self.ms):
-            value, half = self.without(i)
+            value, half = self.predict_without(i)
             values.append(value)
             inside += abs(ms - value) <= half
         return agreement(values, self.ms) | {"coverage": inside / len(values)}
 
-    def without(self, index: int) -> tuple[float, float]:
-        """Return what all other measurements say of one, in ms, and half its interval."""
+    def predict_without(self, index: int) -> tuple[float, float]:
+        """Return the prediction of a network from all others, in ms, and its half interval."""
         others = np.delete(np.arange(len(self.ms)), index)
-        found = predictor.fit_device(self.features[others], self.ms[others], DevicePrior())
-        (value,), (std,) = found.predict(self.features[np.array([index])])
-        return float(value), float(found.reach * std)
+        model = predictor.fit_device(self.features[others], self.ms[others], DevicePrior())
+        (value,), (std,) = model.predict(self.features[np.array([index])])
+        return float(value), float(model.interval_factor * std)
 
-    def stray(self) -> int | None:
-        """Return the index of the measurement that all others contradict most, if one is."""
-        if len(self.ms) <= _ENOUGH:
+    def outlier(self) -> int | None:
+        """Return the index of the measurement that deviates most, if it is an outlier."""
+        if len(self.ms) <= _MIN_FOR_OUTLIERS:
             return None
-        error, std = self.predictor.posterior.left_out
-        suspect = int(np.argmax(np.abs(error) / std))
-        value, half = self.without(suspect)
-        off = abs(self.ms[suspect] - value)
-        return suspect if off > max(_FAR * half, _NEAR * value) else None
+        error, std = self.predictor.posterior.leave_one_out
+        candidate = int(np.argmax(np.abs(error) / std))
+        value, half = self.predict_without(candidate)
+        off = abs(self.ms[candidate] - value)
+        return (
+            candidate if off > max(_OUTLIER_HALF_WIDTHS * half, _OUTLIER_FRACTION * value) else None
+        )
 
     def save(self, path: Path) -> None:
         """Write the file."""
@@ -131,14 +133,14 @@ class MeasuredDevice:
         files.write_file(path, json.dumps(content).encode())
 
 
-#: Class, multiply-accumulates, weights, activations, level: see ``Work``.
+#: Class, multiply-accumulates, weights, activations, level: see ``OperatorWork``.
 _Operator = tuple[Annotated[int, NumberBounds(0, len(CLASSES) - 1)], Count, Count, Count, _Level]
 _Network = Annotated[list[_Operator], NumberBounds(1, 10_000)]
 
 
 class _Saved(TypedDict):
     format: NotRequired[int]
-    version: NotRequired[int]  #: 1, of files that say no format
+    version: NotRequired[int]  #: 1, in files without a format
     setting: str
     spaces: list[str]
     batch: Size
@@ -151,31 +153,28 @@ def load_device_file(path: Path) -> MeasuredDevice:
     """Return the device of a file.
 
     Raises:
-        TableError: it is damaged, or of a newer version.
+        TableError: it is damaged, or has a newer format.
     """
     try:
         saved = read_json(_Saved, path, TableError, newest=_FORMAT)
     except FileNotFoundError:
-        raise TableError(f"{path} is not there.") from None
+        raise TableError(f"{path} does not exist.") from None
     if len(saved["ms"]) != len(saved["measured"]):
-        raise TableError(f"{path} cannot be read: it has not a latency for each network.")
+        raise TableError(f"{path} cannot be read: numbers of latencies and networks differ.")
     works = [OperatorWork.of_rows(rows) for rows in (saved["reference"], saved["measured"])]
     ms, spaces = np.array(saved["ms"], float), tuple(saved["spaces"])
     return MeasuredDevice(works[0], works[1], ms, saved["batch"], saved["setting"], spaces)
 
 
-# Which networks to measure: greedily, those that leave the least variance where it matters.
-
-
 def select_first_networks(
     features: NetworkFeatures, n: int, prior: DevicePrior
 ) -> NDArray[np.intp]:
-    """Return the indices of networks to measure on an unknown device, the most telling first.
+    """Return the indices of the most informative networks for an unknown device, best first.
 
     Args:
-        features: Of the networks to choose from.
-        n: How many are chosen.
-        prior: What is expected of the device.
+        features: Candidates.
+        n: Number of networks.
+        prior: Prior of the device.
     """
     blocks = KernelBlocks.of(features, prior.roofline.mean, prior.roofline.std)
     kernel = mixed_kernel(prior.process, blocks.grams(blocks))
@@ -185,13 +184,13 @@ def select_first_networks(
 def select_next_networks(
     features: NetworkFeatures, n: int, predictor: DevicePredictor, weights: Floats
 ) -> NDArray[np.intp]:
-    """Return the indices of networks to measure next on a device that is known in part.
+    """Return the indices of the most informative networks for a device with measurements.
 
     Args:
-        features: Of the networks to choose from.
-        n: How many are chosen.
-        predictor: What is known of the device.
-        weights: What knowing each network is worth.
+        features: Candidates.
+        n: Number of networks.
+        predictor: Latency model of the device.
+        weights: Weight of each network's variance.
     """
     blocks = KernelBlocks.of(features, predictor.parameters, predictor.prior.roofline.std)
     posterior = predictor.posterior
@@ -199,16 +198,16 @@ def select_next_networks(
 
 
 def _greedy(kernel: Floats, noise: float, weights: Floats, n: int) -> NDArray[np.intp]:
-    """Return what leaves the least weighted variance, one update each.
+    """Return the networks that minimise the weighted variance, selected greedily.
 
-    Source: Krause, Singh and Guestrin, "Near-optimal sensor placements in Gaussian processes",
-    JMLR 9, 2008, with average variance (A-optimality) instead of mutual information.
+    Source: Krause, Singh and Guestrin, "Near-optimal sensor placements in Gaussian processes", JMLR
+    9, 2008, with average variance (A-optimality) instead of mutual information.
     """
-    chosen: list[int] = []
+    selected: list[int] = []
     for _ in range(min(n, len(kernel))):
         gain = (kernel**2) @ weights / (np.diag(kernel) + noise)
-        gain[chosen] = -1
+        gain[selected] = -1
         i = int(np.argmax(gain))
-        chosen.append(i)
+        selected.append(i)
         kernel = kernel - np.outer(kernel[i], kernel[i]) / (kernel[i, i] + noise)
-    return np.array(chosen)
+    return np.array(selected)

@@ -1,6 +1,6 @@
-"""What the latencies of networks can follow: their work by class of operator, and by resolution."""
+"""Features of networks for latency models: work by class of operator and by resolution."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self, final
 
 import numpy as np
@@ -18,40 +18,34 @@ from hwnas.hardware.device_models.fitted_roofline import (
 @final
 @dataclass(frozen=True)
 class NetworkFeatures:
-    """What says how networks differ; columns are of about the same size.
+    """Features of networks; columns have similar scales.
 
     Shapes:
         Each ``(n networks, its columns)``.
     """
 
-    coarse: Floats  #: shares of work by class of operator, about 1 each
-    fine: Floats  #: likewise by class and resolution
-    likeness: Floats  #: the fine ones standardised, their squared length about 1
-    curves: Floats  #: latencies on devices that are known, in units of their means; may be none
-    roofline: FittedRoofline  #: what they take on a device of given parameters
+    coarse: Floats  #: work by class of operator, about 1 each
+    fine: Floats  #: work by class and resolution
+    likeness: Floats  #: the fine features standardised, with a squared length of about 1
+    curves: Floats  #: latencies on known devices, relative to their means; may be empty
+    roofline: FittedRoofline  #: latency on a device with given parameters
 
     def __len__(self) -> int:
         return len(self.fine)
 
     def __getitem__(self, rows: NDArray[np.intp] | slice) -> "NetworkFeatures":
-        return NetworkFeatures(
-            self.coarse[rows],
-            self.fine[rows],
-            self.likeness[rows],
-            self.curves[rows],
-            self.roofline[rows],
-        )
+        return NetworkFeatures(*(getattr(self, item.name)[rows] for item in fields(self)))
 
 
 @final
 class FeatureEncoder:
-    """Turns networks of a space into features, in units of networks that stand for the space."""
+    """Encodes networks of a space, scaled by networks that represent the space."""
 
     def __init__(self, work: OperatorWork, batch: int, curves: Floats | None = None):
-        """Use networks that stand for the space.
+        """Create an encoder.
 
         Args:
-            work: What they compute and move.
+            work: Work of networks that represent the space.
             batch: Images of an inference.
             curves: ``(n, devices)``, their latency on known devices, in any unit.
         """
@@ -63,7 +57,7 @@ class FeatureEncoder:
         self._scale = WorkUnit.of(work, batch)
 
     def __call__(self, work: OperatorWork, curves: Floats | None = None) -> NetworkFeatures:
-        """Return the features of networks, given as for the constructor."""
+        """Return the features of networks; arguments as for the constructor."""
         fine = self._fine(_fine(work))
         standard = (fine - 1) / self._spread
         known = np.empty((len(work), 0)) if curves is None else curves
@@ -79,7 +73,7 @@ class FeatureEncoder:
 @final
 @dataclass(frozen=True)
 class _Scaled:
-    """Columns that vary, in units of their means."""
+    """Non-constant columns, in units of their means."""
 
     varied: NDArray[np.bool_]
     means: Floats
@@ -94,7 +88,7 @@ class _Scaled:
         return scaled
 
 
-_LEVELS = 8  #: of resolution that are told apart
+_LEVELS = 8  #: levels of resolution
 
 
 def _coarse(work: OperatorWork) -> Floats:
@@ -105,7 +99,7 @@ def _coarse(work: OperatorWork) -> Floats:
 
 
 def _fine(work: OperatorWork) -> Floats:
-    """Return the same and weights by class and resolution."""
+    """Return multiply-accumulates, weights, traffic and operators by class and resolution."""
     amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
     group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
     return np.hstack([_sums(work, each, group, len(CLASSES) * _LEVELS) for each in amounts])

@@ -1,7 +1,7 @@
-"""The latency of networks from what describes a device: rates, bandwidths, starts, constants.
+"""A roofline model of network latency with fitted parameters.
 
-Every operator takes the longer of its arithmetic and its traffic, and a start; or, if that is
-slower, the host takes its own time to start each and to bring the image. A constant comes on top.
+Every operator takes the longer of its arithmetic and its traffic, plus a start; or, if that is
+slower, the host takes its own time to start each and to load the image. A constant is added.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", CACM 52(4), 2009, https://doi.org/10.1145/1498765.1498785.
@@ -20,17 +20,15 @@ from scipy import optimize
 from hwnas.hardware.memory import read_shapes
 from hwnas.models.graph import Graph, OpSpec, Shape
 
-# What networks compute and move, operator by operator, whatever device runs them.
-
 Floats = NDArray[np.float64]
 
-#: What an operator is to a device. ``vector`` has weights and reads one pixel alone.
+#: Classes of operators. ``vector``: it has weights and reads a single pixel.
 CLASSES = (
     *("pointwise", "depthwise3", "depthwise5", "depthwise7", "dense"),
     *("vector", "attention", "scale", "elementwise"),
 )
-#: Which rate each class is computed at (pointwise, depthwise, others), and at which bandwidth it
-#: moves what it reads and writes (convolutions, depthwise ones, scaling, elementwise).
+#: Index of each class's compute rate (pointwise, depthwise, others), and of the bandwidth of its
+#: activations (convolutions, depthwise ones, scaling, elementwise).
 RATES = np.array([0, 1, 1, 1, 2, 2, 0, 2, 2])
 BANDWIDTHS = np.array([0, 1, 1, 1, 0, 0, 0, 2, 3])
 
@@ -38,7 +36,7 @@ BANDWIDTHS = np.array([0, 1, 1, 1, 0, 0, 0, 2, 3])
 @final
 @dataclass(frozen=True)
 class OperatorWork:
-    """What the operators of networks compute and move, for one image; rows are padded with -1.
+    """Computation and memory traffic of operators, for one image; rows are padded with -1.
 
     Shapes:
         All ``(n networks, n operators)``.
@@ -46,28 +44,28 @@ class OperatorWork:
 
     kind: NDArray[np.intp]  #: index in ``CLASSES``, or -1
     macs: Floats
-    weights: Floats  #: numbers that are read whatever the batch is
-    moved: Floats  #: numbers of activations that are read and written
-    level: NDArray[np.intp]  #: how many times resolution was halved
+    weights: Floats  #: elements that are read once per inference
+    moved: Floats  #: activation elements that are read and written
+    level: NDArray[np.intp]  #: number of times that the resolution was halved
 
     @classmethod
     def of(cls, table: Floats) -> "OperatorWork":
-        """Return the work that a table says, ``(n networks, n operators, 5)``."""
+        """Return the work of a table, ``(n networks, n operators, 5)``."""
         kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
         return cls(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
 
     @property
     def table(self) -> Floats:
-        """All as one table."""
+        """All fields as one table."""
         return np.stack([self.kind, self.macs, self.weights, self.moved, self.level], 2)
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "OperatorWork":
-        """Return the work of networks as ``rows`` returned it."""
+        """Return the work of networks from ``rows``."""
         return cls.of(_padded([np.array(row, float) for row in rows]))
 
     def rows(self) -> list[list[list[int]]]:
-        """Return five numbers for each operator of each network, without padding."""
+        """Return five numbers per operator of each network, without padding."""
         return [row[row[:, 0] >= 0].astype(int).tolist() for row in self.table]
 
     def __len__(self) -> int:
@@ -78,13 +76,13 @@ class OperatorWork:
 
 
 def operator_work(networks: Sequence[Graph]) -> OperatorWork:
-    """Return what networks compute and move; not fused, as families lower them."""
+    """Return the work of networks, not fused."""
     rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
     return OperatorWork.of(_padded([np.array(row) for row in rows]))
 
 
 def join_work(*works: OperatorWork) -> OperatorWork:
-    """Return the networks of all."""
+    """Return the concatenated work of networks."""
     return OperatorWork.of(_padded([row for each in works for row in each.table]))
 
 
@@ -96,7 +94,7 @@ def _padded(rows: Sequence[Floats]) -> Floats:
     return table
 
 
-@functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
+@functools.lru_cache(maxsize=1 << 14)  # operators repeat across networks
 def _operator(op: OpSpec, image: Shape) -> tuple[float, ...]:
     moved = sum(map(math.prod, (*read_shapes(op), op.out_shape)))
     halved = round(math.log2(image[1] / max(op.out_shape[1], 1)))
@@ -117,34 +115,34 @@ def _class(op: OpSpec) -> str:
     return "depthwise3" if op.kernel <= 3 else "depthwise5" if op.kernel <= 5 else "depthwise7"
 
 
-#: Logarithms of what describes a device, expected and their standard deviation. The unit of work is
-#: the mean network of a space, that of time the median latency measured.
+#: Parameters of a device: median and standard deviation of the logarithm. The unit of work is the
+#: mean network of a space, that of time the median measured latency.
 _PARAMETERS = {
-    "rate": (1.5, 1.0),  # of pointwise convolutions: networks computed
+    "rate": (1.5, 1.0),  # pointwise convolutions: networks per unit of time
     "rate_depthwise": (0.4, 0.8),  # in units of that
     "rate_other": (1.0, 0.8),
     "moved": (0.5, 1.2),  # numbers moved in the time of a multiply-accumulate
     "moved_depthwise": (1.0, 0.7),  # in units of that
-    "moved_scale": (1.0, 1.5),  # of squeeze-excitation, for which some devices have no operator
+    "moved_scale": (1.0, 1.5),  # squeeze-excitation; some devices have no operator for it
     "moved_elementwise": (1.0, 0.7),
-    "spilled": (8.0, 1.5),  # likewise, on top, of what does not fit on chip
-    "on_chip": (1.0, 1.5),  # what fits, in units of the mean operator
-    "device": (0.05, 1.3),  # starting the operators of a network
-    "host": (0.3, 1.0),  # the same on the host, while the device is busy
-    "image": (0.1, 1.5),  # bringing the image
+    "spilled": (8.0, 1.5),  # traffic that does not fit on chip, in addition
+    "on_chip": (1.0, 1.5),  # capacity, in units of the mean operator
+    "device": (0.05, 1.3),  # start of the operators of a network
+    "host": (0.3, 1.0),  # start on the host, in parallel to the device
+    "image": (0.1, 1.5),  # loading the image
     "constant": (0.02, 1.3),
 }
 PARAMETERS = tuple(_PARAMETERS)
 _RATE, _HOST, _IMAGE = (PARAMETERS.index(name) for name in ("rate", "host", "image"))
 
-_NOISE = 0.04  #: relative error of a roofline that is fitted well: weighs measurements and priors
-_ROBUST = 5  #: measurements from which one that is far off counts less
+_NOISE = 0.04  #: relative error of a good fit: weighs measurements against priors
+_MIN_FOR_ROBUST = 5  #: number of measurements from which the loss is robust
 
 
 @final
 @dataclass(frozen=True)
 class RooflinePrior:
-    """What is expected of the parameters before anything is measured: a normal distribution."""
+    """Normal prior of the parameters."""
 
     mean: Floats
     std: Floats
@@ -156,7 +154,7 @@ EXPECTED = RooflinePrior(*np.array([(np.log(value), std) for value, std in _PARA
 @final
 @dataclass(frozen=True)
 class WorkUnit:
-    """The mean network of a space, the unit of work."""
+    """The mean network of a space, as the unit of work."""
 
     macs: float
     operators: float
@@ -174,22 +172,22 @@ class WorkUnit:
 @final
 @dataclass(frozen=True)
 class FittedRoofline:
-    """What networks take on a device of given parameters, in units of the median measured one.
+    """Latencies of networks as a function of a device's parameters, relative to the median.
 
     Shapes:
         ``(n networks, n operators)``; starts ``(n networks,)``.
     """
 
     macs: Floats  #: in units of the mean network
-    traffic: Floats  #: numbers moved, likewise
-    rate: NDArray[np.intp]  #: which rate holds
-    bandwidth: NDArray[np.intp]  #: likewise
-    starts: Floats  #: operators, in units of the mean network
+    traffic: Floats  #: moved elements, in the same unit
+    rate: NDArray[np.intp]  #: index of the rate
+    bandwidth: NDArray[np.intp]  #: index of the bandwidth
+    starts: Floats  #: number of operators, in units of the mean network
     operator: float  #: traffic of the mean operator
 
     @classmethod
     def of(cls, work: OperatorWork, scale: WorkUnit) -> "FittedRoofline":
-        """Return that of networks of a space."""
+        """Return the roofline of networks of a space."""
         return cls(
             work.macs * scale.batch / scale.macs,
             (work.moved * scale.batch + work.weights) / scale.macs,
@@ -210,7 +208,7 @@ class FittedRoofline:
         )
 
     def __call__(self, logs: Floats) -> tuple[Floats, Floats]:
-        """Return relative latencies, ``(n,)``, and their slopes by parameters, ``(n, 13)``."""
+        """Return relative latencies ``(n,)`` and their gradients by parameter ``(n, 13)``."""
         rates, bandwidths = np.exp(np.append(0.0, logs[1:3])), np.exp(np.append(0.0, logs[4:7]))
         rate, moved, (spilled, on_chip) = np.exp(logs[0]), np.exp(logs[3]), np.exp(logs[7:9])
         device, host, image, constant = np.exp(logs[9:])
@@ -236,25 +234,25 @@ class FittedRoofline:
         return value, np.stack([*(slope * free for slope in slopes), *by_host], 1)
 
     def fit(self, ms: Floats, expected: RooflinePrior) -> Floats:
-        """Return the parameters: robust least relative squares, from several starts.
+        """Return the parameters by robust least squares of relative errors, from several starts.
 
         Args:
-            ms: What each network took.
-            expected: What holds where measurements say little.
+            ms: Latency of each network.
+            expected: Prior of the parameters.
         """
-        wanted = np.log(ms / np.median(ms))
+        target = np.log(ms / np.median(ms))
 
-        def miss(logs: Floats) -> Floats:
-            errors = (np.log(self(logs)[0]) - wanted) / _NOISE
+        def residuals(logs: Floats) -> Floats:
+            errors = (np.log(self(logs)[0]) - target) / _NOISE
             return np.append(errors, (logs - expected.mean) / expected.std)
 
         def slopes(logs: Floats) -> Floats:
             value, gradient = self(logs)
             return np.vstack([gradient / value[:, None] / _NOISE, np.diag(1 / expected.std)])
 
-        loss = "soft_l1" if len(ms) >= _ROBUST else "linear"
+        loss = "soft_l1" if len(ms) >= _MIN_FOR_ROBUST else "linear"
         found = [
-            optimize.least_squares(miss, start, jac=slopes, loss=loss, max_nfev=60)
+            optimize.least_squares(residuals, start, jac=slopes, loss=loss, max_nfev=60)
             for start in _starts(expected)
         ]
         best: Floats = min(found, key=lambda fit: float(fit.cost)).x
@@ -267,7 +265,7 @@ def _by(amounts: Floats, group: NDArray[np.intp], n: int) -> list[Floats]:
 
 
 def _starts(expected: RooflinePrior) -> list[Floats]:
-    """Return where to begin: bound by the device, by the host's starts, by the image."""
+    """Return the starts: bound by the device, by starts on the host, by the image."""
     found = []
     for host, image in ((0.05, 0.02), (0.9, 0.02), (0.05, 0.7)):
         for faster in (0.0, 1.0):

@@ -1,4 +1,4 @@
-"""Reads latencies that were measured elsewhere, and says what of them cannot be used."""
+"""Measurement files of devices: latencies, and rows that cannot be used."""
 
 import csv
 import math
@@ -14,67 +14,68 @@ from hwnas.models.spaces import Genotype, Space
 
 Row = Mapping[str, str]
 
-#: Columns that hold a latency, with milliseconds in their unit.
+#: Latency columns, with milliseconds per unit.
 _UNITS = {
     **dict.fromkeys(("p50_ms", "latency_ms", "median_ms", "ms"), 1.0),
     **dict.fromkeys(("latency_us", "us"), 1e-3),
     **dict.fromkeys(("latency_s", "s"), 1e3),
     **dict.fromkeys(("latency_ns", "ns"), 1e-6),
 }
-_HALVES = 2  #: readings of a sentinel that say whether a device kept its speed
-_FACTS = ("batch", "dtype", "threads")  #: of the target, where a file has such columns
-_ONE = ("machine", "runtime", "provider")  #: that all rows are of, where files have such columns
+_MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
+_FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
+_SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one value, if present
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What a file says that can be used."""
+    """Usable measurements of a file."""
 
     ms: Mapping[Genotype, float]
-    left_out: Sequence[str]  #: a line each: what, and why
+    left_out: Sequence[str]  #: reasons for rows that were left out, one line each
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one row says."""
+    """One row of a file."""
 
     genotype: Genotype
     ms: float
     row: Row
-    at: str  #: which line it is, of which file where there are several
+    at: str  #: its line, and file if there are several
 
 
 def read_measurements(
     paths: Sequence[Path], space: Space, facts: Mapping[str, object], allowed: float
 ) -> Measurements:
-    """Return the latency of each network of CSV files: of kits, or of one's own.
+    """Return the latency of each network in CSV files, of kits or your own.
 
-    Networks are told by a column ``genotype`` (JSON) with, where several spaces are searched,
-    ``search_space``; the latency by one whose name has the unit: ``latency_ms``, ``latency_us``.
+    Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
+    ``search_space``. The latency column is named after its unit, such as ``latency_ms`` or
+    ``latency_us``.
 
     Args:
-        paths: The files, of one device, in the order in which they were measured.
-        space: Of which networks must be.
-        facts: Of the target, which rows must agree with.
-        allowed: By which passes, and readings of a sentinel, may differ, relative.
+        paths: The files of one device, in the order of measurement.
+        space: The search space of the networks.
+        facts: Facts of the target that rows must match.
+        allowed: Allowed relative difference of passes and sentinel readings.
 
     Raises:
-        TableError: one cannot be read, its unit is not said, a device did not keep its speed, or
-            rows are of several devices, runtimes or providers.
+        TableError: a file cannot be read, has no unit, the speed of the device changed, or rows are
+            of several devices, runtimes or providers.
     """
     notes: list[str] = []
-    every: list[_Reading] = []
+    all_readings: list[_Reading] = []
     for path in paths:
-        of_file = f"{path} " * (len(paths) > 1)
-        readings = list(_readings(path, of_file, space, facts, notes))
+        prefix = f"{path} " * (len(paths) > 1)
+        readings = list(_readings(path, prefix, space, facts, notes))
         if not readings:
             raise TableError(f"measured={path} has no row that can be used: {notes[-1]}")
         _check_speed(readings, allowed)
-        every += readings
-    _check_one(every)
-    _check_speed(every, allowed)
-    found = _by_genotype(every)
-    agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in found.items()}
+        all_readings += readings
+    _check_one(all_readings)
+    _check_speed(all_readings, allowed)
+    by_genotype = _by_genotype(all_readings)
+    agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in by_genotype.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
         raise TableError(f"measured: no row can be used: {notes[0]}")
@@ -82,13 +83,13 @@ def read_measurements(
 
 
 def _readings(
-    path: Path, of_file: str, space: Space, facts: Mapping[str, object], notes: list[str]
+    path: Path, prefix: str, space: Space, facts: Mapping[str, object], notes: list[str]
 ) -> Iterator[_Reading]:
-    """Yield what the rows of a file say; note those that cannot be used."""
+    """Yield the usable rows of a file; note the others."""
     rows = _rows(path)
     column = _latency_column(path, rows[0])
     for line, row in enumerate(rows, 2):
-        at = f"{of_file}line {line}"
+        at = f"{prefix}line {line}"
         try:
             _check_facts(row, facts)
             yield _Reading(_genotype(row, space), _milliseconds(row, column), row, at)
@@ -104,25 +105,26 @@ def _by_genotype(readings: Sequence[_Reading]) -> dict[Genotype, list[_Reading]]
 
 
 def _check_one(readings: Sequence[_Reading]) -> None:
-    """Refuse rows of several devices or ways to measure: their latencies are not of one kind."""
-    for name in _ONE:
+    """Refuse rows of several devices, runtimes or providers."""
+    for name in _SAME_IN_ALL:
         first: dict[str, str] = {}
         for each in readings:
             if value := each.row.get(name):
                 first.setdefault(value, each.at)
         if len(first) > 1:
-            said = ", ".join(f"'{value}' ({at})" for value, at in [*first.items()][:2])
+            values = ", ".join(f"'{value}' ({at})" for value, at in [*first.items()][:2])
             raise TableError(
-                f"measured: rows are of different {name}s: {said}. Give files of one alone; where "
-                f"both are the same, write the same into the column {name}."
+                f"measured: rows are of different {name}s: {values}. Use files of one; if "
+                f"both are the same, write the same value into the column {name}."
             )
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        said = safe_read.read_text(path, MAX_CSV_BYTES)
-        lines = [line for line in said.splitlines(keepends=True) if not line.startswith("#")]
-        rows = list(csv.DictReader(lines))  # of a device that is still at it: cut off anywhere
+        text = safe_read.read_text(path, MAX_CSV_BYTES)
+        lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
+        # the file may be incomplete: the device is still measuring
+        rows = list(csv.DictReader(lines))
     except OSError as error:
         raise TableError(f"measured={path} cannot be read: {error.strerror}.") from None
     except (safe_read.CorruptFileError, csv.Error) as error:
@@ -180,30 +182,30 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
 
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
-    """Refuse a device that did not keep its speed: the fastest readings of either half differ."""
+    """Refuse a device whose speed changed: the fastest readings of both halves differ."""
     sentinels = [each for each in readings if each.row.get("role") == "sentinel"]
     for genotype, watched in _by_genotype(sentinels).items():
         ms = [each.ms for each in watched]
-        if len(ms) < _HALVES:
+        if len(ms) < _MIN_READINGS:
             continue
         middle = (len(ms) + 1) // 2
         before, after = min(ms[:middle]), min(ms[middle:])
         drift = max(before, after) / min(before, after) - 1
         if drift > allowed:
             raise TableError(
-                f"measured: the device did not keep its speed: sentinel {genotype.id} took "
+                f"measured: the speed of the device changed: sentinel {genotype.id} took "
                 f"{before:.4g} ms ({watched[0].at}), later {after:.4g} ms ({watched[middle].at}): "
                 f"{drift:.1%} apart, {allowed:.0%} allowed. Cool it, fix its clocks, end other "
-                f"programs, and measure again, or say drift={math.ceil(drift * 100 + 1) / 100:g}."
+                f"programs, and measure again, or set drift={math.ceil(drift * 100 + 1) / 100:g}."
             )
 
 
 def _agreed(
     genotype: Genotype, readings: Sequence[_Reading], allowed: float, notes: list[str]
 ) -> float | None:
-    """Return the latency on which the two fastest passes of a network agree.
+    """Return the latency if the two fastest passes of a network agree, else ``None``.
 
-    What disturbs a device makes it slower, never faster.
+    Disturbances make a device slower, never faster.
     """
     values = sorted(each.ms for each in readings)
     if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:

@@ -1,12 +1,11 @@
-"""A Gaussian process for the ratio of the latencies of a space to a mean.
+"""A Gaussian process over latencies of networks, relative to a fitted roofline.
 
-Its mean is a roofline that was fitted. Its kernel sums what known devices' curves, doubt about the
-roofline's parameters, work by class of operator (coarse) and by class and resolution (fine), and
-likeness of networks in all of these (rest) may contribute.
-Disturbed measurements count less, as Student's t says.
+The kernel is a sum of contributions: latencies on known devices, uncertainty of the roofline's
+parameters, work by class of operator (coarse), work by class and resolution (fine), and similarity
+in all features (rest). Outliers get a smaller weight, as under Student's t.
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, sections
-2.3, 5.4 (hyperparameters, left-out errors in closed form) and 9.3 (errors with long tails).
+2.3, 5.4 (hyperparameters, leave-one-out errors in closed form) and 9.3 (heavy-tailed errors).
 """
 
 from dataclasses import dataclass, field
@@ -19,34 +18,34 @@ from scipy import linalg, optimize, stats
 from hwnas.hardware.device_models.features import NetworkFeatures
 from hwnas.hardware.device_models.fitted_roofline import EXPECTED, Floats, RooflinePrior
 
-#: Of which logarithms of variances the hyperparameters are, in this order.
+#: The hyperparameters are logarithms of variances, in this order.
 HYPERPARAMETERS = ("panel_mean", "panel", "roofline", "coarse", "fine", "rest", "noise")
 
-#: Logarithms by which a device's hyperparameters may be off what is expected, one standard
-#: deviation: by a factor of 4.5 for contributions, by 12 for the noise.
-_LOOSE = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5])
+#: Prior standard deviations of the hyperparameters: a factor of 4.5 for contributions, 12 for
+#: noise.
+_PRIOR_STD = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5])
 _NU = 4.0  #: degrees of freedom of the noise
-_FEW = 3.0  #: measurements that the fitted noise counts as beside the left-out errors
-_ENOUGH = 5  #: measurements from which hyperparameters are fitted
+_NOISE_WEIGHT = 3.0  #: weight of the fitted noise against the leave-one-out errors, in measurements
+_MIN_TO_FIT = 5  #: minimum number of measurements to fit hyperparameters
 
 
 @final
 @dataclass(frozen=True)
 class KernelBlocks:
-    """Networks as the kernel sees them, relative to a mean."""
+    """Kernel features of networks, relative to a mean."""
 
-    mean: Floats  #: what the roofline says
+    mean: Floats  #: latency by the roofline
     linear: tuple[Floats, ...]
     likeness: Floats
 
     @classmethod
     def of(cls, features: NetworkFeatures, parameters: Floats, doubt: Floats) -> "KernelBlocks":
-        """Return networks relative to a roofline.
+        """Return the kernel features relative to a roofline.
 
         Args:
-            features: Of the networks.
-            parameters: Of the roofline.
-            doubt: Standard deviation of each, before anything is measured.
+            features: Features of the networks.
+            parameters: Parameters of the roofline.
+            doubt: Prior standard deviation of each parameter.
         """
         mean, slopes = features.roofline(parameters)
         unit = mean[:, None]
@@ -74,14 +73,14 @@ class KernelBlocks:
 
     def variance(self, theta: Floats) -> Floats:
         """Return the prior variance of each network, ``(n,)``."""
-        found = np.full(len(self.likeness), 1.0 + np.exp(theta[5]))
+        variance = np.full(len(self.likeness), 1.0 + np.exp(theta[5]))
         for block, log in zip(self.linear, theta, strict=False):
-            found += np.exp(log) * (block**2).sum(1)
-        return found
+            variance += np.exp(log) * (block**2).sum(1)
+        return variance
 
 
 def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
-    """Return the kernel; the 1 leaves the device's speed open."""
+    """Return the kernel; the constant 1 leaves the device's speed open."""
     kernel: Floats = 1 + np.tensordot(np.exp(theta[:6]), grams, 1)
     return kernel
 
@@ -89,7 +88,7 @@ def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
 def negative_log_likelihood(
     theta: Floats, grams: Floats, z: Floats, weights: Floats
 ) -> tuple[float, Floats]:
-    """Return minus the log likelihood of relative latencies, and its slopes by hyperparameters."""
+    """Return the negative log likelihood and its gradient by hyperparameter."""
     noise = np.exp(theta[6]) / weights
     factor = linalg.cho_factor(
         mixed_kernel(theta, grams) + np.diag(noise), lower=True, check_finite=False
@@ -105,16 +104,16 @@ def negative_log_likelihood(
 @final
 @dataclass(frozen=True)
 class LatencyPosterior:
-    """What is known of relative latencies after some networks were measured."""
+    """The posterior of relative latencies after some measurements."""
 
-    blocks: KernelBlocks  #: of the measured networks
+    blocks: KernelBlocks  #: features of the measured networks
     ms: Floats
     theta: Floats
-    weights: Floats = field(repr=False)  #: of measurements: 1, or less where they look disturbed
+    weights: Floats = field(repr=False)  #: weights of measurements: 1, or less for outliers
 
     @cached_property
     def scale(self) -> float:
-        """Milliseconds of what the mean calls 1."""
+        """Milliseconds per unit of the mean."""
         return float(np.median(self.ms / self.blocks.mean))
 
     @cached_property
@@ -130,28 +129,28 @@ class LatencyPosterior:
         return alpha
 
     @cached_property
-    def _left_out(self) -> tuple[Floats, Floats]:
-        """Relative errors, each measurement left out, and their variance without noise."""
+    def _leave_one_out(self) -> tuple[Floats, Floats]:
+        """Relative leave-one-out errors, and their variance without noise."""
         spread = 1 / np.diag(self._inverse)
         noise = np.exp(self.theta[6]) / self.weights
         return self._alpha * spread, np.maximum(spread - noise, 0)
 
     @cached_property
     def noise(self) -> float:
-        """Relative variance of a new measurement, disturbed ones included."""
-        error, variance = self._left_out
+        """Relative variance of a new measurement, including outliers."""
+        error, variance = self._leave_one_out
         rest = float(np.maximum(error**2 - variance, 0).sum())
-        return (_FEW * float(np.exp(self.theta[6])) + rest) / (_FEW + len(error))
+        return (_NOISE_WEIGHT * float(np.exp(self.theta[6])) + rest) / (_NOISE_WEIGHT + len(error))
 
     @cached_property
-    def left_out(self) -> tuple[Floats, Floats]:
-        """Errors in ms of measurements, each left out, and their standard deviation."""
-        error, variance = self._left_out
+    def leave_one_out(self) -> tuple[Floats, Floats]:
+        """Leave-one-out errors in ms, and their standard deviations."""
+        error, variance = self._leave_one_out
         unit = self.blocks.mean * self.scale
         return error * unit, np.sqrt(variance + self.noise) * unit
 
     def covariance(self, blocks: KernelBlocks) -> Floats:
-        """Return the covariance of relative latencies that measurements leave, ``(n, n)``."""
+        """Return the posterior covariance of relative latencies, ``(n, n)``."""
         cross = mixed_kernel(self.theta, blocks.grams(self.blocks))
         left: Floats = (
             mixed_kernel(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
@@ -159,7 +158,7 @@ class LatencyPosterior:
         return left
 
     def predict(self, blocks: KernelBlocks) -> tuple[Floats, Floats]:
-        """Return latencies in ms and their standard deviation, those of a new measurement."""
+        """Return latencies in ms and standard deviations of new measurements."""
         kernel = mixed_kernel(self.theta, blocks.grams(self.blocks))
         ratio = np.maximum(1 + kernel @ self._alpha, 0.05)
         known = np.einsum("ij,ij->i", kernel @ self._inverse, kernel)
@@ -169,32 +168,32 @@ class LatencyPosterior:
 
 
 def fit_process(blocks: KernelBlocks, ms: Floats, expected: Floats) -> LatencyPosterior:
-    """Return what measured networks say; hyperparameters are fitted where there are enough.
+    """Return the posterior; hyperparameters are fitted if there are enough measurements.
 
     Args:
-        blocks: The measured networks.
-        ms: What each took.
-        expected: Hyperparameters that are expected.
+        blocks: Kernel features of the measured networks.
+        ms: Latency of each.
+        expected: Prior means of the hyperparameters.
     """
-    found = LatencyPosterior(blocks, ms, expected, np.ones(len(ms)))
-    if len(ms) < _ENOUGH:
-        return found
-    grams, z = blocks.grams(blocks), ms / blocks.mean / found.scale - 1
-    theta, weights = expected, found.weights
+    prior = LatencyPosterior(blocks, ms, expected, np.ones(len(ms)))
+    if len(ms) < _MIN_TO_FIT:
+        return prior
+    grams, z = blocks.grams(blocks), ms / blocks.mean / prior.scale - 1
+    theta, weights = expected, prior.weights
     for step in range(4):
         if step in (0, 2):
-            theta = _likeliest(grams, z, weights, expected, theta)
+            theta = _fit_hyperparameters(grams, z, weights, expected, theta)
         weights = _weights(grams, z, theta, weights)
     return LatencyPosterior(blocks, ms, theta, weights)
 
 
-def _likeliest(
+def _fit_hyperparameters(
     grams: Floats, z: Floats, weights: Floats, expected: Floats, start: Floats
 ) -> Floats:
     def goal(theta: Floats) -> tuple[float, Floats]:
         value, slopes = negative_log_likelihood(theta, grams, z, weights)
-        off = (theta - expected) / _LOOSE
-        return value + 0.5 * float(off @ off), slopes + off / _LOOSE
+        off = (theta - expected) / _PRIOR_STD
+        return value + 0.5 * float(off @ off), slopes + off / _PRIOR_STD
 
     bounds = [(e - 12, e + 12) for e in expected]
     found = optimize.minimize(
@@ -205,7 +204,7 @@ def _likeliest(
 
 
 def _weights(grams: Floats, z: Floats, theta: Floats, weights: Floats) -> Floats:
-    """Return what each measurement counts, by how far it is off what the others say."""
+    """Return the weight of each measurement, by its deviation from the others."""
     noise = np.diag(np.exp(theta[6]) / weights)
     inverse = linalg.inv(mixed_kernel(theta, grams) + noise, check_finite=False)
     squared = (inverse @ z) ** 2 / np.diag(inverse)
@@ -213,55 +212,51 @@ def _weights(grams: Floats, z: Floats, theta: Floats, weights: Floats) -> Floats
     return found
 
 
-# What known devices teach of one that is not known yet.
-
-#: Hyperparameters: variances of contributions, and of the noise; see ``process.HYPERPARAMETERS``.
+#: Prior means of the hyperparameters, see ``HYPERPARAMETERS``.
 EXPECTED_PROCESS = np.log([0.1, 0.1, 1.0, 0.1, 0.001, 0.001, 0.002])
 
 
 @final
 @dataclass(frozen=True)
 class DevicePrior:
-    """What is expected of a device."""
+    """The prior of a device."""
 
     roofline: RooflinePrior = EXPECTED
     process: Floats = field(default_factory=lambda: EXPECTED_PROCESS)
 
 
-# The latency of every network on a device, from few measured ones, with intervals.
-
-MIN_NETWORKS = 3  #: measured networks that anything can be said from
-COVERAGE = 0.95  #: of intervals
+MIN_NETWORKS = 3  #: minimum number of measured networks
+COVERAGE = 0.95  #: coverage of intervals
 
 
 @final
 @dataclass(frozen=True)
 class DevicePredictor:
-    """What is known of a device after some networks were measured there."""
+    """The latency model of a device after some measurements."""
 
     prior: DevicePrior
-    parameters: Floats  #: of the roofline, see ``roofline.PARAMETERS``
+    parameters: Floats  #: parameters of the roofline, see ``fitted_roofline.PARAMETERS``
     posterior: LatencyPosterior
 
     def predict(self, features: NetworkFeatures) -> tuple[Floats, Floats]:
-        """Return latencies in ms and their standard deviation, those of a new measurement."""
+        """Return latencies in ms and standard deviations of new measurements."""
         blocks = KernelBlocks.of(features, self.parameters, self.prior.roofline.std)
         return self.posterior.predict(blocks)
 
     @property
-    def reach(self) -> float:
-        """Standard deviations that an interval reaches: Student's t, half a degree a network."""
+    def interval_factor(self) -> float:
+        """Half width of intervals in standard deviations, by Student's t with n / 2 degrees."""
         degrees = max(2.0, len(self.posterior.ms) / 2)
         return float(stats.t.ppf((1 + COVERAGE) / 2, degrees))
 
 
 def fit_device(features: NetworkFeatures, ms: Floats, prior: DevicePrior) -> DevicePredictor:
-    """Return what measured networks say of a device.
+    """Return the latency model of a device from measurements.
 
     Args:
-        features: Of the measured networks, three at least.
-        ms: What each took.
-        prior: What is expected of the device.
+        features: Features of the measured networks, at least three.
+        ms: Latency of each.
+        prior: Prior of the device.
     """
     parameters = features.roofline.fit(ms, prior.roofline)
     blocks = KernelBlocks.of(features, parameters, prior.roofline.std)

@@ -1,4 +1,4 @@
-"""Writes a kit: networks as files, what they are, and the script that measures them."""
+"""Measurement kits: network files, their description, and a script that measures them."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.spaces import Genotype
 
-SCRIPTS = ("measure.py", "runtimes.py")  #: of which the second stands beside the first
-N_SENTINELS = 3  #: networks that are measured again and again, to see whether a device drifts
+SCRIPTS = ("measure.py", "runtimes.py")  #: the second is imported by the first
+N_SENTINELS = 3  #: networks that are measured repeatedly, to detect drift
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class KitNetwork:
     """A network of a kit."""
 
     genotype: Genotype
-    graph: Graph  #: as the target runs it
+    graph: Graph  #: as the target executes it
 
 
 def write_kit(
     folder: Path, networks: Sequence[KitNetwork], target: Target, command: str
 ) -> list[str]:
-    """Write a kit with random weights; return what could not be written, a line each.
+    """Write a kit with random weights; return notes description files that could not be written.
 
     Args:
-        folder: Is made.
-        networks: What is measured.
-        target: What they are written for.
-        command: That reads what was measured, but for the name of the file.
+        folder: New folder of the kit.
+        networks: Networks to measure.
+        target: Target of the networks.
+        command: Command that reads the results, without the file name.
 
     Raises:
         ConfigError: the folder exists.
@@ -50,7 +50,7 @@ def write_kit(
         kit = Path(temporary) / "kit"
         (kit / "networks").mkdir(parents=True)
         entries = [_entry(kit, i, network, notes) for i, network in enumerate(networks)]
-        about = {
+        description = {
             "version": 1,
             "target": target.name,
             "batch": target.batch,
@@ -59,7 +59,7 @@ def write_kit(
             "command": command,
             "networks": entries,
         }
-        (kit / "kit.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        (kit / "kit.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         for name in SCRIPTS:
             shutil.copyfile(Path(__file__).parent / name, kit / name)
         kit.rename(folder)
@@ -67,7 +67,7 @@ def write_kit(
 
 
 def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict[str, object]:
-    from hwnas.models.onnx import opsets  # and with it onnx
+    from hwnas.models.onnx import opsets  # imports onnx
 
     files, digests = _files(network.graph, notes), dict[str, str]()
     files[".onnx"], versions = opsets.lowest(files[".onnx"])
@@ -85,14 +85,15 @@ def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict
 
 
 def _files(graph: Graph, notes: list[str]) -> dict[str, bytes]:
-    found = {".onnx": onnx_files.random_model(graph)}
+    files = {".onnx": onnx_files.random_model(graph)}
     if graph[0].op.dtype != "int8":
-        notes.append("No TFLite files: these are written in int8 alone (target.dtype=int8).")
+        notes.append("No TFLite files: they are written only for target.dtype=int8.")
     elif graph[0].op.batch > 1:
-        notes.append("No TFLite files: these read one image at a time (target.batch=1).")
+        notes.append("No TFLite files: they are written only for target.batch=1.")
     else:
         try:
-            found[".tflite"] = tflite.write_tflite(random_int8_network(graph))
+            files[".tflite"] = tflite.write_tflite(random_int8_network(graph))
         except CompileError as error:
             notes.append(f"No TFLite files: {error}")
-    return found
+
+    return files

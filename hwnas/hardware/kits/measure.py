@@ -1,14 +1,14 @@
-"""Measure the networks of this folder on a device; writes results.csv beside this script.
+"""Measure the networks of this folder on a device; writes results.csv next to this script.
 
     python measure.py onnxruntime                                    # pip install onnxruntime numpy
     python measure.py onnxruntime --provider CUDAExecutionProvider --option device_id=1
-    python measure.py trtexec -- --useCudaGraph                      # options of trtexec behind --
-    python measure.py trtexec -- --fp16                              # of a kit for float16
+    python measure.py trtexec -- --useCudaGraph                      # options of trtexec after --
+    python measure.py trtexec -- --fp16                              # for a kit in float16
     python measure.py tflite --adb -- --use_gpu=true                 # benchmark_model, on a phone
-    python measure.py command 'mytool --model {file}'                # prints ms, one a line
+    python measure.py command 'mytool --model {file}'                # prints ms, one per line
 
-Needs Python 3.9 alone, and what runs the networks. Interrupt it at any time: started again, it goes
-on. Lock the clocks if you can, end other programs, and let a phone cool.
+Requires only Python 3.9 and a runtime. If it is interrupted, start it again: it continues. Lock the
+clocks if possible, close other programs, and let a phone cool down.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from runtimes import (
     Runs,
     check_dtype,
     machine,
-    no_tf32,  # beside this script
+    no_tf32,  # next to this script
 )
 
 HERE = Path(__file__).resolve().parent
-AGREE = 0.03  # passes, and readings of a sentinel, that differ by more are repeated
-PASSES, MOST_PASSES, EVERY = 3, 8, 5  # a sentinel is read after every five networks
+AGREE = 0.03  # passes and sentinel readings must agree within this fraction
+MIN_PASSES, MAX_PASSES, EVERY = 3, 8, 5  # a sentinel is measured after every five networks
 COLUMNS = [
     *("network", "role", "search_space", "genotype", "sha256", "step", "pass"),
     *("p10_ms", "p50_ms", "p90_ms", "p99_ms", "n_runs", "energy_mj"),
@@ -46,13 +46,13 @@ COLUMNS = [
 
 
 def percentile(values: Runs, share: float) -> float:
-    """Return the value that a share of sorted values lies below."""
+    """Return the value that a fraction of sorted values lies below."""
     ordered: list[float] = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def reading(path: str, scale: float) -> str:
-    """Return what a file of the system says, in other units; empty if there is none."""
+    """Return a scaled value of a system file, or an empty string."""
     try:
         return f"{float(Path(path).read_text()) * scale:.0f}"
     except (OSError, ValueError):
@@ -60,38 +60,39 @@ def reading(path: str, scale: float) -> str:
 
 
 class Results:
-    """The rows of results.csv, each written as soon as it is known."""
+    """The rows of results.csv, each written immediately."""
 
     def __init__(self, path: Path, facts: dict[str, Any]):
         self.path, self.facts, self.columns = path, facts, COLUMNS
         self.passes: dict[str, Runs] = {}
         self.step = 0
         if path.exists() and path.stat().st_size:
-            if not path.read_bytes().endswith(b"\n"):  # a row was cut off
+            if not path.read_bytes().endswith(b"\n"):  # the last row is incomplete
                 with path.open("a") as file:
                     file.write("\n")
             with path.open(newline="") as file:
                 reader = csv.DictReader(file)
-                self.columns = list(reader.fieldnames or COLUMNS)  # of an older script: fewer
+                # an older script wrote fewer columns
+                self.columns = list(reader.fieldnames or COLUMNS)
                 for row in reader:
-                    if row["p50_ms"] and row["time"]:  # else it was cut off
+                    if row["p50_ms"] and row["time"]:  # else the row is incomplete
                         self._check(row)
                         self.passes.setdefault(row["network"], []).append(float(row["p50_ms"]))
                         self.step += 1
 
     def _check(self, row: dict[str, str]) -> None:
-        """Refuse to go on with what was measured on another device, or in another way."""
+        """Refuse to continue results of another device or measurement."""
         for name, now in self.facts.items():
-            before = row.get(name)  # an older script did not write all of them
+            before = row.get(name)  # an older script wrote fewer facts
             if before is not None and before != str(now):
-                same = f", or --machine '{before}' if it is that" if name == "machine" else ""
+                hint = f", or --machine '{before}' if it is the same" if name == "machine" else ""
                 sys.exit(
-                    f"{self.path} is of {name} '{before}', this would be of '{now}': say "
-                    f"--results OTHER.csv{same}."
+                    f"{self.path} has {name} '{before}', not '{now}': use "
+                    f"--results OTHER.csv{hint}."
                 )
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
-        """Append a reading; return its median."""
+        """Append a measurement; return its median."""
         median: float = statistics.median(runs)
         known = self.passes.setdefault(network["id"], [])
         known.append(median)
@@ -122,51 +123,51 @@ class Results:
         return median
 
     def agreed(self, network: str) -> bool:
-        """Return whether the two fastest passes agree: what disturbs a device makes it slower."""
+        """Return whether the two fastest passes agree: disturbances make a device slower."""
         known = sorted(self.passes.get(network, []))
-        return len(known) >= PASSES and known[1] <= known[0] * (1 + AGREE)
+        return len(known) >= MIN_PASSES and known[1] <= known[0] * (1 + AGREE)
 
-    def wants(self, network: str) -> bool:
-        """Return whether another pass is worth it."""
-        return not self.agreed(network) and len(self.passes.get(network, [])) < MOST_PASSES
+    def needs_pass(self, network: str) -> bool:
+        """Return whether a network needs another pass."""
+        return not self.agreed(network) and len(self.passes.get(network, [])) < MAX_PASSES
 
 
 def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> None:
-    """Time all networks in random order until passes agree, sentinels between them."""
+    """Time all networks in random order until passes agree, with sentinels between them."""
     sentinels = [network for network in kit["networks"] if network["role"] == "sentinel"]
 
     def read(network: dict[str, Any]) -> None:
         path = HERE / "networks" / f"{network['id']}{suffix}"
         results.add(network, *run(path))
 
-    for number in range(MOST_PASSES):
-        todo = [network for network in kit["networks"] if results.wants(network["id"])]
+    for number in range(MAX_PASSES):
+        todo = [network for network in kit["networks"] if results.needs_pass(network["id"])]
         random.Random(number + results.step).shuffle(todo)
         for i, network in enumerate(todo):
             if i % EVERY == 0:
-                watched = sentinels[i // EVERY % len(sentinels)]
-                for _ in range(3):  # again, if something disturbed it
-                    read(watched)
-                    known = results.passes[watched["id"]]
+                sentinel = sentinels[i // EVERY % len(sentinels)]
+                for _ in range(3):  # repeat a disturbed reading
+                    read(sentinel)
+                    known = results.passes[sentinel["id"]]
                     if known[-1] <= min(known) * (1 + AGREE):
                         break
             read(network)
             print(f"pass {number + 1}: {i + 1} of {len(todo)}, {network['id']} "
                   f"{results.passes[network['id']][-1]:.4f} ms", flush=True)  # fmt: skip
-    left = [n["id"] for n in kit["networks"] if not results.agreed(n["id"])]
-    if left:
-        print(f"Passes of {len(left)} networks differ by more than {AGREE:.0%}: {' '.join(left)}")
+    unstable = [n["id"] for n in kit["networks"] if not results.agreed(n["id"])]
+    if unstable:
+        print(f"Passes of {len(unstable)} networks differ by more than {AGREE:.0%}:", *unstable)
     print(f"Written: {results.path}. Next: {kit['command']} measured=FILE")
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return what is said before --, and what behind it: argparse takes no options between."""
+    """Return the arguments before and after --, which argparse cannot separate."""
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Return the two sides of KEY=VALUE."""
+    """Return key and value of KEY=VALUE."""
     key, sign, value = text.partition("=")
     if not (key and sign):
         raise argparse.ArgumentTypeError(f"write KEY=VALUE, not {text}")
@@ -174,23 +175,23 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Measure what is not measured yet."""
+    """Measure the networks that are not measured yet."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runtime", choices=RUNTIMES)
-    parser.add_argument("rest", nargs="*", help="options of the tool, behind --; or the command")
+    parser.add_argument("rest", nargs="*", help="options of the tool, after --; or the command")
     parser.add_argument("--provider", default="CPUExecutionProvider")
     parser.add_argument("--option", action="append", default=[], type=pair, metavar="KEY=VALUE",
-                        help="of the provider; may be said again")  # fmt: skip
-    parser.add_argument("--tf32", action="store_true", help="let NVIDIA's GPUs round float32")
-    parser.add_argument("--machine", help="its name in the results; default: what it says it is")
+                        help="option of the provider; may be repeated")  # fmt: skip
+    parser.add_argument("--tf32", action="store_true", help="let NVIDIA GPUs round float32")
+    parser.add_argument("--machine", help="name of the device in the results; default: detected")
     parser.add_argument("--tool", help="path of trtexec or benchmark_model")
     parser.add_argument("--adb", action="store_true", help="run on a phone")
     parser.add_argument("--results", default="results.csv")
-    own, behind = split(sys.argv[1:])
-    arguments = parser.parse_intermixed_args(own)
-    arguments.rest += behind
+    arguments_before, arguments_after = split(sys.argv[1:])
+    arguments = parser.parse_intermixed_args(arguments_before)
+    arguments.rest += arguments_after
     kit, arguments.options = json.loads((HERE / "kit.json").read_text()), dict(arguments.option)
     check_dtype(arguments.runtime, arguments.rest, kit["dtype"])
     no_tf32(arguments, kit["dtype"])
@@ -200,7 +201,7 @@ def main() -> None:
         if not path.exists():
             sys.exit(f"{path} is missing: this kit has no {suffix} files.")
         if hashlib.sha256(path.read_bytes()).hexdigest() != network["sha256"][suffix]:
-            sys.exit(f"{path} is not what kit.json says: copy the kit again.")
+            sys.exit(f"{path} differs from kit.json: copy the kit again.")
         network["sha256"] = network["sha256"][suffix]
     run, version = RUNTIMES[arguments.runtime](arguments, kit)
     options = [f"{key}={value}" for key, value in sorted(arguments.options.items())]

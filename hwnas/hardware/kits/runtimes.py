@@ -1,4 +1,4 @@
-"""What times networks of a kit: onnxruntime, trtexec, benchmark_model, or a command."""
+"""Runtimes that time networks of a kit: onnxruntime, trtexec, benchmark_model, or a command."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-LEAST_RUNS, LEAST_S, WARM_S = 50, 1.0, 1.0
-WRITTEN = ("float32", "int8")  # dtypes of files; those of other kits are in float32
-NARROWS = {"float16": "--fp16", "bfloat16": "--bf16"}  # by these trtexec computes in them
-OTHERS = ("--int8", "--fp8", "--int4", "--best")  # it has these, too
+MIN_RUNS, MIN_S, WARM_S = 50, 1.0, 1.0
+WRITTEN = ("float32", "int8")  # dtypes of files; kits of other dtypes have float32 files
+# options by which trtexec computes in these dtypes
+NARROWS = {"float16": "--fp16", "bfloat16": "--bf16"}
+OTHERS = ("--int8", "--fp8", "--int4", "--best")  # other dtype options of trtexec
 Runs = list[float]
-Runner = Callable[[Path], Any]  # runs in ms, and mJ of a run where known
+Runner = Callable[[Path], Any]  # latencies in ms, and energy per run in mJ or None
 
 
 def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
-    """Return milliseconds of each run once it is warm, and millijoules of a run where known."""
+    """Return the latency of each warm run in ms, and the energy per run in mJ, if known."""
     end, best = time.perf_counter() + WARM_S, 0.0
     while time.perf_counter() < end or not best:
         start = time.perf_counter()
         run()
         best = time.perf_counter() - start
     found: Runs = []
-    energy, begun = microjoules(), time.perf_counter()
-    while len(found) < LEAST_RUNS or time.perf_counter() - begun < LEAST_S:
+    energy, started = microjoules(), time.perf_counter()
+    while len(found) < MIN_RUNS or time.perf_counter() - started < MIN_S:
         start = time.perf_counter()
         run()
         found.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() - begun > 60 and len(found) >= 5:
+        if time.perf_counter() - started > 60 and len(found) >= 5:
             break
     used = microjoules()
     if energy is None or used is None or used < energy:
@@ -44,7 +45,7 @@ def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
 
 
 def microjoules() -> float | None:
-    """Return what the package has used so far (RAPL), if this may be read."""
+    """Return the energy counter of the CPU package (RAPL), if readable."""
     try:
         return float(Path("/sys/class/powercap/intel-rapl:0/energy_uj").read_text())
     except (OSError, ValueError):
@@ -52,31 +53,33 @@ def microjoules() -> float | None:
 
 
 def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times an ONNX file with one execution provider, without falling back."""
+    """Return a timer of ONNX files with one execution provider, without fallback."""
     import numpy as np
     import onnxruntime as ort
 
     provider = arguments.provider
     if provider not in ort.get_available_providers():
-        sys.exit(f"--provider {provider}: there are {', '.join(ort.get_available_providers())}.")
+        sys.exit(
+            f"--provider {provider}: available are {', '.join(ort.get_available_providers())}."
+        )
     if provider in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
-        getattr(ort, "preload_dlls", lambda: None)()  # of CUDA and cuDNN, where pip installed them
+        getattr(ort, "preload_dlls", lambda: None)()  # libraries of CUDA and cuDNN installed by pip
 
-    def opened(path: Path) -> Any:
+    def open_session(path: Path) -> Any:
         options = ort.SessionOptions()
         options.intra_op_num_threads = kit["threads"]
         options.inter_op_num_threads = 1
-        # As networks are delivered: without it int8 may overflow on x86 that has no VNNI.
+        # As in exports: without it int8 may overflow on x86 CPUs without VNNI.
         options.add_session_config_entry("session.x64quantprecision", "1")
-        if provider != "CPUExecutionProvider":  # an operator on the CPU would be timed unseen
+        if provider != "CPUExecutionProvider":  # operators on the CPU are an error
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         how = ([provider], [arguments.options])
         try:
             session = ort.InferenceSession(str(path), options, *how, enable_fallback=0)
             if session.get_providers()[0] == provider:
                 return session
-            problem = "it would take another; its log says why"
-        except Exception as error:  # of ten kinds
+            problem = "onnxruntime would use another provider, see its log"
+        except Exception as error:  # ten types of exceptions
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         written = next(n.get("onnx", "") for n in kit["networks"] if n["id"] == path.stem)
         sys.exit(
@@ -85,7 +88,7 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
         )
 
     def run(path: Path) -> tuple[Runs, float | None]:
-        session = opened(path)
+        session = open_session(path)
         (image,) = session.get_inputs()
         shape = [size if isinstance(size, int) else kit["batch"] for size in image.shape]
         feed = {image.name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
@@ -95,23 +98,23 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
 
 
 def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times an ONNX file by TensorRT's own tool: compute alone, no copies."""
+    """Return a timer of ONNX files with trtexec: compute time, without copies."""
 
     def run(path: Path) -> tuple[Runs, float | None]:
         times = HERE / ".times.json"
-        warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={LEAST_S:.0f}"]
-        least = [f"--iterations={LEAST_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
+        warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={MIN_S:.0f}"]
+        least = [f"--iterations={MIN_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
         output([arguments.tool or "trtexec", f"--onnx={path}", *warm, *least, *arguments.rest])
         entries = json.loads(times.read_text())
         times.unlink()
         return [float(entry["computeMs"]) for entry in entries], None
 
-    said = re.search(r"TensorRT[^\d]*([\dv.]+)", output([arguments.tool or "trtexec", "--help"]))
-    return run, said.group(1) if said else ""
+    version = re.search(r"TensorRT[^\d]*([\dv.]+)", output([arguments.tool or "trtexec", "--help"]))
+    return run, version.group(1) if version else ""
 
 
 def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times a TFLite file by benchmark_model, here or on a phone by adb."""
+    """Return a timer of TFLite files with benchmark_model, here or on a phone by adb."""
     there, tool = "/data/local/tmp", arguments.tool or "benchmark_model"
     on_phone = tool if tool.startswith("/") else f"{there}/{tool}"
 
@@ -122,13 +125,13 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
             graph = f"{there}/{path.name}"
         command = [
             *(["adb", "shell", on_phone] if arguments.adb else [tool]),
-            *(f"--graph={graph}", f"--num_runs={LEAST_RUNS}", f"--min_secs={LEAST_S}"),
+            *(f"--graph={graph}", f"--num_runs={MIN_RUNS}", f"--min_secs={MIN_S}"),
             *(f"--warmup_min_secs={WARM_S}", f"--num_threads={kit['threads']}", *arguments.rest),
         ]
         text = output(command)
         found = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
         if not found:
-            sys.exit(f"benchmark_model said no timings of {path.name}: {text[-300:]}")
+            sys.exit(f"benchmark_model printed no timings of {path.name}: {text[-300:]}")
         median = re.search(r"\b(?:median|p50)=([\d.e+]+)", found[-1][2])
         return [float(median.group(1) if median else found[-1][1]) / 1e3], None
 
@@ -136,63 +139,63 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
 
 
 def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times a file by a command line that prints milliseconds, one a line."""
+    """Return a timer of files with a command that prints milliseconds, one per line."""
     if not arguments.rest or "{file}" not in arguments.rest[0]:
-        sys.exit("command needs a line with {file}: python measure.py command 'mytool {file}'")
+        sys.exit("The command must contain {file}: python measure.py command 'mytool {file}'")
 
     def run(path: Path) -> tuple[Runs, float | None]:
         line = arguments.rest[0].replace("{file}", str(path))
-        done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{line} failed: {done.stderr[-300:]}")
-        numbers = re.findall(r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", done.stdout, re.MULTILINE)
+        process = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+        if process.returncode:
+            sys.exit(f"{line} failed: {process.stderr[-300:]}")
+        numbers = re.findall(r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", process.stdout, re.MULTILINE)
         if not numbers:
-            sys.exit(f"{line} printed no line that is a number of milliseconds.")
+            sys.exit(f"{line} printed no number of milliseconds on its own line.")
         return [float(number) for number in numbers], None
 
     return run, ""
 
 
 def output(line: list[str]) -> str:
-    """Return what a command says; end with its last words if it fails."""
+    """Return the output of a command; exit with its error if it fails."""
     try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        process = subprocess.run(line, capture_output=True, text=True, check=False)
     except OSError as error:
         sys.exit(f"{line[0]} cannot be started: {error}")
-    if done.returncode:
-        sys.exit(f"{' '.join(line)} failed: {(done.stderr or done.stdout)[-500:]}")
-    return done.stdout + done.stderr
+    if process.returncode:
+        sys.exit(f"{' '.join(line)} failed: {(process.stderr or process.stdout)[-500:]}")
+    return process.stdout + process.stderr
 
 
 RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "command": command}
 
 
 def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
-    """Refuse to time networks in another dtype than that which results are said to be of."""
+    """Refuse options that compute in another dtype than the kit's."""
     if runtime == "onnxruntime" and dtype not in WRITTEN:
         sys.exit(
-            f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: take "
-            "trtexec, or a command of yours that computes in it."
+            f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: use "
+            f"trtexec, or your own command that computes in {dtype}."
         )
     if runtime != "trtexec":
         return
     if dtype == "int8":
         sys.exit(
             "This kit is for int8 and its activations are uint8 with zero points, which TensorRT "
-            "refuses: take onnxruntime, or a command of yours that reads them."
+            "refuses: use onnxruntime, or your own command that reads them."
         )
-    said = [word for word in rest if word in (*NARROWS.values(), *OTHERS)]
-    wanted = [NARROWS[dtype]] if dtype in NARROWS else []
-    as_written = not said and "--stronglyTyped" in rest and dtype in WRITTEN
-    if said != wanted and not as_written:
+    given = [word for word in rest if word in (*NARROWS.values(), *OTHERS)]
+    required = [NARROWS[dtype]] if dtype in NARROWS else []
+    as_written = not given and "--stronglyTyped" in rest and dtype in WRITTEN
+    if given != required and not as_written:
         sys.exit(
-            f"This kit is for {dtype}: behind --, of what says a dtype, trtexec takes "
-            f"{' '.join(wanted) or 'nothing'}, not {' '.join(said) or 'nothing'}."
+            f"This kit is for {dtype}: the dtype options of trtexec after -- must be "
+            f"'{' '.join(required)}', got '{' '.join(given)}'."
         )
 
 
 def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
-    """Have float32 computed in full: GPUs of NVIDIA round it to 10 bits, unless they are told."""
+    """Compute float32 in full precision: NVIDIA GPUs round it to 10 bits by default."""
     cuda = (arguments.runtime, arguments.provider) == ("onnxruntime", "CUDAExecutionProvider")
     if dtype != "float32" or arguments.tf32 or not (cuda or arguments.runtime == "trtexec"):
         return
@@ -200,13 +203,13 @@ def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
         return
     if not cuda and "--noTF32" not in arguments.rest:
         arguments.rest.insert(0, "--noTF32")
-    print("float32 is computed in full, not as TF32 (--tf32 lets it).", flush=True)
+    print("float32 is computed in full, not as TF32 (--tf32 allows it).", flush=True)
 
 
 def machine(*, phone: bool) -> str:
-    """Return what this machine is, or which phone adb reaches: its model and serial number."""
+    """Return the name of this machine, or model and serial number of the phone of adb."""
     if not phone:
         return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
-    output(["adb", "start-server"])  # it says so, once
-    asked = (["shell", "getprop", "ro.product.model"], ["get-serialno"])
-    return " ".join(output(["adb", *words]).strip() for words in asked)
+    output(["adb", "start-server"])  # its first message goes here
+    queries = (["shell", "getprop", "ro.product.model"], ["get-serialno"])
+    return " ".join(output(["adb", *words]).strip() for words in queries)

@@ -232,7 +232,7 @@ def transfer_table(
     """Fill a table for some spaces that a source table covers, and save it.
 
     Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
-    until it has source_plans long.
+    until it took too long.
     """
     compiled, since = dict(source.plans), time.monotonic()
     spaces = [subject.space.name for subject in subjects]

@@ -86,20 +86,20 @@ def test_few_networks_foretell_the_others(
     found, _ = device(known, truth, n)
     value, std = found.predictor.predict(found.encoded(networks[200:]))
     error = np.abs(value / truth[200:] - 1)
-    inside = np.abs(value - truth[200:]) <= found.predictor.reach * std
+    inside = np.abs(value - truth[200:]) <= found.predictor.interval_factor * std
     assert error.mean() < mape
     assert inside.mean() > 0.9
 
 
 def test_one_wrong_measurement_is_found(known: OperatorWork, truth: Floats) -> None:
     right, chosen = device(known, truth, 20)
-    assert right.stray() is None
+    assert right.outlier() is None
     found = []
     for wrong in range(0, 20, 4):
         ms = truth[chosen].copy()
         ms[wrong] *= 1.5
         found.append(
-            MeasuredDevice(right.reference, right.measured, ms, 1, "", ()).stray() == wrong
+            MeasuredDevice(right.reference, right.measured, ms, 1, "", ()).outlier() == wrong
         )
     assert sum(found) >= 4
 
@@ -113,8 +113,8 @@ def test_width_of_intervals_is_that_of_what_is_searched(
         figures = [found.latency(net) for net in nets]
         return float(np.median([(f.upper - f.value) / f.value for f in figures]))
 
-    assert found.reach == pytest.approx(half(networks[:200]))
-    assert found.reach > 1.1 * half([networks[i] for i in chosen])
+    assert found.interval_half_width == pytest.approx(half(networks[:200]))
+    assert found.interval_half_width > 1.1 * half([networks[i] for i in chosen])
 
 
 def test_next_networks_are_those_that_matter(

@@ -284,7 +284,7 @@ class _RpcConnection:
         return self._values[remote_object]
 
     def values(self, objects: Iterable[_RemoteObject]) -> list[Any]:
-        """Return the values of objects objects."""
+        """Return the values of several objects."""
         return [self.value(remote_object) for remote_object in objects]
 
     def close(self) -> None:
