@@ -227,7 +227,7 @@ def test_nvml_integrates_power_where_a_gpu_has_no_counter() -> None:
 def test_nvml_that_does_not_answer_is_an_error(fails: dict[str, Exception]) -> None:
     library = Library(fails=fails)
     reason = str(list(fails.values())[-1])
-    with pytest.raises(ConfigError, match=rf"no energy of GPU 0 \({reason}\); .*driver"):
+    with pytest.raises(ConfigError, match=rf"no energy of GPU 0 \({reason}\): .*driver"):
         open_meter("nvml", library=library)
     assert library.opened == 0
 
