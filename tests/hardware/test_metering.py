@@ -113,7 +113,9 @@ def test_drift_of_idle_power_is_stated_and_widens_the_interval() -> None:
 def test_what_idling_hides_is_an_error_never_a_negative_figure() -> None:
     for active_w in (IDLE_W, IDLE_W - 1.0):
         device = Device(active_w=active_w)
-        with pytest.raises(RunError, match=r"idling 3 W, a difference of .* mJ per.*measure for longer"):
+        with pytest.raises(
+            RunError, match=r"idling 3 W, a difference of .* mJ per.*measure for longer"
+        ):
             measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 
 
