@@ -174,7 +174,7 @@ def fit_hyperparameters(
         parts = []
         for part, weight in _parts(len(lengths), n_used, single):
             scaled = z[:, part] / np.exp(lengths[part])
-            explained, slope = _matern(_squares(scaled, scaled))
+            explained, slope = _matern(squared_distances(scaled, scaled))
             parts.append((part, scaled, weight * explained, weight * slope))
         line = math.exp(trend) * products
         kernel = sum(explained for _, _, explained, _ in parts) + line + math.exp(noise) * same
@@ -278,8 +278,8 @@ def _same_candidate(x: Array, errors: Array) -> Array:
 def _kernel(a: Array, b: Array, lengths: Array) -> Array:
     """Return the kernel between rows, ``(n, m)``.
 
-    It equals ``_matern`` of ``_squares``, but works in place and in blocks of rows: for all
-    candidates of a space, allocating memory would take most of the time.
+    It equals ``_matern`` of ``squared_distances``, but works in place and in blocks of rows: for
+    all candidates of a space, allocating memory would take most of the time.
     """
     a, b = a / np.exp(lengths), b / np.exp(lengths)
     kernel = 2 * a @ b.T
@@ -297,7 +297,7 @@ def _kernel(a: Array, b: Array, lengths: Array) -> Array:
     return kernel
 
 
-def _squares(a: Array, b: Array) -> Array:
+def squared_distances(a: Array, b: Array) -> Array:
     """Return the squared distances between rows."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.asarray(np.maximum(squares, 0.0))

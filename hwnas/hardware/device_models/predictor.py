@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 from scipy import linalg, optimize, stats
 
+from hwnas.core.gaussian_process import squared_distances
 from hwnas.hardware.device_models.features import NetworkFeatures
 from hwnas.hardware.device_models.fitted_roofline import EXPECTED, Floats, RooflinePrior
 
@@ -67,9 +68,8 @@ class KernelBlocks:
     def grams(self, other: "KernelBlocks") -> Floats:
         """Return the kernel of each contribution, ``(6, n, n of the other)``."""
         linear = [a @ b.T for a, b in zip(self.linear, other.linear, strict=True)]
-        a, b = self.likeness, other.likeness
-        apart = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
-        return np.stack([*linear, np.exp(-0.5 * np.maximum(apart, 0))])
+        squares = squared_distances(self.likeness, other.likeness)
+        return np.stack([*linear, np.exp(-0.5 * squares)])
 
     def variance(self, theta: Floats) -> Floats:
         """Return the prior variance of each network, ``(n,)``."""

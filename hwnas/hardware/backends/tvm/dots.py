@@ -1,7 +1,7 @@
-"""Dot products of bytes: one instruction multiplies groups of them and adds to 32-bit integers.
+"""Int8 dot products: one instruction multiplies groups of bytes and adds to 32-bit integers.
 
-Each is a tensor intrinsic ``C[lanes] += A[group] * B[lanes, group]`` whose sums are exact: the ones
-of x86 that saturate in between (``pmaddubsw``) are not used.
+Each is a tensor intrinsic ``C[lanes] += A[group] * B[lanes, group]`` with exact sums: x86
+instructions that saturate (``pmaddubsw``) are not used.
 """
 
 from collections.abc import Iterable
@@ -14,23 +14,23 @@ from tvm.script import tirx as T
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction, and the feature of a CPU that brings it."""
+    """An instruction, and the CPU feature that provides it."""
 
     feature: str  #: as LLVM names it
     instruction: str  #: as LLVM names it
-    lanes: int  #: sums that it computes at once
-    group: int  #: products that it adds to each
+    lanes: int  #: number of sums
+    group: int  #: products per sum
     activation: str  #: dtype of activations in memory
     weight: str  #: dtype of weights in memory
-    adds: bool = True  #: whether it adds to sums by itself
+    adds: bool = True  #: whether it adds to the previous sums
 
     @property
     def name(self) -> str:
-        """Under which TVM knows it."""
+        """Name of the intrinsic in TVM."""
         return f"hwnas_{self.feature.replace('-', '')}_{self.lanes}x{self.group}"
 
 
-#: The best first. Activations are unsigned where the instruction wants one operand to be.
+#: The fastest first. Activations are unsigned if the instruction needs one unsigned operand.
 DOTS = (
     Dot("avx512vnni", "llvm.x86.avx512.vpdpbusd.512", 16, 4, "uint8", "int8"),
     Dot("avx512bw", "llvm.x86.avx512.pmaddw.d.512", 16, 2, "uint8", "int16", False),
@@ -41,14 +41,14 @@ DOTS = (
 
 
 def best(features: Iterable[str], lanes: int) -> Dot | None:
-    """Return the fastest of a CPU whose vectors have so many lanes; ``None`` if it has none."""
+    """Return the fastest instruction of a CPU with such vectors; ``None`` if it has none."""
     there = {*features}
     found = (dot for dot in DOTS if dot.feature in there and dot.lanes == lanes)
     return next(found, None)
 
 
 def register(dot: Dot) -> str:
-    """Make an instruction known to TVM; return its name there."""
+    """Register an instruction in TVM; return its name."""
     if TensorIntrin.get(dot.name, allow_missing=True) is None:
         description, implementation = _intrinsic(dot)
         TensorIntrin.register(dot.name, description, implementation)
@@ -56,7 +56,7 @@ def register(dot: Dot) -> str:
 
 
 def _intrinsic(dot: Dot) -> tuple[Any, Any]:
-    """Return what an instruction computes, and the instruction."""
+    """Return the description of an instruction, and its implementation."""
     lanes, group, size = dot.lanes, dot.group, dot.lanes * dot.group
     activation, weight = dot.activation, dot.weight
     read, spread, sums = f"{activation}x{group}", f"{weight}x{size}", f"int32x{lanes}"

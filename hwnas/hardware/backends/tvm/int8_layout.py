@@ -1,9 +1,8 @@
-"""How activations and constants of int8 operators lie in memory.
+"""Memory layout of activations and constants of int8 operators.
 
-Tensors are NHWC, of the dtype that the dot product wants activations in; channels are padded to
-whole vectors, and few ones (of images, say) to four. The zero point of padded channels does not
-matter: what weighs them is zero. Scales are constants, so that operators of one shape are compiled
-once.
+Tensors are NHWC, in the dtype of the dot product's activations; channels are padded to whole
+vectors, up to four channels (of images) to four. The zero point of padded channels does not matter:
+their weights are zero. Scales are constants, so that operators of one shape are compiled once.
 """
 
 from collections.abc import Mapping
@@ -22,29 +21,29 @@ from hwnas.models.int8.quantised_network import QuantisationScale as Scale
 Array = NDArray[Any]
 
 _FEW = 4  # so few channels are padded to four: a group of a dot product
-#: Where a function finds, in float32, the zero points of what it reads first and second and writes,
-#: what multiplies the former two, and, of an activation that is computed, its result.
-#: To the zero point of what is written ``MAGIC`` is added.
+#: Positions of a function's float32 constants: the zero points of its first and second input and of
+#: its output, the factors of both inputs, and the factor of a computed activation's result.
+#: ``MAGIC`` is added to the zero point of the output.
 ZERO_IN, ZERO_OTHER, ZERO_OUT, FACTOR, OTHER, LAST, N_SCALES = 0, 1, 2, 3, 4, 5, 8
 
-#: Floats near it are integers; as bits, it is a multiple of 256.
+#: Floats near it are integers; its bit pattern is a multiple of 256.
 MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the channels that a tensor has in memory."""
+    """Return the number of channels of a tensor in memory."""
     return _FEW if channels <= _FEW else -(-channels // lanes) * lanes
 
 
 def buffer(shape: Shape, batch: int, lanes: int, dot: Dot) -> Buffer:
-    """Return how a tensor of activations lies in memory, NHWC."""
+    """Return the buffer of an activation tensor, NHWC."""
     c, h, w = shape
     return Buffer((batch, h, w, padded(c, lanes)), dot.activation)
 
 
 def inputs(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
-    """Return what an operator reads, without its constants."""
+    """Return the input buffers of an operator, without its constants."""
     op = flat(op)
     found = [buffer(op.in_shape, op.batch, lanes, dot)]
     if op.base == "mul":
@@ -55,13 +54,13 @@ def inputs(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
 
 
 def output(op: OpSpec, lanes: int, dot: Dot) -> Buffer:
-    """Return what an operator writes."""
+    """Return the output buffer of an operator."""
     op = flat(op)
     return buffer(op.out_shape, op.batch, lanes, dot)
 
 
 def constants(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
-    """Return the weight, the bias and the scales that an operator reads, or the scales alone."""
+    """Return the buffers of weight, bias and scales, or of the scales alone."""
     scales = Buffer((N_SCALES,), "float32")
     if not op.weight_shape:
         return [scales]
@@ -76,7 +75,7 @@ def constants(op: OpSpec, lanes: int, dot: Dot) -> list[Buffer]:
 
 
 def flat(op: OpSpec) -> OpSpec:
-    """Return an operator to which rows and images make no difference as one on a single row."""
+    """Return a pointwise operator as one on a single row; other operators unchanged."""
     if op.kernel > 1 or op.stride > 1 or op.depthwise or op.base not in ("conv2d", "linear"):
         return op
     c, h, w = op.in_shape
@@ -87,7 +86,7 @@ def flat(op: OpSpec) -> OpSpec:
 def edge(
     kind: str, shape: Shape, batch: int, lanes: int, dot: Dot
 ) -> tuple[list[Buffer], list[Buffer], Buffer]:
-    """Return what an edge of a network reads, its constants, and what it writes."""
+    """Return the buffers of an edge of a network: inputs, constants, output."""
     (c, h, w), whole, scales = (
         shape,
         buffer(shape, batch, lanes, dot),
@@ -99,13 +98,13 @@ def edge(
 
 
 def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Array]:
-    """Return the constants of an operator, as ``constants`` lays them out.
+    """Return the constants of an operator in the layout of ``constants``.
 
     Args:
-        op: With its weights, if it has any; what is fused into it is in its node.
-        sources: The scales of what it reads.
+        op: The operator with its weights; fused operators are in its node.
+        sources: Scales of its inputs.
         lanes: Lanes of a vector.
-        dot: What the weights are multiplied by.
+        dot: Dot product of the weights.
     """
     spec, scales = op.node.op, np.zeros(N_SCALES, np.float32)
     first, above = sources[0], shift(dot)
@@ -123,7 +122,7 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
     if op.weights is None:
         return [scales]
     weight = op.weights.weight.astype(np.int32)
-    # The zero point of what is read is the same for all weights of a channel.
+    # The input's zero point is the same for all weights of a channel.
     zero = (
         0
         if is_depthwise(spec)
@@ -137,12 +136,12 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
 
 
 def pack_images(scale: Scale, dot: Dot) -> Array:
-    """Return the constants that images are rounded by."""
+    """Return the constants for rounding images."""
     return _edge({FACTOR: 1 / scale.scale, ZERO_OUT: scale.zero_point + shift(dot) + MAGIC})
 
 
 def pack_answers(scale: Scale, dot: Dot) -> Array:
-    """Return the constants by which answers become real values."""
+    """Return the constants that convert outputs to real values."""
     return _edge({FACTOR: scale.scale, ZERO_IN: scale.zero_point + shift(dot)})
 
 
@@ -167,15 +166,15 @@ def _packed(op: OpSpec, weight: NDArray[np.int32], layout: Buffer, dot: Dot) -> 
 
 
 def is_depthwise(op: OpSpec) -> bool:
-    """Return whether an operator convolves each channel alone, and adds none."""
+    """Return whether an operator is a depthwise convolution without a channel multiplier."""
     return op.base == "conv2d" and op.depthwise and op.groups == op.in_shape[0] == op.out_shape[0]
 
 
 def is_curved(op: OpSpec) -> bool:
-    """Return whether an activation is computed, not a limit of what is written."""
+    """Return whether an activation is computed, not a limit of the output."""
     return bool(op.activation) and op.activation not in CLIPS
 
 
 def shift(dot: Dot) -> int:
-    """Return by how much activations in memory differ from int8."""
+    """Return the offset of activations in memory from int8."""
     return 128 if dot.activation == "uint8" else 0

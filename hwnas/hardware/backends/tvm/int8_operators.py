@@ -1,7 +1,6 @@
-"""Operators in int8 as tensor expressions: one TIR function each, scales as its parameters.
+"""Int8 operators as tensor expressions: one TIR function each, with scales as parameters.
 
-A function takes what it reads, then its constants, then what it writes: ``int8_layout`` says how
-they lie in memory.
+The parameters are inputs, constants and output, in the layout of ``int8_layout``.
 """
 
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def define(op: OpSpec, lanes: int, dot: Dot) -> IRModule:
     """Return a module whose function ``main`` computes the operator.
 
     Raises:
-        CompileError: there is no such operator.
+        CompileError: the operator is not supported.
     """
     makers: dict[str, Callable[[OpSpec, int, Dot], list[Tensor]]] = {
         "conv2d": _depthwise if is_depthwise(op) else _dense,
@@ -69,7 +68,7 @@ def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_answers(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that gives the real values of what a network answers."""
+    """Return a module that converts a network's outputs to real values."""
     (read,), _, _ = edge("answers", shape, batch, lanes, dot)
     x, q = _placeholder(read, "x"), _scales()
     out = te.compute(x.shape, lambda *i: (_float(x(*i)) - q[ZERO_IN]) * q[FACTOR], name="out")
@@ -101,23 +100,23 @@ def _zero(dot: Dot) -> Any:
 
 
 def _stored(x: Any, dot: Dot) -> Any:
-    """Return what is written of a real value to which ``MAGIC`` was added.
+    """Return the stored integer of a real value to which ``MAGIC`` was added.
 
-    That rounded it to an integer, to even as onnxruntime does, which is in the lowest bits now.
+    The addition rounded it to an integer, to even as onnxruntime does, in the lowest bits.
     """
     low, high = (tirx.const(MAGIC_BITS + v + shift(dot), "int32") for v in (-128, 127))
     return te.max(te.min(tirx.reinterpret("int32", x), high), low).astype(dot.activation)
 
 
 def _written(op: OpSpec, value: Any, q: Tensor, dot: Dot) -> Any:
-    """Return what is written of a real value, or of one in units of what is written."""
+    """Return the stored output of a real value, or of one in units of the output."""
     if is_curved(op):
         value = activate(op.activation, value) * q[LAST]
     return _stored(value + q[ZERO_OUT], dot)
 
 
 def _pad(x: Tensor, op: OpSpec, value: Callable[[Any], Any], border: Any) -> Tensor:
-    """Return what is computed of the input, with a border."""
+    """Return a function of the input, with padding."""
     p, (_, h, w) = op.padding, op.in_shape
     return te.compute(
         (x.shape[0], h + 2 * p, w + 2 * p, x.shape[3]),
@@ -130,7 +129,7 @@ def _pad(x: Tensor, op: OpSpec, value: Callable[[Any], Any], border: Any) -> Ten
 
 @dataclass(frozen=True)
 class _Weighed:
-    """What an operator with weights reads."""
+    """Inputs and constants of an operator with weights."""
 
     x: Tensor
     residual: list[Tensor]
@@ -141,13 +140,13 @@ class _Weighed:
 
     @staticmethod
     def of(op: OpSpec, lanes: int, dot: Dot) -> "_Weighed":
-        """Return placeholders of it."""
+        """Return its placeholders."""
         x, *residual = (_placeholder(b, f"x{i}") for i, b in enumerate(inputs(op, lanes, dot)))
         fixed = (_placeholder(b, f"w{i}") for i, b in enumerate(constants(op, lanes, dot)))
         return _Weighed(x, residual, *fixed)
 
     def arguments(self, op: OpSpec, acc: Tensor, dot: Dot) -> list[Tensor]:
-        """Return all that a function takes, given its sums: bias, sum and activation follow."""
+        """Return all arguments of a function from its sums: bias, add and activation follow."""
 
         def value(n: Any, y: Any, i: Any, f: Any) -> Any:
             total = acc[n, y, i, f] + self.bias[f].astype(acc.dtype)
@@ -181,7 +180,7 @@ def _dense(op: OpSpec, lanes: int, dot: Dot) -> list[Tensor]:
 
 
 def _depthwise(op: OpSpec, lanes: int, dot: Dot) -> list[Tensor]:
-    """Return a convolution of each channel alone, whose sums float32 holds exactly."""
+    """Return a depthwise convolution, whose sums are exact in float32."""
     read, s = _Weighed.of(op, lanes, dot), op.stride
     x, weight, zero = read.x, read.weight, read.q[ZERO_IN]
 
@@ -242,7 +241,7 @@ def _mean(op: OpSpec, lanes: int, dot: Dot) -> list[Tensor]:
 
 
 def _max_pool(op: OpSpec, lanes: int, dot: Dot) -> list[Tensor]:
-    """Return the largest of each window, whose scale is that of what is read."""
+    """Return the maximum of each window, in the scale of the input."""
     x, q, s = _placeholder(inputs(op, lanes, dot)[0], "x"), _scales(), op.stride
     lowest = tirx.const(-128 + shift(dot), dot.activation)
     source = _pad(x, op, lambda v: v, lowest) if op.padding else x

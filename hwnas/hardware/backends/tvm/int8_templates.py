@@ -1,4 +1,4 @@
-"""Schedules of int8: those of float32, but for what is tiled around dot products of bytes."""
+"""Schedules of int8 operators: those of float32, except tiles around int8 dot products."""
 
 from hwnas.hardware.backends.tvm import templates
 from hwnas.hardware.backends.tvm.dots import Dot
@@ -19,7 +19,7 @@ _MANY = 10_000  # plans that an operator may have
 def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
     """Return at most ``limit`` plans, as ``templates.plans``.
 
-    A dot product reads bytes as they lie in memory: zeros around them have to be there.
+    A dot product reads bytes from memory: padding must exist in memory.
     """
     found = templates.plans(op, channels, cpu, _MANY)
     tiled = op.base in ("conv2d", "linear") and not op.depthwise
@@ -31,14 +31,14 @@ def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
 
 
 def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan, dot: Dot) -> None:
-    """Schedule an operator as planned.
+    """Schedule an operator with a plan.
 
     Args:
-        sch: Of the operator.
+        sch: Schedule of the operator.
         op: The operator.
-        cpu: What is compiled for.
-        plan: As ``templates.plans`` gives them.
-        dot: What multiplies; registered.
+        cpu: The CPU.
+        plan: Plan from ``templates.plans``.
+        dot: Registered dot product.
     """
     if plan.tile is None or op.depthwise:
         templates.apply(sch, op, cpu, plan)
@@ -47,7 +47,7 @@ def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan, dot: Dot) -> None:
 
 
 def apply_edge(sch: Schedule, cpu: Cpu) -> None:
-    """Schedule what rounds images, or gives answers."""
+    """Schedule the rounding of images or the conversion of outputs."""
     _vectorise(sch, sch.get_loops(sch.get_sblock("out"))[-1], cpu)
 
 

@@ -1,4 +1,4 @@
-"""How tensors and weights of float32 operators lie in memory.
+"""Memory layout of tensors and weights of float32 operators.
 
 Tensors are NHWC. Channels are padded to whole vectors, so that odd widths run at full speed; the
 padded channels of weights and biases are zero. Convolutions and linear layers read weights packed
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hwnas.models.graph import OpSpec, Shape
 
-_FEW = 4  #: so few channels (of images, say) are not padded
+_FEW = 4  #: at most so many channels (of images) are not padded
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the channels that a tensor has in memory."""
+    """Return the number of channels of a tensor in memory."""
     return channels if channels <= _FEW else -(-channels // lanes) * lanes
 
 
@@ -25,7 +25,7 @@ def buffer_shape(shape: Shape, batch: int, lanes: int) -> tuple[int, ...]:
 
 
 def weight_shapes(op: OpSpec, lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the packed weight and bias, or nothing."""
+    """Return the shapes of the packed weight and bias; empty if there are none."""
     c_out = padded(op.out_shape[0], lanes)
     if op.base == "layernorm":
         return ((c_out,), (c_out,))
@@ -38,7 +38,7 @@ def weight_shapes(op: OpSpec, lanes: int) -> tuple[tuple[int, ...], ...]:
 
 
 def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
-    """Return the shapes of the tensors that an operator reads, without its weights."""
+    """Return the shapes of an operator's input tensors, without its weights."""
     shapes = [buffer_shape(op.in_shape, op.batch, lanes)]
     if op.base == "mul":
         shapes.append(buffer_shape((op.in_shape[0], 1, 1), op.batch, lanes))
@@ -50,7 +50,7 @@ def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
 def pack(
     op: OpSpec, weight: NDArray[np.float32], bias: NDArray[np.float32], lanes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight and bias, of the shapes that torch has, as operators read them."""
+    """Return weight and bias in the packed layout, from torch's layout."""
     packed_shape, (c_out,) = weight_shapes(op, lanes)
     if op.base == "layernorm":
         full = np.zeros(c_out, np.float32)

@@ -1,4 +1,4 @@
-"""Operators as tensor expressions: one TIR function each, epilogue fused, weights packed."""
+"""Float32 operators as tensor expressions, with fused epilogues and packed weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +11,8 @@ from hwnas.hardware.backends.tvm.scalars import activate, exp, f32
 from hwnas.models.graph import ACTIVATIONS, OpSpec
 
 Tensor = Any  # tvm.te.Tensor; TVM has no types
-ATTENTION_ROWS = 4  #: rows of queries that attention works on at once
-#: What can be fused into an operator.
+ATTENTION_ROWS = 4  #: rows of queries that attention computes at once
+#: Operations that can be fused into an operator.
 _EPILOGUES = {
     "conv2d": ("bn", "add", *ACTIVATIONS),
     "linear": ("bn", "add", *ACTIVATIONS),
@@ -27,7 +27,7 @@ def define(op: OpSpec, lanes: int) -> IRModule:
     Its parameters are the inputs, then weight and bias if there are any, then the output.
 
     Raises:
-        CompileError: there is no such operator.
+        CompileError: the operator is not supported.
     """
     if op.dtype != "float32":
         raise CompileError(f"TVM compiles float32 here, not {op}; try target.runtime=onnxruntime.")
@@ -59,7 +59,7 @@ def _input(op: OpSpec, lanes: int, name: str = "x") -> Tensor:
 
 
 def _pad(x: Tensor, op: OpSpec, value: float = 0.0) -> Tensor:
-    """Return the input with a border, or the input itself where none is needed."""
+    """Return the padded input, or the input itself without padding."""
     p, (_, h, w) = op.padding, op.in_shape
     if not p:
         return x
@@ -176,7 +176,7 @@ def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
         def part_of(n: Any, y: Any, i: Any, v: Any) -> Any:
             c = r * vector + v
             found = term(n, y, i, c)
-            # Padded channels add nothing, whatever an activation made of them.
+            # Padded channels add nothing, even if an activation made them non-zero.
             return te.sum(
                 found if size == c_in else te.if_then_else(c < c_in, found, f32(0.0)), axis=r
             )
@@ -189,7 +189,7 @@ def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
         return x[n, y, i, c] - total[n, y, i] * inverse
 
     total = sums(lambda *i: x(*i), "total")
-    # In two passes: the mean of squares less the square of the mean loses its digits.
+    # In two passes: the mean of squares minus the square of the mean loses digits.
     squares = sums(lambda *i: centred(*i) * centred(*i), "squares")
 
     def value(n: Any, y: Any, i: Any, c: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Activations of scalar expressions, by functions that become vector code."""
+"""Activations of scalar expressions, by functions that can be vectorised."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def f32(value: float) -> Any:
 
 
 def exp(x: Any) -> Any:
-    """Return e to the x by the polynomial of Cephes, which becomes vector code."""
+    """Return e to the x by the polynomial of Cephes, which can be vectorised."""
     x = te.max(te.min(x, f32(88.0)), f32(-87.0))
     n = te.floor(x * f32(1.44269504088896341) + f32(0.5))
     r = x - n * f32(0.693359375) - n * f32(-2.12194440e-4)

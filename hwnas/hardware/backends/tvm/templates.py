@@ -1,8 +1,8 @@
-"""Schedules: for each operator a few configurations, in the order in which they are worth trying.
+"""Schedules: a few configurations for each operator, the most promising first.
 
-Two numbers describe a CPU: the lanes of its vectors and how many vector registers it has. A tile of
-the output is accumulated in registers while the reduction runs over it; its size is what a
-configuration chooses. This module only talks to the schedule that it is given; it imports no TVM.
+Two numbers describe a CPU: the lanes of its vectors and the number of vector registers. A tile of
+the output is accumulated in registers during the reduction; a configuration sets its size. This
+module uses only the schedule that it gets; it does not import TVM.
 """
 
 import math
@@ -14,13 +14,13 @@ from hwnas.models.graph import OpSpec
 
 Schedule = Any  # tvm.s_tir.Schedule
 
-ORDERS = ("weights", "image")  #: which operand stays in the cache
-BORDERS = ("none", "inline", "row", "whole")  #: where zeros are put around
+ORDERS = ("weights", "image")  #: operand that stays in the cache
+BORDERS = ("none", "inline", "row", "whole")  #: placement of zero padding
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """What a schedule needs to know of a CPU."""
+    """CPU facts for schedules."""
 
     lanes: int  #: float32 values in a vector
     registers: int  #: vector registers
@@ -30,7 +30,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Tile:
-    """How the output is tiled: rows, columns and channel vectors that accumulate at once."""
+    """Tiling of the output: rows, columns and channel vectors that accumulate at once."""
 
     rows: int
     columns: int
@@ -40,7 +40,7 @@ class Tile:
 
     @property
     def n_accumulators(self) -> int:
-        """Vector registers that the tile takes."""
+        """Number of vector registers of the tile."""
         return self.rows * self.columns * self.vectors
 
     def __str__(self) -> str:
@@ -49,9 +49,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one operator is scheduled; its text, in a table, is all that is needed to do it again."""
+    """The schedule of one operator; its text, in a table, is sufficient to repeat it."""
 
-    tile: Tile | None  #: of convolutions and linear layers
+    tile: Tile | None  #: tile of convolutions and linear layers
     parallel: bool = False
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Plan:
 
     @staticmethod
     def parse(text: str) -> "Plan":
-        """Return the plan that ``str`` described; raise ``ValueError`` if it is none."""
+        """Return the plan of a text from ``str``; raise ``ValueError`` if it is not a plan."""
         words = text.split()
         parallel = words[-1:] == ["parallel"]
         words = words[: len(words) - parallel]
@@ -78,19 +78,19 @@ def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
     Args:
         op: The operator.
         channels: Channels of the output in memory.
-        cpu: What is compiled for.
-        limit: How many plans are wanted at most.
+        cpu: The CPU.
+        limit: Maximum number of plans.
     """
     threaded = (True, False) if cpu.threads > 1 else (False,)
     if op.base not in ("conv2d", "linear"):
         return [Plan(None, parallel) for parallel in threaded]
-    # Threads don't pay for every operator: each tile is tried with and without them.
+    # Threads do not speed up every operator: each tile is tried with and without them.
     tiles = _tiles(op, channels, cpu)[: max(1, limit // len(threaded))]
     return [Plan(tile, parallel) for tile in tiles for parallel in threaded]
 
 
 def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan) -> None:
-    """Schedule an operator as planned."""
+    """Schedule an operator with a plan."""
     if plan.tile is None:
         _schedule_plain(sch, op, cpu, plan.parallel)
     else:
@@ -100,8 +100,8 @@ def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan) -> None:
 def _tiles(op: OpSpec, channels: int, cpu: Cpu) -> list[Tile]:
     _, height, width = op.out_shape
     n_vectors = max(1, channels // cpu.lanes)
-    # Without borders a tile may run over the ends of rows and of images, as long as it keeps whole
-    # ones or divides them: else its region of the output would not be a box.
+    # Without padding a tile may cross the ends of rows and images if it covers whole ones or
+    # divides them: otherwise its region of the output is not a box.
     if _flat(op):
         pixels = height * width
         candidates = _candidates(op, (1, pixels * op.batch), n_vectors, cpu)
@@ -117,7 +117,7 @@ def _whole(columns: int, length: int) -> bool:
 
 
 def _flat(op: OpSpec) -> bool:
-    """Whether rows and columns make no difference: one long image of single pixels."""
+    """Return whether the operator can be treated as one long row of pixels."""
     return op.kernel == 1 and op.stride == 1 and not op.depthwise
 
 
@@ -142,7 +142,7 @@ def _candidates(op: OpSpec, size: tuple[int, int], n_vectors: int, cpu: Cpu) -> 
 
 
 def _cost(op: OpSpec, tile: Tile, cpu: Cpu) -> float:
-    """Return how far a tile is from what was best on the CPUs that were tried; small is good."""
+    """Return the distance of a tile from the best ones on tested CPUs; small is good."""
     ideal = cpu.registers * (0.28 if op.depthwise else 0.6)
     cost = abs(math.log2(tile.n_accumulators / ideal))
     if op.depthwise:
@@ -151,7 +151,7 @@ def _cost(op: OpSpec, tile: Tile, cpu: Cpu) -> float:
             + 0.15 * (tile.rows - 1)
             + 0.1 * ("inline", "row", "whole", "none").index(tile.border)
         )
-    # Reuse: each load serves as many multiplications as the tile's other side is long.
+    # Reuse: each load serves as many multiplications as the other side of the tile is long.
     loads = 1 / tile.vectors + 1 / (tile.rows * tile.columns)
     cost += loads
     cost += 0.3 * (tile.order == "image")
@@ -293,7 +293,7 @@ def _schedule_layernorm(sch: Schedule, cpu: Cpu, parallel: bool) -> None:
 
 
 def _schedule_attention(sch: Schedule, op: OpSpec, cpu: Cpu, parallel: bool) -> None:
-    """A few rows of queries of one head at a time, from their scores to their output."""
+    """Compute a few rows of queries of one head at a time, from scores to output."""
     mixed, out = sch.get_sblock("mixed"), sch.get_sblock("out")
     n, head, i, channels = sch.get_loops(mixed)
     io, _ = sch.split(i, [None, cpu.attention_rows])
@@ -318,7 +318,7 @@ def _schedule_attention(sch: Schedule, op: OpSpec, cpu: Cpu, parallel: bool) -> 
 
 
 def _tile_product(sch: Schedule, block: Any, cpu: Cpu) -> None:
-    """Accumulate some rows and vectors of a product of matrices in registers."""
+    """Accumulate some rows and vectors of a matrix product in registers."""
     rows, columns, reduction = sch.get_loops(block)[-3:]
     extent = int(sch.get(columns).extent)
     vector = next(v for v in (cpu.lanes, 8, 4, 2, 1) if extent % v == 0 and v <= cpu.lanes)
