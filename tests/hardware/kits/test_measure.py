@@ -210,7 +210,7 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = dict.fromkeys(("mape", "within_5", "within_10", "spearman", "coverage"), 1.0)
-    monkeypatch.setattr(MeasuredDevice, "left_out", lambda _: said)  # as many fits as networks
+    monkeypatch.setattr(MeasuredDevice, "leave_one_out", lambda _: said)  # as many fits as networks
     monkeypatch.setattr(profile_kit, "_REFERENCE", 30)
     device = tmp_path / "device.json"
 
