@@ -5,7 +5,7 @@ who always run it to the end.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hwnas.hardware.backends.base import (
     Artefacts,
+    Batches,
     Files,
     Floats,
     RemeasuredCost,
@@ -53,9 +54,7 @@ class ExitArtefacts:
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.delivered(full), **self._segments(network)}
 
-    def evaluate(
-        self, files: Files, graph: Graph, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, from the files alone.
 
         Shapes:

@@ -26,6 +26,7 @@ from hwnas.models.spaces import Genotype, SearchSpace
 
 Files = Mapping[str, Path]  #: paths by file suffix
 Floats = NDArray[np.float32]
+Batches = Iterable[Floats]
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ class Artefacts(Protocol):
         """Return the target-specific files of an export, by suffix."""
         ...
 
-    def evaluate(
-        self, files: Files, graph: Graph, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, from the files alone.
 
         Shapes:

@@ -1,6 +1,6 @@
 """Shared code of backends without a device: costs are estimated, outputs are computed here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -10,6 +10,7 @@ import numpy as np
 from hwnas.core.errors import ConfigError
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import (
+    Batches,
     CostModels,
     Files,
     Floats,
@@ -73,9 +74,7 @@ class EstimatedArtefacts:
         """Return no files: every export holds the ONNX files."""
         return {}
 
-    def evaluate(
-        self, files: Files, graph: Graph, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Run the file on this host; estimate its cost."""
         session = onnx_files.session(files[".onnx"].read_bytes())
         outputs = np.concatenate([session.run(images) for images in batches])

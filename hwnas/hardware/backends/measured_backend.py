@@ -9,6 +9,7 @@ import numpy as np
 
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import (
+    Batches,
     CostContext,
     CostModels,
     Files,
@@ -89,9 +90,7 @@ class MeasuredArtefacts:
         write = self._backend.delivered
         return {} if write is None else write(network, self._target, self._bench)
 
-    def evaluate(
-        self, files: Files, graph: Graph, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Run the files on all images on the device, and time them."""
         chunks = _chunks(batches, fused_graph(graph, self._target)[0].op.batch)
         evaluation = self._bench.worker.evaluate(files, next(chunks))

@@ -8,10 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.hardware.backends.base import (
-    TrainedNetwork,
-    open_artefact,
-)
+from hwnas.hardware.backends.base import TrainedNetwork, open_artefact
 from hwnas.hardware.costs.measured_cost import dtype_of
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Target

@@ -62,10 +62,7 @@ class OperatorTime:
 
 
 def operator_bound(
-    op: OpSpec,
-    roofline: Roofline,
-    weights_off_chip: bool = True,
-    bits: float = NATIVE_BITS,
+    op: OpSpec, roofline: Roofline, weights_off_chip: bool = True, bits: float = NATIVE_BITS
 ) -> OperatorTime:
     """Return the latency of an operator for its whole batch.
 

@@ -47,11 +47,7 @@ class MeasurementPasses(Generic[K]):
     max_passes: int = MAX_PASSES
 
     def run(
-        self,
-        table: LatencyTable,
-        items: Sequence[K],
-        pool: DevicePool,
-        progress: Progress,
+        self, table: LatencyTable, items: Sequence[K], pool: DevicePool, progress: Progress
     ) -> None:
         """Time all items until two passes agree on the fastest latency.
 

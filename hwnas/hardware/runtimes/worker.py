@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,55 +51,45 @@ class Worker:
 
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
         """Return the fastest of at most ``limit`` plans and the plan ``first``, if given."""
-        plan: str = self._call("tune", op, limit, first)
-        return plan
+        return cast(str, self._call("tune", op, limit, first))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
         """Return the latencies of isolated operators."""
-        timings: list[Timing] = self._call("time_operators", list(work))
-        return timings
+        return cast("list[Timing]", self._call("time_operators", list(work)))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
         """Return the latency of a network."""
-        timing: Timing = self._call("time_network", graph, _used(graph, plans))
-        return timing
+        return cast(Timing, self._call("time_network", graph, _used(graph, plans)))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
         """Return interleaved latencies of two networks, with default plans."""
-        timings: InterleavedTimings = self._call("interleaved_networks", first, second)
-        return timings
+        return cast(InterleavedTimings, self._call("interleaved_networks", first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
-        found: dict[str, float] = self._call("percentiles", graph, _used(graph, plans), n)
-        return found
+        return cast("dict[str, float]", self._call("percentiles", graph, _used(graph, plans), n))
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
-        files: dict[str, bytes] = self._call("export", graph, _used(graph, plans), weights)
-        return files
+        return cast("dict[str, bytes]", self._call("export", graph, _used(graph, plans), weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
         """Return outputs and measurements of a compiled network, loaded from its files."""
-        result: DeviceEvaluation = self._call("evaluate", dict(files), images)
-        return result
+        return cast(DeviceEvaluation, self._call("evaluate", dict(files), images))
 
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
         """Return interleaved latencies of two compiled networks, loaded from their files."""
-        timings: InterleavedTimings = self._call("interleaved", dict(first), dict(second))
-        return timings
+        return cast(InterleavedTimings, self._call("interleaved", dict(first), dict(second)))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing."""
-        outputs: NDArray[np.float32] = self._call("run", dict(files), images)
-        return outputs
+        return cast("NDArray[np.float32]", self._call("run", dict(files), images))
 
     def sentinel_ms(self) -> tuple[float, ...]:
         """Return all readings of the sentinel since the start of the process, in ms."""
-        readings: tuple[float, ...] = self._call("sentinel_ms")
-        return readings
+        return cast("tuple[float, ...]", self._call("sentinel_ms"))
 
     def close(self) -> None:
         """End the process."""

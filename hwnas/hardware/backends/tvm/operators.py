@@ -67,9 +67,7 @@ def _pad(x: Tensor, op: OpSpec, value: float = 0.0) -> Tensor:
     return te.compute(
         shape,
         lambda n, y, i, c: te.if_then_else(
-            te.all(y >= p, y < h + p, i >= p, i < w + p),
-            x[n, y - p, i - p, c],
-            f32(value),
+            te.all(y >= p, y < h + p, i >= p, i < w + p), x[n, y - p, i - p, c], f32(value)
         ),
         name="pad",
     )

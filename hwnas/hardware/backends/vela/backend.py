@@ -1,12 +1,13 @@
 """The backend of Arm Ethos-U NPUs: int8 TFLite files, compiled by Vela."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
 from hwnas.hardware.backends.base import (
+    Batches,
     CostContext,
     CostModels,
     Files,
@@ -98,9 +99,7 @@ class VelaArtefacts:
         """Return the files of ``build``: delivered files are the verified ones."""
         return self.build(network)
 
-    def evaluate(
-        self, files: Files, graph: Graph, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
         """Run the TFLite file on this host; return Vela's estimate of its cost."""
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
