@@ -111,7 +111,8 @@ def test_call_that_takes_too_long_is_killed_and_the_next_call_works(
         patch.setattr(worker, "_limit_s", 0.5)
         os.kill(pid, signal.SIGSTOP)
         start = time.monotonic()
-        with pytest.raises(CompileError, match=r"0.5 s \(tune\); it was killed \(time limit: tuning.limit_s"):
+        message = r"0.5 s \(tune\); it was killed \(time limit: tuning.limit_s"
+        with pytest.raises(CompileError, match=message):
             worker.tune(CONV, 2)
         assert 0.5 <= time.monotonic() - start < 5
     assert not exists(pid)
