@@ -259,7 +259,7 @@ def test_file_that_was_changed_is_refused(kit: Path) -> None:
     path.write_bytes(path.read_bytes() + b" ")
     done = measure(kit, "command", "true {file}")
     assert done.returncode == 1
-    assert "is not what kit.json says" in done.stderr
+    assert "differs from kit.json" in done.stderr
 
 
 def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
