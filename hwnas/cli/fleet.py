@@ -41,6 +41,7 @@ def print_found(console: Console, found: PlanOutcome) -> None:
 # ``python -m hwnas serve-check``: what the terminal shows of a server and its simulation.
 
 _SHOWN = ("p50", "p95", "p99")
+_MAX_MOVES = 12
 
 
 def serve_check_command(config: ServeCheckConfig, arguments: Sequence[str]) -> None:
@@ -157,6 +158,19 @@ def replan_command(config: ReplanConfig, arguments: Sequence[str]) -> None:
     console = Console()
     with Phases(console) as phases:
         found = replan(config, arguments, phases)
+    console.print(_decisions_table(found.tables.get("decisions", ())))
     print_found(console, found)
     print_lines(console, [f"Open in a browser: {found.path / 'report.html'}"])
     print_phases(console, phases)
+
+
+def _decisions_table(rows: Sequence[Row]) -> Table:
+    """Return the largest changes of replicas."""
+    moves = [row for row in rows if row["unit"] == "replicas"]
+    moves.sort(key=lambda row: -abs(row["after"] - row["before"]) * row["n_hours"])
+    title = f"Changes of replicas, the largest of {len(moves)} in decisions.csv"
+    table = Table("hours", "device", "model", "replicas", "why", title=title, box=box.SIMPLE_HEAD)
+    for row in moves[:_MAX_MOVES]:
+        replicas = f"{row['before']} to {row['after']}"
+        table.add_row(row["hours"], row["device"], row["model"], replicas, row["why"])
+    return table

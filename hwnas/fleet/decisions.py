@@ -10,7 +10,6 @@ from hwnas.fleet.replanner import ReplanningOutcome
 from hwnas.fleet.resolve import Running, RunningPool
 from hwnas.fleet.summary import format_hours
 
-_SHOWN = 12  # moves described as messages: the largest ones
 _OF_DEVICES = ("down", "back")
 
 
@@ -22,7 +21,7 @@ def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
     alike: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
     for hour_plan in outcome.found.plan.hours:
-        was = plan_conversion.by_hour(old)[hour_plan.hours[0]]
+        was = old.at(hour_plan.hours[0])
         for row in (
             *_replica_rows(old, was, outcome, hour_plan),
             *_machine_rows(was, outcome, hour_plan),
@@ -111,7 +110,6 @@ def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -
 def describe_decisions(
     old: DeploymentPlan,
     outcome: ReplanningOutcome,
-    table: Sequence[Row],
     down: Mapping[str, int | None],
 ) -> list[str]:
     """Return messages on what changed, what moved, what stayed and the resulting cost."""
@@ -133,9 +131,7 @@ def describe_decisions(
             f"While machines of {name} are down there is no redundancy in the hours {hours}: if "
             "one more fails, requests are late until the next replan."
         )
-    told = sorted((row for row in table if row["unit"] == "replicas"), key=_move_size)
-    more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
-    return [*messages, *map(_describe_move, told[:_SHOWN]), *more]
+    return messages
 
 
 def _describe_unused_failures(
@@ -165,7 +161,7 @@ def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
 
 def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
     """Return the replica-hours of a plan, and the numbers started and stopped by a new one."""
-    before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(new)
+    before, after = old.by_hour(), new.by_hour()
     pairs = [
         (
             plan_conversion.running_replicas(old, before[h]),
@@ -180,7 +176,7 @@ def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int
 
 def _describe_unchanged(old: DeploymentPlan, new: DeploymentPlan) -> str:
     total, started, stopped = count_moved(old, new)
-    before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(new)
+    before, after = old.by_hour(), new.by_hour()
     same = [hour for hour in before if before[hour].pools == after[hour].pools]
     return (
         f"Of {total} replica-hours that ran {total - stopped} stay "
@@ -192,23 +188,8 @@ def _describe_unchanged(old: DeploymentPlan, new: DeploymentPlan) -> str:
 def _describe_value(old: DeploymentPlan, outcome: ReplanningOutcome) -> str:
     new = outcome.found.plan
     return (
-        f"It takes {new.value:.4g} {new.unit} in {len(plan_conversion.by_hour(new))} hours, after "
+        f"It takes {new.value:.4g} {new.unit} in {new.n_hours} hours, after "
         f"{old.value:.4g}; a plan for the same that may move everything takes at least "
         f"{new.bound_all:.4g}. A replica started or stopped for an hour counted "
         f"{outcome.move_cost:.3g} {new.unit}."
-    )
-
-
-def _move_size(row: Row) -> int:
-    return -abs(int(row["after"]) - int(row["before"])) * int(row["n_hours"])
-
-
-def _describe_move(row: Row) -> str:
-    n = row["after"] - row["before"]
-    loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
-    hours = f"Hour{'s' * (row['n_hours'] > 1)} {row['hours']}"
-    return (
-        f"{hours}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
-        f"{row['device']} {'started' if n > 0 else 'stopped'}, {row['before']} to {row['after']}"
-        f"{loads if row['loaded'] or row['unloaded'] else ''}: {row['why']}."
     )

@@ -6,16 +6,19 @@ replica return after ``detect_s`` seconds to their pool or, if that has no repli
 route of the class, drawn by spare capacity. Without such a route a request is lost.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.fleet import simulator_core
+from hwnas.fleet.plan import RequestRoute
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
+MAX_REPLICAS = (1 << simulator_core.REPLICA_BITS) - 1  #: of all pools: events encode their index
 FAIL, RETURN, SLOW = simulator_core.FAIL, simulator_core.RETURN, simulator_core.SLOW
 
 
@@ -43,6 +46,69 @@ class RouteArrays:
     share: Floats  #: fraction of requests that is escalated
     reach_s: Floats  #: round trip from the origin to the first pool
     pass_s: Floats  #: round trip from the first pool to the second
+
+
+_MIN_SPARE = 1e-6  # weight of routes without spare capacity, as a fraction of their rate
+
+
+class Routing:
+    """Routes of an hour; routes of the degraded state take over requests of failed pools."""
+
+    def __init__(
+        self,
+        normal: Sequence[RequestRoute],
+        degraded: Sequence[RequestRoute],
+        names: Sequence[str],
+        pool: Mapping[str, int],
+    ):
+        every = [*normal, *degraded]
+        of = {name: k for k, name in enumerate(names)}
+        rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
+        request_class = np.array([of[r.klass] for r in every], np.int32)
+        total = np.zeros(len(names))
+        np.add.at(total, request_class, rate)
+        chance = np.divide(
+            rate, total[request_class], out=np.zeros(rate.size), where=total[request_class] > 0
+        )
+        self.reached = {name for k, name in enumerate(names) if total[k] > 0}
+        self.table = RouteArrays(
+            request_class,
+            chance,
+            _spare(normal, degraded),
+            np.array([pool[r.first] for r in every], np.int32),
+            np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
+            np.array([r.share for r in every]),
+            np.array([r.reach_ms for r in every]) / 1e3,
+            np.array([r.pass_ms for r in every]) / 1e3,
+        )
+
+    def draw(self, request_class: NDArray[np.intp], rng: np.random.Generator) -> Ints:
+        """Return a route index for each request of the given classes."""
+        route = np.zeros(request_class.size, np.int32)
+        for k in np.unique(request_class):
+            own = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
+            mine = request_class == k
+            ends = np.cumsum(self.table.chance[own])
+            drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
+            route[mine] = own[np.minimum(drawn, own.size - 1)]
+        return route
+
+
+def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> Floats:
+    """Return the weights ``(routes,)`` with which routes take over requests of failed pools.
+
+    The weight is the additional rate of a route in the degraded state. If no live route has any,
+    weights are proportional to rates.
+    """
+    had: dict[tuple[str, str, str | None, float], float] = {}
+    for r in normal:
+        key = (r.klass, r.first, r.second, r.threshold)
+        had[key] = had.get(key, 0.0) + r.rate
+    more = [
+        max(0.0, r.rate - had.get((r.klass, r.first, r.second, r.threshold), 0.0)) for r in degraded
+    ]
+    least = [_MIN_SPARE * r.rate for r in (*normal, *degraded)]
+    return np.maximum([0.0] * len(normal) + more, np.maximum(least, 1e-300))
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ class DeviceType:
     price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour
     target: Name | None = None  #: target of the fronts' latencies; default: the device's name
     like: Name | None = None  #: device whose latencies, divided by ``speed``, apply
-    speed: Annotated[float, NumberBounds(0, 1e6, exclusive=True)] = 1.0
+    speed: Annotated[float, NumberBounds(1e-6, 1e6)] = 1.0
     sketch: bool = False  #: does not exist yet: evaluate buying it
     slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: replicas per machine
     memory_mib: Positive | None = None  #: of a machine, shared by its slots
     idle_w: Watt = 0.0
     busy_w: Watt | None = None
-    derate: Annotated[float, NumberBounds(0, 1, exclusive=True)] = (
+    derate: Annotated[float, NumberBounds(1e-3, 1)] = (
         1.0  #: fraction of speed left by thermal throttling
     )
     start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: from the order to the first answer

@@ -10,11 +10,11 @@ from hwnas.analysis import run_fronts
 from hwnas.core import safe_read, schema
 from hwnas.core.errors import ConfigError, HwnasError, RunError
 from hwnas.core.quantity import Quantities, Quantity, QuantitySource, quantities_from_json
-from hwnas.core.schema import Fraction, NumberBounds, Positive, SchemaError, Size, validate
+from hwnas.core.schema import Fraction, NumberBounds, SchemaError, Size, validate
 from hwnas.export import proof_file
 from hwnas.export.folder import PROOF
 from hwnas.fleet.fleet_file import DeviceType, Fleet
-from hwnas.fleet.plan import TimedRuntime
+from hwnas.fleet.plan import MAX_MS, TimedRuntime
 from hwnas.fleet.service_file import Service
 from hwnas.hardware import backends
 from hwnas.hardware.latency_tables import latency_table
@@ -259,6 +259,9 @@ def _add_model(
         catalogue.time(ran.target, model.name, batch, figures["latency_ms"], ran)
 
 
+_Ms = Annotated[float, NumberBounds(0, MAX_MS, exclusive=True)]
+
+
 class _ProfileRow(TypedDict):
     """A row of a front or profile; other columns are ignored."""
 
@@ -270,9 +273,9 @@ class _ProfileRow(TypedDict):
     memory_mib: NotRequired[Annotated[float, NumberBounds(0, 1e6)]]
     target: NotRequired[str]
     batch: NotRequired[Annotated[Size, NumberBounds(1, MAX_BATCH)]]
-    latency_ms: NotRequired[Positive]
-    latency_ms_low: NotRequired[Positive]
-    latency_ms_high: NotRequired[Positive]
+    latency_ms: NotRequired[_Ms]
+    latency_ms_low: NotRequired[_Ms]
+    latency_ms_high: NotRequired[_Ms]
     source: NotRequired[QuantitySource]
 
 

@@ -108,7 +108,7 @@ def _render(figure: Figure) -> Pictures:
 
 def _served_rates(plan: DeploymentPlan) -> tuple[list[int], dict[str, list[float]]]:
     """Return the hours, and the requests/s of each model and device in them."""
-    n = sum(len(hour_plan.hours) for hour_plan in plan.hours)
+    n = plan.n_hours
     result: dict[str, list[float]] = {}
     for hour_plan in plan.hours:
         for route in hour_plan.routes:

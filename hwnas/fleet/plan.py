@@ -19,7 +19,8 @@ FORMAT = 1
 FILE = "plan.yaml"
 
 _Rate = Annotated[float, NumberBounds(0, 1e9)]
-_Ms = Annotated[float, NumberBounds(0, 1e9)]
+MAX_MS = 1e9  #: largest latency
+_Ms = Annotated[float, NumberBounds(0, MAX_MS)]
 _Count = Annotated[int, NumberBounds(0, 1e9)]
 
 
@@ -137,6 +138,19 @@ class DeploymentPlan:
     #: minutes from 0:00 UTC (of a week: Monday) to hour 0; ``None``: 0
     begin_min: Annotated[int, NumberBounds(0, 168 * 60)] | None = None
 
+    @property
+    def n_hours(self) -> int:
+        """Number of hours."""
+        return sum(len(hour_plan.hours) for hour_plan in self.hours)
+
+    def at(self, hour: int) -> HourPlan:
+        """Return the record of an hour."""
+        return next(hour_plan for hour_plan in self.hours if hour in hour_plan.hours)
+
+    def by_hour(self) -> dict[int, HourPlan]:
+        """Return the record of each hour, in order."""
+        return {hour: self.at(hour) for hour in range(self.n_hours)}
+
     def is_split(self, first: str, second: str | None) -> bool:
         """Return True if a route's pools are the two parts of a split network."""
         return second is not None and self.kinds[second].accuracy is None
@@ -185,6 +199,7 @@ def read_plan(folder: Path) -> DeploymentPlan:
         check_format(content, FORMAT)
         result: DeploymentPlan = validate(DeploymentPlan, content)
         _check(result)
+        _check_latencies(result)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"plan={folder} is not a plan: it has no {FILE}.") from None
     except (CorruptFileError, SchemaError) as problem:
@@ -214,3 +229,10 @@ def _check(plan: DeploymentPlan) -> None:
     for name, requirements in plan.classes.items():
         if not len(requirements.demand) == len(requirements.borne) == len(text):
             raise SchemaError(f"'classes.{name}' must have a demand for each of {len(text)} hours")
+
+
+def _check_latencies(plan: DeploymentPlan) -> None:
+    for name, kind in plan.kinds.items():
+        for batch, row in kind.latency_ms.items():
+            if not 0 < row[0] <= (row[3] or row[0]) <= MAX_MS:
+                raise SchemaError(f"'kinds.{name}': latency {batch} must be in (0, {MAX_MS:g}] ms")

@@ -179,11 +179,6 @@ def running_replicas(plan: DeploymentPlan, hour_plan: HourPlan) -> Running:
     return result
 
 
-def by_hour(plan: DeploymentPlan) -> dict[int, HourPlan]:
-    """Return the record of each hour of a plan."""
-    return {hour: hour_plan for hour_plan in plan.hours for hour in hour_plan.hours}
-
-
 def placements_by_name(task: PlanningTask) -> PlacementsByName:
     """Return the placements and configs of a task by the names of their pool types."""
     return {
@@ -218,7 +213,7 @@ def goodput_corrections(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> dict[tuple[int, int], float]:
     """Return a plan's corrections of goodputs by hour index and placement."""
-    hours = by_hour(plan)
+    hours = plan.by_hour()
     return {
         (i, names[pool.kind][0]): scale
         for i, hour in enumerate(task.hours)
@@ -242,7 +237,7 @@ def translate_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
     """Return a plan's hours as hours of a task; ``None`` where names no longer exist."""
-    options, hours = _options(task), by_hour(plan)
+    options, hours = _options(task), plan.by_hour()
     return [_hour(task, hours[hour], names, options) for hour in task.hours]
 
 
@@ -281,7 +276,7 @@ def _key(
 def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bool:
     """Return True if an hour would be written as it was read, within the quotas."""
     kinds: dict[str, PoolType] = {}
-    said, was = to_hour_plan(task, back, i, kinds), by_hour(plan)[task.hours[i]]
+    said, was = to_hour_plan(task, back, i, kinds), plan.at(task.hours[i])
     quota = np.array([device.quota for _, device in task.problem.devices])
     fits = bool((back.machines <= quota).all())
     said, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))

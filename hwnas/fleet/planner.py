@@ -356,7 +356,7 @@ def _simulate_failures(
 
 def _is_used(plan: DeploymentPlan, hour: int, what: str) -> bool:
     """Return True if machines of the failing device run in an hour."""
-    machines = next(hour_plan for hour_plan in plan.hours if hour in hour_plan.hours).machines
+    machines = plan.at(hour).machines
     if what == "spot":
         return any(plan.devices[name].buy == "spot" for name in machines)
     return what in machines

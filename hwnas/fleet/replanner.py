@@ -202,7 +202,7 @@ def _changed_task(
     """Return a task with changed hours separated and the goodputs of late classes lowered."""
     task = replace(task, marks=_hour_marks(plan, anew), scale={})
     scale = plan_conversion.goodput_corrections(task, plan, names)
-    hours, worst = plan_conversion.by_hour(plan), dict[tuple[int, int], float]()
+    hours, worst = plan.by_hour(), dict[tuple[int, int], float]()
     for (name, hour), factor in changes.slower.items():
         routes = [*hours[hour].routes, *hours[hour].degraded]
         own = {kind for r in routes if r.klass == name for kind in (r.first, r.second) if kind}
@@ -217,10 +217,7 @@ def _previous_plan(
     plan: DeploymentPlan, task: PlanningTask, causes: Sequence[ReplanCause], policy: ReplanPolicy
 ) -> PreviousPlan:
     """Return the current replicas, and the penalty of moving one."""
-    running = {
-        h: plan_conversion.running_replicas(plan, of)
-        for h, of in plan_conversion.by_hour(plan).items()
-    }
+    running = {h: plan_conversion.running_replicas(plan, of) for h, of in plan.by_hour().items()}
     hours = sum(n for of in running.values() for n in of.values())
     return PreviousPlan(
         running,

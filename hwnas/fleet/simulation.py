@@ -1,5 +1,6 @@
 """Simulation of a plan's hours with arrivals, failures and retries, over several seeds."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,77 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantity, QuantitySource
 from hwnas.fleet import events
 from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.placements import service_times
-from hwnas.fleet.plan import DeploymentPlan, HourPlan, RequestRoute
+from hwnas.fleet.plan import DeploymentPlan, HourPlan
 
 Array = NDArray[np.float64]
-
-_MIN_SPARE = 1e-6  # weight of routes without spare capacity, as a fraction of their rate
-
-
-class Routing:
-    """Routes of an hour; routes of the degraded state take over requests of failed pools."""
-
-    def __init__(
-        self,
-        normal: Sequence[RequestRoute],
-        degraded: Sequence[RequestRoute],
-        names: Sequence[str],
-        pool: Mapping[str, int],
-    ):
-        every = [*normal, *degraded]
-        of = {name: k for k, name in enumerate(names)}
-        rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
-        request_class = np.array([of[r.klass] for r in every], np.int32)
-        total = np.zeros(len(names))
-        np.add.at(total, request_class, rate)
-        chance = np.divide(
-            rate, total[request_class], out=np.zeros(rate.size), where=total[request_class] > 0
-        )
-        self.reached = {name for k, name in enumerate(names) if total[k] > 0}
-        self.table = events.RouteArrays(
-            request_class,
-            chance,
-            _spare(normal, degraded),
-            np.array([pool[r.first] for r in every], np.int32),
-            np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
-            np.array([r.share for r in every]),
-            np.array([r.reach_ms for r in every]) / 1e3,
-            np.array([r.pass_ms for r in every]) / 1e3,
-        )
-
-    def draw(self, request_class: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
-        """Return a route index for each request of the given classes."""
-        route = np.zeros(request_class.size, np.int32)
-        for k in np.unique(request_class):
-            own = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
-            mine = request_class == k
-            ends = np.cumsum(self.table.chance[own])
-            drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
-            route[mine] = own[np.minimum(drawn, own.size - 1)]
-        return route
-
-
-def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> Array:
-    """Return the weights ``(routes,)`` with which routes take over requests of failed pools.
-
-    The weight is the additional rate of a route in the degraded state. If no live route has any,
-    weights are proportional to rates.
-    """
-    had: dict[tuple[str, str, str | None, float], float] = {}
-    for r in normal:
-        key = (r.klass, r.first, r.second, r.threshold)
-        had[key] = had.get(key, 0.0) + r.rate
-    more = [
-        max(0.0, r.rate - had.get((r.klass, r.first, r.second, r.threshold), 0.0)) for r in degraded
-    ]
-    least = [_MIN_SPARE * r.rate for r in (*normal, *degraded)]
-    return np.maximum([0.0] * len(normal) + more, np.maximum(least, 1e-300))
-
 
 LATE = 0.01  #: fraction of requests that may be late
 WARY = 0.8 * LATE  #: limit in a plan's own simulations: other seeds differ
@@ -85,6 +24,7 @@ _WARM = 0.05  # fraction of the time that is ignored: queues start empty
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, per simulated hour
 _FITTING = 20_000_000  # maximum requests of a simulation: 2 GB
 _SECONDS = (20.0, 3600.0)  # minimum and maximum simulated time
+_REQUEST_BYTES = 150  # of memory per simulated request
 _LIMITS = 60  # minimum time in longest limits: overload shows only after a while
 _AFTER = 60.0  # seconds evaluated after a failure
 
@@ -155,18 +95,9 @@ def simulate_hour(
 
     The simulated time covers enough requests of the rarest class, at most an hour.
     """
-    of = next(hour_plan for hour_plan in plan.hours if hour in hour_plan.hours)
-    rates = {
-        name: (c.borne if setup.spike else c.demand)[hour] * setup.load
-        for name, c in plan.classes.items()
-    }
-    longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
-    seconds = _duration(
-        [(rate, setup.arrivals[name].period) for name, rate in rates.items() if rate > 0], longest
-    )
-    if setup.kills:
-        seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in setup.kills)))
-    return _Hour(plan, of, hour, setup, seconds, seed).seen(rates)
+    rates = _rates(plan, hour, setup)
+    seconds = _simulated_s(plan, rates, setup)
+    return _Hour(plan, plan.at(hour), hour, setup, seconds, seed).seen(rates)
 
 
 def simulate(
@@ -175,6 +106,8 @@ def simulate(
 ) -> list[HourStatistics]:  # fmt: skip
     """Return the statistics of hours for each seed; default: one of each group of equal hours."""
     chosen = [hour_plan.hours[0] for hour_plan in plan.hours] if hours is None else hours
+    for hour in chosen:
+        _check_size(plan, hour, setup)
     result = []
     with progress.phase("Simulation", len(chosen) * len(seeds)) as advance:
         for hour in chosen:
@@ -184,9 +117,48 @@ def simulate(
     return result
 
 
+def _check_size(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> None:
+    """Refuse an hour that the simulator or the memory cannot hold.
+
+    Raises:
+        ConfigError: the hour has too many replicas or requests.
+    """
+    replicas = sum(pool.replicas for pool in plan.at(hour).pools)
+    if replicas > events.MAX_REPLICAS:
+        raise ConfigError(
+            f"Hour {hour} of the plan has {replicas:,} replicas; a simulation holds at most "
+            f"{events.MAX_REPLICAS:,}."
+        )
+    rates = _rates(plan, hour, setup)
+    seconds, rate = _simulated_s(plan, rates, setup), sum(rates.values())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    is_short = seconds < max(c.p99_ms for c in plan.classes.values()) / 1e3
+    if is_short or rate * seconds * _REQUEST_BYTES > memory:
+        raise ConfigError(
+            f"Hour {hour} has too many requests to simulate, {rate:.4g}/s: memory holds "
+            f"{min(_FITTING, memory // _REQUEST_BYTES):,}; reduce the demand or load."
+        )
+
+
+def _rates(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> dict[str, float]:
+    """Return the requests/s of each class in an hour."""
+    return {
+        name: (c.borne if setup.spike else c.demand)[hour] * setup.load
+        for name, c in plan.classes.items()
+    }
+
+
+def _simulated_s(plan: DeploymentPlan, rates: Mapping[str, float], setup: SimulationSetup) -> float:
+    """Return the simulated seconds of an hour with rates by class."""
+    longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
+    periods = [(rate, setup.arrivals[name].period) for name, rate in rates.items() if rate > 0]
+    seconds = _duration(periods, longest)
+    return max([seconds, *(_AFTER / (1 - kill.at) for kill in setup.kills)])
+
+
 def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
     """Return True if an hour's simulations are the same for two plans of the same demand."""
-    own, its = (next(each for each in p.hours if hour in each.hours) for p in (plan, other))
+    own, its = plan.at(hour), other.at(hour)
     there = own.machines, own.pools, own.routes, own.degraded
     return (
         there == (its.machines, its.pools, its.routes, its.degraded)
@@ -296,8 +268,8 @@ class _Hour:
             np.zeros(len(kinds)),
         )
 
-    def _routes(self) -> Routing:
-        return Routing(self.of.routes, self.of.degraded, self.names, self.pool)
+    def _routes(self) -> events.Routing:
+        return events.Routing(self.of.routes, self.of.degraded, self.names, self.pool)
 
     def _incidents(self) -> events.IncidentArrays:
         """Return the incidents of kills and throttles."""
@@ -350,7 +322,7 @@ class _Hour:
     ) -> tuple[float, float, float]:
         """Return $, kWh and kg of CO2 of the hour."""
         usd = kwh = kg = 0.0
-        devices, n_hours = self.plan.devices, len(next(iter(self.plan.classes.values())).demand)
+        devices, n_hours = self.plan.devices, self.plan.n_hours
         for name, device in devices.items():
             n = self.of.machines.get(name, 0)
             owned = device.bought if device.bought else n

@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 FAIL, RETURN, SLOW = 0, 1, 2  #: kinds of incidents
 _DONE, _ENTER, _TIMER = 0, 1, 2  # kinds of event, in the last two bits of their code
-_REPLICA_BITS = 20
+REPLICA_BITS = 20
 _IN_LINE = 2  # maximum queued batches per replica
 
 
@@ -218,7 +218,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
     room = 2 * count + n_replicas + 2 * at_s.size + 16
     times, codes = np.empty(room), np.empty(room, np.int64)
     size, next_in, next_at, retried, events = 0, 0, 0, 0, 0
-    mask = (1 << _REPLICA_BITS) - 1
+    mask = (1 << REPLICA_BITS) - 1
     while True:
         now = np.inf
         source = -1
@@ -246,7 +246,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
                 looked = now == line.due[p]
             else:
                 r = value & mask
-                if value >> _REPLICA_BITS != epoch[r]:
+                if value >> REPLICA_BITS != epoch[r]:
                     continue  # the batch was lost with its replica
                 p = pool_of[r]
                 k = batch[r]
@@ -349,6 +349,6 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
             took = mean * noise[int(np.random.random() * noise.size)] * slow[r]
             busy[r] += took
             until[r] = now + took
-            code = (((epoch[r] << _REPLICA_BITS) | r) << 2) | _DONE
+            code = (((epoch[r] << REPLICA_BITS) | r) << 2) | _DONE
             size = _push(times, codes, size, now + took, code)
     return latency, busy, retried, events

@@ -44,10 +44,6 @@ def _by_hour(statistics: Sequence[HourStatistics]) -> dict[int, list[HourStatist
     return dict(sorted(result.items()))
 
 
-def _hour_plan(plan: DeploymentPlan, hour: int) -> HourPlan:
-    return next(hour_plan for hour_plan in plan.hours if hour in hour_plan.hours)
-
-
 def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterable[Row]:
     """Yield a row per class and simulated hour."""
     for hour, runs in _by_hour(statistics).items():
@@ -57,7 +53,7 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
                 continue
             yield {
                 "hour": hour,
-                "like": format_hours(_hour_plan(plan, hour).hours),
+                "like": format_hours(plan.at(hour).hours),
                 "class": name,
                 "spike": "yes" if runs[0].spike else "",
                 "demand_per_s": (requirements.borne if runs[0].spike else requirements.demand)[
@@ -69,7 +65,7 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
                 **_columns("late", [c.late for c in own]),
                 **_columns("late_after", [c.late_after for c in own]),
                 "lost": sum(c.lost for c in own),
-                "accuracy": _accuracy(_hour_plan(plan, hour), name),
+                "accuracy": _accuracy(plan.at(hour), name),
                 "accuracy_min": requirements.accuracy_min,
             }
 
@@ -124,9 +120,9 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
 def _hours(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterable[Row]:
     """Yield machines, money and energy by hour."""
     for hour, runs in _by_hour(statistics).items():
-        machines = _hour_plan(plan, hour).machines
+        machines = plan.at(hour).machines
         yield {
-            "hour": hour, "like": format_hours(_hour_plan(plan, hour).hours),
+            "hour": hour, "like": format_hours(plan.at(hour).hours),
             **{f"machines_{name}": machines.get(name, 0) for name in plan.devices},
             **_columns("usd", [run.usd for run in runs]),
             **_columns("kwh", [run.kwh for run in runs]),
@@ -138,7 +134,7 @@ def _hours(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
 
 def _costs(plan: DeploymentPlan) -> Iterable[Row]:
     """Yield the planned cost of each part over all hours."""
-    n = sum(len(hour_plan.hours) for hour_plan in plan.hours)
+    n = plan.n_hours
     for name, device in plan.devices.items():
         hours = sum(
             hour_plan.machines.get(name, 0) * len(hour_plan.hours) for hour_plan in plan.hours
@@ -187,7 +183,7 @@ def _models(plan: DeploymentPlan) -> Iterable[Row]:
 def describe_plan(outcome: PlanningOutcome) -> list[str]:
     """Return messages on a plan."""
     plan = outcome.plan
-    n = sum(len(hour_plan.hours) for hour_plan in plan.hours)
+    n = plan.n_hours
     messages = [
         f"The plan takes {plan.value:.4g} {plan.unit} in {n} hours, at the upper ends of figures; "
         f"lower bounds: {plan.bound_kept:.4g} over the kept options ({plan.gap:.1%} less), "

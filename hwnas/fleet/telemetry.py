@@ -3,7 +3,9 @@
 import base64
 import http.client
 import math
+import queue
 import re
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -123,8 +125,7 @@ def _telemetry_sample(
             at = parse_date(raw.get("time", ""), f"{path}, row {i}")
         else:
             at = row["hour"] * HOUR
-            n_hours = len(next(iter(plan.classes.values())).demand)
-            NumberBounds(0, n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
+            NumberBounds(0, plan.n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
     except SchemaError as problem:
         raise ConfigError(f"{path} cannot be read: {problem}.") from None
     result = TelemetrySample(
@@ -293,6 +294,32 @@ def _request(address: str, where: str) -> urllib.request.Request:
 
 
 def _fetch(address: str, where: str, timeout_s: float) -> str:
+    """Return the text of a response that is complete within ``timeout_s``.
+
+    Timeouts of sockets hold per read: a slow server would never reach them.
+
+    Raises:
+        RunError: the server does not respond in time, or refuses.
+    """
+    results: queue.SimpleQueue[str | RunError] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            results.put(_read_response(address, where, timeout_s))
+        except RunError as error:
+            results.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        result = results.get(timeout=timeout_s)
+    except queue.Empty:
+        raise RunError(f"{where}: no complete response within {timeout_s:g} s.") from None
+    if isinstance(result, RunError):
+        raise result
+    return result
+
+
+def _read_response(address: str, where: str, timeout_s: float) -> str:
     """Return the text of a response; error responses of Prometheus are text, too."""
     request = _request(address, where)
     try:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwnas.fleet.simulation import HourStatistics, Kill, Throttle
 
 _NEEDED = ("highspy", "numba")
+_MIN_SPEED = 1e-3  # of throttled machines
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
 
 
@@ -239,8 +240,10 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
         speed = float(said)
     except ValueError:
         speed = 0.0
-    if not 0 < speed <= 1:
-        raise ConfigError(f"throttle={config.throttle}: write DEVICE:SPEED, a speed in (0, 1].")
+    if not _MIN_SPEED <= speed <= 1:
+        raise ConfigError(
+            f"throttle={config.throttle}: write DEVICE:SPEED, a speed in [{_MIN_SPEED:g}, 1]."
+        )
     return [Throttle(name, speed)]
 
 
@@ -260,6 +263,8 @@ def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
     if config.hours is None:
         return None
     said = config.hours if isinstance(config.hours, list) else [config.hours]
+    if not said or len({*map(str, said)}) < len(said):
+        raise ConfigError(f"hours={config.hours}: give at least one hour, and each hour once.")
     known = {str(hour): hour for each in found.hours for hour in each.hours}
     for hour in said:
         if str(hour) not in known:

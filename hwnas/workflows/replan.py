@@ -244,7 +244,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     old = read_plan(Path(config.plan))
     sources = _sources(config)
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
-    n_hours = sum(len(of.hours) for of in old.hours)
+    n_hours = old.n_hours
     seen = _seen(config, old)
     if seen.by_hour and config.begin is not None:
         raise ConfigError(
@@ -274,7 +274,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     said = [
-        *decisions.describe_decisions(old, found, rows, told.down),
+        *decisions.describe_decisions(old, found, told.down),
         *summary.describe_plan(found.found),
     ]
     planned = PlanOutcome(Path(), new, tables, said, ())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import hwnas
 from hwnas.__main__ import run
@@ -106,6 +107,9 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
             "spike=true: the plan has no spike in these hours",
         ),
         (["simulate", "plan=PLAN", "throttle=cpu"], "write DEVICE:SPEED"),
+        (["simulate", "plan=PLAN", "throttle=cpu:1e-300"], "a speed in [0.001, 1]"),
+        (["simulate", "plan=PLAN", "hours=[1,1]"], "each hour once"),
+        (["simulate", "plan=PLAN", "hours=[]"], "give at least one hour"),
         (["simulate", "plan=PLAN", "trace=no.csv"], "file not found"),
     ],
 )
@@ -117,6 +121,35 @@ def test_what_is_wrong_is_one_line(
     assert words in said
     assert "\n" not in said
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("replicas", 900_000_000, "replicas; a simulation holds at most 1,048,575"),
+        ("demand", 1e9, "reduce the demand or load"),
+        ("latency", 1e300, "must be in (0, 1e+09] ms"),
+    ],
+)
+def test_plans_beyond_all_bounds_are_refused_before_any_work(
+    folder: Path, key: str, value: float, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load((folder / "plan" / "plan.yaml").read_text())
+    if key == "replicas":
+        content["hours"][0]["pools"][0]["replicas"] = value
+    elif key == "demand":
+        for requirements in content["classes"].values():
+            requirements["demand"] = [value] * len(requirements["demand"])
+    else:
+        kind = content["kinds"][content["hours"][0]["pools"][0]["kind"]]
+        rows = {n: [value, "measured", None, None] for n in kind["latency_ms"]}
+        kind["latency_ms"] = rows
+    Path("large").mkdir()
+    Path("large/plan.yaml").write_text(yaml.safe_dump(content))
+    assert run(["simulate", "plan=large"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
         ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "given twice"),
         ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
+        ("fleet", "devices.cpu.speed", 1e-300, "1e-06"),
         ("fleet", "links", {"a-b-c": {"rtt_ms": 1}}, "a to b-c or a-b to c"),
         (
             "fleet",

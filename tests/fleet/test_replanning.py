@@ -67,10 +67,7 @@ def _seen(plan: DeploymentPlan, factors: dict[str, float], hours: list[int] | No
 
 def _moved(before: DeploymentPlan, after: DeploymentPlan, hour: int) -> tuple[int, int, int]:
     """Return the replicas of an hour, and how many are started and stopped."""
-    ran, runs = (
-        plan_conversion.running_replicas(p, plan_conversion.by_hour(p)[hour])
-        for p in (before, after)
-    )
+    ran, runs = (plan_conversion.running_replicas(p, p.by_hour()[hour]) for p in (before, after))
     return sum(ran.values()), *resolve.count_moves(ran, runs)
 
 
@@ -124,7 +121,7 @@ def test_hours_that_nothing_was_seen_of_follow_or_stay(folder: Path) -> None:
     assert follow.classes["web"].demand == pytest.approx([rate * 1.5 for rate in HOURS])
     left = read_plan(stay.path)
     assert left.classes["web"].demand == pytest.approx([60.0, 90.0, 180.0, 90.0])
-    before, after = plan_conversion.by_hour(old), plan_conversion.by_hour(left)
+    before, after = old.by_hour(), left.by_hour()
     assert all(before[h].pools == after[h].pools for h in (0, 1, 3))
     assert all(before[h].routes == after[h].routes for h in (0, 1, 3))
     assert {str(row["hours"]) for row in stay.table("decisions").to_pylist()} == {"2"}

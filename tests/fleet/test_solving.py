@@ -14,8 +14,7 @@ import yaml
 
 from hwnas.core.errors import HwnasError
 from hwnas.core.progress import NullProgress
-from hwnas.fleet import alternatives, infeasibility, planner, simulation, solver
-from hwnas.fleet import simulation as routing
+from hwnas.fleet import alternatives, events, infeasibility, planner, simulation, solver
 from hwnas.fleet.column_generation import solve_all
 from hwnas.fleet.demand import Arrivals
 from hwnas.fleet.placements import Goodputs
@@ -340,11 +339,11 @@ def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> 
         return RequestRoute("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
     gone, kept = route("spot", 6.0), route("cpu", 4.0)
-    weights = routing._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
+    weights = events._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
     assert weights == pytest.approx([6e-6, 4e-6, 3.0, 3.0])
     # Nothing is spare, or nothing was planned for a failure: by rates.
-    assert routing._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
-    assert routing._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
+    assert events._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
+    assert events._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
 
 
 def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def _hour_notes(pools: Sequence[DeployedPool], jobs: Sequence[str]) -> list[str]
 
 def _begin_notes(plan: DeploymentPlan) -> list[str]:
     """Return the note on hour 0 if it is not the default."""
-    n_hours = sum(len(hour_plan.hours) for hour_plan in plan.hours)
+    n_hours = plan.n_hours
     if plan.begin_min is None or n_hours not in (calendar.DAY, calendar.WEEK):
         return []
     when = calendar.format_begin(plan.begin_min, n_hours)

@@ -14,7 +14,6 @@ from hwnas.fleet.deployment.pools import (
     DeployedPool,
     busiest_hour,
     dns_label,
-    hour_plans,
     path_of,
     routes_by_hour,
 )
@@ -267,7 +266,7 @@ def _job(name: str, when: str, account: str, files: str) -> Manifest:
 def inference_graphs(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
     """Return the graphs of ``graph_names`` at the deployed hour, and their schedule."""
     names = {pool.of: pool.name for pool in pools}
-    start, hours = busiest_hour(plan), range(len(hour_plans(plan)))
+    start, hours = busiest_hour(plan), range(plan.n_hours)
     by_class = {
         name: [to_yaml(_graph(name, of, names)) for of in _class_routes(plan, request_class, names)]
         for request_class, name in graph_names(plan, pools).items()

@@ -147,7 +147,7 @@ def _deployed_pool(
     model: ServedModel | None,
     busy: float,
 ) -> DeployedPool:
-    hours = hour_plans(plan)
+    hours = plan.by_hour().values()
     pools = [next((pool for pool in hour.pools if pool.kind == pool_type), None) for hour in hours]
     spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
     goodput = max(pool.goodput for pool in pools if pool is not None)  # as corrected
@@ -167,12 +167,6 @@ def busiest_hour(plan: DeploymentPlan) -> int:
         sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)
     ]
     return request_class.index(max(request_class))
-
-
-def hour_plans(plan: DeploymentPlan) -> list[HourPlan]:
-    """Return the record of each hour."""
-    result = {hour: hour_plan for hour_plan in plan.hours for hour in hour_plan.hours}
-    return [result[hour] for hour in sorted(result)]
 
 
 def _pool_rate(hour: HourPlan, pool_type: str) -> float:
@@ -300,7 +294,7 @@ def routes_by_hour(
     return [
         [r for r in hour.routes if r.klass == request_class
          and {r.first, r.second or r.first} <= names.keys()]
-        for hour in hour_plans(plan)
+        for hour in plan.by_hour().values()
     ]  # fmt: skip
 
 
