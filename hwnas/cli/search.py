@@ -26,7 +26,7 @@ from hwnas.workflows.search.front import (
     FILES,
     SearchOutcome,
     TargetFront,
-    energy_words,
+    describe_energy,
     n_images_read,
 )
 from hwnas.workflows.search.run import search_for_front
@@ -72,7 +72,8 @@ def print_members(console: Console, front: TargetFront, manifest: Row, title: st
         _searched_words(front, finishing),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
-        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
+        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. "
+        f"{describe_energy(target)}.",
         *(_derived_words(name, members, target) for name in derived),
     ]
     print_lines(console, lines)

@@ -30,7 +30,7 @@ from hwnas.workflows.config.arguments import of_target
 from hwnas.workflows.search import finish_runs
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finisher import Finetuner
-from hwnas.workflows.search.front import energy_words
+from hwnas.workflows.search.front import describe_energy
 
 _RECORDED = ("hwnas", "torch", "numpy", "onnx")
 
@@ -133,7 +133,7 @@ def record(
             "normalisation": {"mean": list(data.mean), "std": list(data.std)},
         },
         "target": facts(config.target),
-        "energy_source": energy_words(config.target),
+        "energy_source": describe_energy(config.target),
         "reference": {evidence.metric: evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),
         "own_artefact": own_artefact(config.target),

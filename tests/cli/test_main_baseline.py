@@ -78,7 +78,7 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
 ) -> None:
     out = search(*NPU, "n_trials=16", "run.dir=a", "baseline=b")
     assert "Against b (front of " in out
-    assert "the supernet's weights): " in out
+    assert "weights of a supernet): " in out
     assert "baseline.csv" in out
     front, manifest = _json("a/front.json"), _json("a/manifest.json")
     held = front["baseline"]
@@ -167,18 +167,20 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
         return _refused(arguments, capsys)
 
     b = (*NPU, "baseline=b")
-    assert "no such folder or file" in refused(*NPU, "baseline=nowhere")
+    assert "folder or file not found" in refused(*NPU, "baseline=nowhere")
     assert "it has no manifest.json" in refused(*NPU, "baseline=b/models")
     line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
     assert "a run for target 'npu', not for 'ethos_u55_256'" in line
     line = refused(*b, "target.energy.mac_pj=0.4")
-    assert "was another one there: target.energy.mac_pj=0.3, here 0.4" in line
-    assert "other data: of dataset=digits other images" in refused(*b, "dataset.validation=0.2")
-    assert "none of its networks fits the budget" in refused(*b, "budget.latency_ms=0.0001")
+    assert "its target 'npu' differs: target.energy.mac_pj=0.3, here 0.4" in line
+    assert "other data: images, splits or sizes of dataset=digits" in refused(
+        *b, "dataset.validation=0.2"
+    )
+    assert "none of its networks meets the budget" in refused(*b, "budget.latency_ms=0.0001")
     line = refused("+target=[npu,sketch]", *QUICK, "baseline=b")
     assert "for target 'npu', not for 'sketch'" in line
     _unfinished(Path("b"))
-    assert "b is still going, or was cut off: finish it with run.resume=b." in refused(*b)
+    assert "b is still running, or was interrupted: finish it with run.resume=b." in refused(*b)
 
 
 @pytest.mark.usefixtures("search")

@@ -523,16 +523,16 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
     finisher: Any = SimpleNamespace(parts=parts)
     state = finishing.FinetuningOutcome({"t": CandidatePosteriors(own, likely)}, {}, finisher)
     state.add({own[1].id: FinetuneResult(Quantity(0.9, "measured"))})
-    state.add({own[0].id: None}, for_good=not in_time)
+    state.add({own[0].id: None}, final=not in_time)
     left = state.unfinished("t")
     assert left.ids == [own[2].id, own[0].id], "the most probable first"
-    (sentence,) = left.sentences(0.2, Path("a run"))
+    (sentence,) = left.messages(0.2, Path("a run"))
     assert sentence == (
         f"2 more may be on the front (finish.probability=0.2), but {words[0]} left them "
         f"unfinished. To go on with them: python -m hwnas search 'run.resume=a run' {words[1]}"
     )
     state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
-    assert state.unfinished("t").sentences(0.2, Path("a run")) == []
+    assert state.unfinished("t").messages(0.2, Path("a run")) == []
 
 
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(

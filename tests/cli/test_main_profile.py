@@ -290,7 +290,10 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
     )
     assert "table.allow_other_machine=true" in line
     output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.allow_other_machine=true")
-    assert "Searched with a foreign table: cpu: model name=Another in the table" in output
+    assert (
+        "Searched with a latency table of another machine: cpu: model name=Another in the table"
+        in output
+    )
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert "Another" in manifest["latency_table"]["foreign"]
 

@@ -204,7 +204,9 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     targets = Targets({target: Budget() for target in "ab"})
     monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: targets)
     finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
-    known: Any = SimpleNamespace(failed={third.id: "told already"}, guessing={})
+    known: Any = SimpleNamespace(
+        front=Front(names, [], {third.id: "reported already"}), at_chance_level={}
+    )
     reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
     said: list[str] = []
     joint = joint_front.verified(

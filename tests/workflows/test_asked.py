@@ -67,20 +67,20 @@ def test_numbers_of_any_library_become_plain(value: Any) -> None:
         (_figure(torch.ones(2)), r"is Tensor .*; it must be a number"),
         (_figure(0.5, low=0.6), r"is 0\.5, outside its interval from 0.6 to None"),
         (_figure(0.5, low=math.nan), "at an end is nan"),
-        (0.5, r"is float 0\.5; say hwnas\.Quantity\(VALUE, SOURCE\)"),
+        (0.5, r"is float 0\.5; use hwnas\.Quantity\(VALUE, SOURCE\)"),
     ],
 )
 def test_figures_that_a_run_could_not_be_read_with_are_refused(figure: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"^evaluator= says of network .* that accuracy {words}"):
+    with pytest.raises(ConfigError, match=f"^evaluator= for network .*: accuracy {words}"):
         _score(Score(figure))
-    with pytest.raises(ConfigError, match=f"^cost_model= .* that latency_ms {words}"):
+    with pytest.raises(ConfigError, match=f"^cost_model= .*: latency_ms {words}"):
         _cost(Cost({"latency_ms": figure}))
 
 
 def test_values_that_a_metric_cannot_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"accuracy is 50\.1, .* a perfect 1; say a fraction"):
+    with pytest.raises(ConfigError, match=r"accuracy is 50\.1, .* a perfect 1; use a fraction"):
         _score(Score(_figure(50.1)))
-    with pytest.raises(ConfigError, match=r"accuracy is -0\.5; the worst there is is 0"):
+    with pytest.raises(ConfigError, match=r"accuracy is -0\.5; the worst possible value is 0"):
         _score(Score(_figure(-0.5)))
     with pytest.raises(ConfigError, match=r"mae is -0\.5, .* a perfect 0\.$"):
         _score(Score(_figure(-0.5)), "mae")

@@ -11,6 +11,7 @@ import pytest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import Genotype
+from hwnas.nas.front import Front
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.workflows.proof_record import reported
 from hwnas.workflows.results import SearchResult
@@ -25,13 +26,13 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def _front(folder: RunFolder, failed: dict[str, str]) -> TargetFront:
     context: Any = SimpleNamespace(target="npu")
-    return TargetFront(context, folder, [], [], None, failed)
+    return TargetFront(context, folder, [], Front((), [], failed), None)
 
 
 @pytest.mark.parametrize(
     ("failed", "words"),
     [
-        ({}, "None of the networks that fit its budget was finished"),
+        ({}, "None of the networks within its budget was fine-tuned"),
         ({"abc": "no answer."}, "None of 1 networks that may be on the front could be verified, "),
     ],
 )
@@ -69,10 +70,10 @@ def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
     assert {name: found.manifest["status"] for name, found in targets.items()} == lacking
 
 
-def test_members_in_int8_in_haste_are_named_wherever_what_is_left_out_is(
+def test_members_without_int8_training_are_named_wherever_what_is_left_out_is(
     folder: RunFolder,
 ) -> None:
-    front = replace(_front(folder, {"abc": "no."}), in_int8_in_haste={"f00"})
+    front = replace(_front(folder, {"abc": "no."}), without_int8_training={"f00"})
     left_out, hurried = front.notes
     assert left_out.startswith("abc is left out")
     assert hurried.endswith("An export trains its network for int8: f00.")
@@ -87,8 +88,8 @@ def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
         SimpleNamespace(candidate=SimpleNamespace(id=name, details={"accuracy_finished": value}))
         for name, value in found.items()
     ]
-    guessing: Any = ending._guessing(context.parts.data, members)
-    (note,) = replace(_front(folder, {}), context=context, guessing=guessing).notes
+    levels: Any = ending._at_chance_level(context.parts.data, members)
+    (note,) = replace(_front(folder, {}), context=context, at_chance_level=levels).notes
     assert (
         "chance level on 360 validation images: f00 (accuracy 0.11). Train longer: train.epochs"
         in note
@@ -101,12 +102,15 @@ def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> Non
     told, hidden = Quantity(0.5, "measured", 0.4, 0.6), Quantity(0.23, "measured", 0.0, 0.62)
     modelled = Quantity(43.0, "modelled", 0.0, 84.0)
     for energies, words in (
-        ([told, hidden, hidden], "Energy of 2 of 3 is not told from idling by target.meter=nvml: "),
+        (
+            [told, hidden, hidden],
+            "Energy of 2 of 3 is not significantly above idle by target.meter=nvml: ",
+        ),
         ([hidden, modelled], "Energy of 1 of 1 "),
         ([told, modelled], ""),
     ):
         members: Any = [SimpleNamespace(figures={"energy_mj": energy}) for energy in energies]
-        notes = replace(_front(folder, {}), context=context, members=members).notes
+        notes = replace(_front(folder, {}), context=context, front=Front((), members)).notes
         assert [note.startswith(words) for note in notes] == [True] * bool(words)
 
 

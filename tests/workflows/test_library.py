@@ -286,16 +286,16 @@ def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> Non
     assert more.candidates.num_rows == 7
     assert more.candidates["id"].to_pylist()[:6] == [row["id"] for row in rows]
     assert run(["search", f"run.resume={first.path}"]) == 2
-    words = f"the run asked an object of class {__name__}.Depth"
+    words = f"the run used an object of class {__name__}.Depth"
     assert words in capsys.readouterr().err
-    with pytest.raises(hwnas.HwnasError, match="asked an object of class"):
+    with pytest.raises(hwnas.HwnasError, match="used an object of class"):
         hwnas.search(resume=first.path, evaluator=Depth())
     (export,) = first.export(pick="most_accurate")
     assert export.proof["checks"]
 
 
 def test_a_cost_model_that_says_too_little_is_refused_in_words() -> None:
-    with pytest.raises(hwnas.HwnasError, match=r"cost_model= says no .*sram_kib"):
+    with pytest.raises(hwnas.HwnasError, match=r"cost_model= returns no .*sram_kib"):
         hwnas.search(**QUICK | {"budget": "edge"}, cost_model=Widths())
 
 

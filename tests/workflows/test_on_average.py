@@ -103,7 +103,7 @@ def test_what_it_comes_to_is_said_behind_what_networks_come_to(own: CascadeRepor
         first, then, *_ = held.sentences
         assert first.startswith("Against b (front of 3 networks): from ")
         words = "and cascades of the baseline" if theirs else "alone"
-        assert then.startswith(f"On the average image, against networks {words}: from ")
+        assert then.startswith(f"Averaged over images, against networks {words}: from ")
         assert "the front with its cascades is 1.50 to " in then
         written = json.loads(json.dumps(held.to_json()))
         assert written["on_average"]["lowest_ratio"][0] == pytest.approx(1.5)

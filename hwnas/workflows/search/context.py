@@ -1,4 +1,4 @@
-"""Targets with all that it takes to search and to verify for them."""
+"""The context of each target: data, cost model, evaluator and verification."""
 
 import contextlib
 import functools
@@ -29,18 +29,16 @@ from hwnas.workflows.search.finisher import Finetuner, verifier
 
 @dataclass(frozen=True)
 class TargetContext:
-    """One target. Several share search spaces, the data and supernets."""
+    """One target. Several targets share search spaces, data and supernets."""
 
     parts: components.SearchComponents
     device: MeasuredTarget | None
     evaluator: Accuracies
-    own: CustomComponents = field(
-        default_factory=CustomComponents
-    )  #: objects that stand in for parts of the search
+    own: CustomComponents = field(default_factory=CustomComponents)  #: from Python
 
     @property
     def config(self) -> SearchConfig:
-        """What was asked for."""
+        """The options of the search for this target."""
         return self.parts.config
 
     @property
@@ -49,7 +47,7 @@ class TargetContext:
         return self.config.target.name
 
     def of(self, genotype: Genotype) -> "TargetContext":
-        """Return the target as it runs one network: in the dtype that its space says."""
+        """Return the context for one network, in the dtype of its search space."""
         target = self.parts.networks.target_of(genotype)
         if target == self.config.target:
             return self
@@ -59,7 +57,7 @@ class TargetContext:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[MeasuredTarget | None]:
-        """Give the device, if there is one, as the networks of this target run on it."""
+        """Yield the device, if any, with the settings of this target."""
         if self.device is None:
             yield None
             return
@@ -70,12 +68,12 @@ class TargetContext:
         """Return the searched front.
 
         Raises:
-            BudgetError: nothing fits.
+            BudgetError: no candidate is feasible.
         """
-        found = pareto_front(candidates, self.config.objectives)
-        if not found:
+        front = pareto_front(candidates, self.config.objectives)
+        if not front:
             raise loop.no_feasible_candidate(candidates, self.config.allowed, str(where.path))
-        return found
+        return front
 
     def verified(
         self,
@@ -85,22 +83,22 @@ class TargetContext:
         progress: Progress,
         phase: str = "Verify front",
     ) -> Front:
-        """Verify candidates with the weights that are delivered, keeping their files."""
+        """Verify candidates with their final weights, and keep the files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=NullProgress())
-        bench = replace(verifier(self.parts, finisher, self.device), phase=phase)
-        return verify(members, bench, config.allowed, config.objectives, folder, progress)
+        one = replace(verifier(self.parts, finisher, self.device), phase=phase)
+        return verify(members, one, config.allowed, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
 def open_contexts(
     configs: Sequence[SearchConfig], progress: Progress, own: CustomComponents | None = None
 ) -> Iterator[list[TargetContext]]:
-    """Give a context for each configuration; the data are read, nothing is trained yet."""
+    """Yield a context for each configuration; data are loaded, nothing is trained yet."""
     own = own or CustomComponents()
     own.check_alone(len(configs), configs[0].study.workers)
     _check_means(configs, own)
-    if own.named:  # which other processes do not have
+    if own.named:  # objects of this process only
         configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     first = components.parts(configs[0], progress)
     evaluator = accuracies(first, progress)
@@ -121,7 +119,7 @@ def targets(contexts: Sequence[TargetContext]) -> Targets:
 
 
 def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
-    """Return what is searched for."""
+    """Return the search problem of all targets."""
     context, all_of_them = contexts[0], targets(contexts)
     parts = context.parts
     evaluator = _evaluator(context)
@@ -129,7 +127,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
     first, lower = parts.first, parts.networks.lower
     exit_predictions = None
     if _means(context.config):
-        assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
+        assert isinstance(evaluator, TrainedEvaluator)  # checked in ``open_contexts``
         exit_predictions = evaluator.exit_predictions
     return loop.SearchProblem(
         parts.space, all_of_them, cost, evaluator, first, lower, exit_predictions
@@ -137,21 +135,23 @@ def problem(contexts: Sequence[TargetContext]) -> loop.SearchProblem:
 
 
 def _means(config: SearchConfig) -> list[str]:
-    """Return the means over images that leave early that are asked for."""
+    """Return the requested expected costs with early exits."""
     return expected_costs([*config.objectives, *config.allowed.limits])
 
 
 def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None:
-    """Refuse means over images that leave early of several targets, and of an own evaluator.
+    """Reject expected costs of several targets, and with a custom evaluator.
 
     Raises:
-        ConfigError: it names one.
+        ConfigError: one is requested.
     """
-    for name in (asked[0] for config in configs if (asked := _means(config))):
+    for name in (names[0] for config in configs if (names := _means(config))):
         if len(configs) > 1:
-            raise ConfigError(f"{name}: of one target at a time; search for each by itself.")
+            raise ConfigError(
+                f"{name} is only available for one target: search for each target separately."
+            )
         if own.evaluator is not None:
-            raise ConfigError(f"{name} is known of networks trained alone: leave evaluator= out.")
+            raise ConfigError(f"{name} needs networks that the search trains: omit evaluator=.")
 
 
 def _evaluator(context: TargetContext) -> Evaluator:
@@ -163,15 +163,15 @@ def _evaluator(context: TargetContext) -> Evaluator:
 def _cost_model(context: TargetContext) -> CostModel:
     if context.own.cost_model is not None:
         config = context.config
-        asked = [*costs_in(config.objectives), *config.allowed.limits, "latency_ms"]
-        # A mean over images that leave early follows from what an image costs.
-        names = tuple(dict.fromkeys(metric_of(n).mean_of or n for n in asked))
+        needed = [*costs_in(config.objectives), *config.allowed.limits, "latency_ms"]
+        # An expected cost follows from the cost of an image.
+        names = tuple(dict.fromkeys(metric_of(n).mean_of or n for n in needed))
         return CheckedCostModel(context.own.cost_model, config.derives, names)
     return components.cost_model(context.parts, context.device)
 
 
 def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
-    """Return what the study optimises; with several targets, costs are named after them."""
+    """Return the objectives of the study; costs of several targets have a prefix."""
     first, all_of_them = contexts[0].config, targets(contexts)
     if not all_of_them.are_several:
         return tuple(first.objectives)
@@ -183,19 +183,19 @@ def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
 
 
 def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
-    """Return how each target sees the search."""
+    """Return the search from the perspective of each target."""
     return {s.target: targets(contexts).view(s.target, s.config.objectives) for s in contexts}
 
 
 def followed(contexts: Sequence[TargetContext]) -> list[SearchView]:
-    """Return how the search is looked at: by each target and, if there are several, by all."""
+    """Return the view of each target and, of several targets, the joint view."""
     all_of_them, own = targets(contexts), [*views(contexts).values()]
     several = all_of_them.are_several
     return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
 
 
 def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
-    """Return digests of what decides the outcome, by name."""
+    """Return digests of the settings that determine the results, by name."""
     all_of_them = targets(contexts)
     found: dict[str, str] = {}
     for s in contexts:
@@ -205,14 +205,14 @@ def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
 
 
 def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
-    """Return the versions of the packages that decide the outcome."""
+    """Return the versions of the packages that determine the results."""
     return {name: version for s in contexts for name, version in s.parts.versions().items()}
 
 
 def search_task(
     contexts: Sequence[TargetContext], decisive: Mapping[str, str]
 ) -> engine.SearchTask:
-    """Return what is searched for, with how other processes come to know."""
+    """Return the search problem, with a factory for other processes."""
     again = functools.partial(_again, tuple(s.config for s in contexts))
     return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
 

@@ -1,4 +1,4 @@
-"""Objects of the user's own as a search asks them: what they say is held to what files can say."""
+"""Custom evaluators and cost models from Python: their results are validated."""
 
 import math
 import reprlib
@@ -19,25 +19,25 @@ from hwnas.training.evaluation.base import Evaluator
 
 @final
 class CheckedEvaluator:
-    """An evaluator of the user's own, held to say a score that can be kept."""
+    """A custom evaluator whose scores are validated."""
 
     def __init__(self, evaluator: Evaluator, metric: str):
         self._evaluator, self._metric = evaluator, metric
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the score of one genotype, its numbers plain ones.
+        """Return the score of a genotype, with plain numbers.
 
         Raises:
-            ConfigError: it is no score, or none that the metric can have.
+            ConfigError: the result is no score, or out of the metric's range.
         """
-        where = f"evaluator= says of network {genotype.id}"
+        where = f"evaluator= for network {genotype.id}"
         found: object = self._evaluator.score(genotype, incumbent)
         if not isinstance(found, Score):
             raise ConfigError(
-                f"{where} {_shown(found)}; it must return "
+                f"{where} returns {_shown(found)}; it must return "
                 'hwnas.Score(hwnas.Quantity(0.9, "modelled")) or the like.'
             )
-        figure = _figure(found.figure, f"{where} that {self._metric}")
+        figure = _figure(found.figure, f"{where}: {self._metric}")
         _check_bounds(figure.value, self._metric, where)
         return replace(
             found,
@@ -50,40 +50,40 @@ class CheckedEvaluator:
 
 @final
 class CheckedCostModel:
-    """A cost model of the user's own, held to say all that is asked of it, and that soundly."""
+    """A custom cost model whose costs are validated for completeness and range."""
 
-    def __init__(self, model: CostModel, derives: DerivedMetrics, asked: Sequence[str]):
+    def __init__(self, model: CostModel, derives: DerivedMetrics, needed: Sequence[str]):
         if not hasattr(model, "max_cost_queries"):
             raise ConfigError(
                 "cost_model= has no max_cost_queries: the number of networks a sampler may cost "
                 "for each proposal; None is any number."
             )
-        self._model, self._derives, self._asked = model, derives, asked
+        self._model, self._derives, self._needed = model, derives, needed
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype, with what is derived from it.
+        """Return the cost of a genotype, with derived metrics.
 
         Raises:
-            CompileError: it refuses the network.
-            ConfigError: it is no cost, or does not say what objectives and budget are about.
+            CompileError: the cost model rejects the network.
+            ConfigError: the result is no cost, or lacks an objective or a limited quantity.
         """
-        found = self._said(genotype)
-        missing = [name for name in self._asked if name not in found.figures]
+        found = self._validated(genotype)
+        missing = [name for name in self._needed if name not in found.figures]
         if missing and not found.reason:
             raise ConfigError(
-                f"cost_model= says no {', '.join(missing)}: objectives, the limits of the budget "
-                "and latency_ms are asked for; say them, or ask for less, as with objectives="
-                '["accuracy","latency_ms"], budget="none".'
+                f"cost_model= returns no {', '.join(missing)}: objectives, limited quantities and "
+                "latency_ms are required; add them, or set for example "
+                'objectives=["accuracy","latency_ms"], budget="none".'
             )
         return found
 
-    def _said(self, genotype: Genotype) -> Cost:
-        where = f"cost_model= says of network {genotype.id}"
+    def _validated(self, genotype: Genotype) -> Cost:
+        where = f"cost_model= for network {genotype.id}"
         found: object = self._model.cost(genotype)
         if not isinstance(found, Cost):
             raise ConfigError(
-                f"{where} {_shown(found)}; it must return "
+                f"{where} returns {_shown(found)}; it must return "
                 'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}) or the like.'
             )
         return replace(
@@ -95,33 +95,33 @@ class CheckedCostModel:
 
 
 def _check_bounds(value: float, metric: str, where: str) -> None:
-    """Refuse a value better than the perfect one, or worse than the worst: one of another unit."""
+    """Reject a value out of the metric's range: it probably has another unit."""
     perfect, worst = metric_of(metric).perfect, metric_of(metric).worst
     if perfect is not None and is_better(metric, value, perfect):
         raise ConfigError(
-            f"{where} that {metric} is {value:g}, which is better than a perfect {perfect:g}"
-            f"{'; say a fraction, not per cent' if perfect == 1 else ''}."
+            f"{where}: {metric} is {value:g}, which is better than a perfect {perfect:g}"
+            f"{'; use a fraction, not per cent' if perfect == 1 else ''}."
         )
     if worst is not None and is_better(metric, worst, value):
-        raise ConfigError(f"{where} that {metric} is {value:g}; the worst there is is {worst:g}.")
+        raise ConfigError(f"{where}: {metric} is {value:g}; the worst possible value is {worst:g}.")
 
 
 def _figures(figures: Mapping[str, Quantity], where: str) -> dict[str, Quantity]:
-    return {name: _figure(figure, f"{where} that {name}") for name, figure in figures.items()}
+    return {name: _figure(figure, f"{where}: {name}") for name, figure in figures.items()}
 
 
 def _numbers(details: Mapping[str, float], where: str) -> dict[str, float]:
-    return {name: _number(value, f"{where} that {name}") for name, value in details.items()}
+    return {name: _number(value, f"{where}: {name}") for name, value in details.items()}
 
 
 def _figure(figure: object, what: str) -> Quantity:
-    """Return a figure whose numbers are plain ones.
+    """Return a quantity with plain numbers.
 
     Raises:
-        ConfigError: it is no figure, or one that a run could not be read with.
+        ConfigError: it is no quantity, or an invalid one.
     """
     if not isinstance(figure, Quantity):
-        raise ConfigError(f"{what} is {_shown(figure)}; say hwnas.Quantity(VALUE, SOURCE).")
+        raise ConfigError(f"{what} is {_shown(figure)}; use hwnas.Quantity(VALUE, SOURCE).")
     if figure.source not in SOURCES:
         raise ConfigError(
             f"{what} has the source {figure.source!r}; allowed: {', '.join(SOURCES)}."
@@ -135,14 +135,14 @@ def _figure(figure: object, what: str) -> Quantity:
 
 
 def _number(value: object, what: str) -> float:
-    """Return a number of any library as a plain one.
+    """Return a number of any library as a float.
 
     Raises:
-        ConfigError: it is none, or not finite.
+        ConfigError: it is no number, or not finite.
     """
     try:
         number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several elements
         raise ConfigError(f"{what} is {_shown(value)}; it must be a number.") from None
     if not math.isfinite(number):
         raise ConfigError(f"{what} is {number}; it must be a finite number.")
@@ -150,25 +150,23 @@ def _number(value: object, what: str) -> float:
 
 
 def _shown(value: object) -> str:
-    """Return a value in a few words of one line."""
+    """Return type and value in one line."""
     return f"{type(value).__name__} {' '.join(reprlib.repr(value).split())}"
 
-
-# Objects of the user's own that stand in for parts of a search, and what a run records of them.
 
 _DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
 
 
 @dataclass(frozen=True)
 class CustomComponents:
-    """What a search from Python brings along; a run remembers of each object only its class.
+    """Custom objects of a search from Python; a run records only their classes.
 
     Raises:
-        ConfigError: an object has not the method that it is asked by.
+        ConfigError: an object lacks its method.
     """
 
-    evaluator: Evaluator | None = None  #: scores networks; weights are trained as ``accuracy`` says
-    cost_model: CostModel | None = None  #: says costs; verification keeps to the target's files
+    evaluator: Evaluator | None = None  #: scores networks; final weights follow ``accuracy=``
+    cost_model: CostModel | None = None  #: of candidates; verification uses the target's files
 
     def __post_init__(self) -> None:
         for keyword, given, has in (
@@ -180,7 +178,7 @@ class CustomComponents:
 
     @property
     def named(self) -> dict[str, str]:
-        """The classes of the objects, by the keyword that takes them."""
+        """The classes of the objects, by keyword."""
         given = {"evaluator": self.evaluator, "cost_model": self.cost_model}
         return {
             keyword: f"{type(o).__module__}.{type(o).__qualname__}"
@@ -190,14 +188,14 @@ class CustomComponents:
 
     @property
     def digests(self) -> dict[str, str]:
-        """What decides the outcome, by the names that messages use."""
+        """The classes by their names in messages and digests."""
         return {_DIGESTS[keyword]: name for keyword, name in self.named.items()}
 
     def check_resumed(self, earlier: Row, folder: str) -> None:
-        """Refuse to go on with a run without its objects, or with others.
+        """Refuse to resume a run without its objects, or with others.
 
         Raises:
-            RunError: it says which.
+            RunError: an object differs.
         """
         if not earlier:
             return
@@ -207,23 +205,23 @@ class CustomComponents:
                 continue
             if keyword not in recorded:
                 raise RunError(
-                    f"run.resume={folder}: the run had no {keyword} of its own; start a new one."
+                    f"run.resume={folder}: the run had no custom {keyword}; start a new one."
                 )
             raise RunError(
-                f"run.resume={folder}: the run asked an object of class {recorded[keyword]}; go on "
+                f"run.resume={folder}: the run used an object of class {recorded[keyword]}; resume "
                 f'from Python: hwnas.search(resume="{folder}", {keyword}=...).'
             )
 
     def check_alone(self, n_targets: int, workers: int | None) -> None:
-        """Refuse what other processes, or other targets, would have to know of the objects.
+        """Reject custom objects with several processes or targets.
 
         Raises:
-            ConfigError: it says what.
+            ConfigError: they are combined.
         """
         if self.named and (workers or 1) > 1:
             raise ConfigError(
-                f"study.workers={workers}: {' and '.join(self.named)} of your own are asked by one "
-                "process; leave study.workers out."
+                f"study.workers={workers}: custom {' and '.join(self.named)} run in one process; "
+                "omit study.workers."
             )
         if self.cost_model is not None and n_targets > 1:
-            raise ConfigError("cost_model= says the costs of one target; search for one at a time.")
+            raise ConfigError("cost_model= is for one target; search for each target separately.")

@@ -1,4 +1,4 @@
-"""The end of a search: what may be on a front is finished, verified on its target, and written."""
+"""The end of a search: fine-tuning, verification and reports of likely front members."""
 
 import math
 import shlex
@@ -20,7 +20,13 @@ from hwnas.workflows.search import cascades as exits
 from hwnas.workflows.search.baseline import Baseline
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finishing import FinetuningOutcome
-from hwnas.workflows.search.front import SearchOutcome, TargetFront, finished, withdraw, write_front
+from hwnas.workflows.search.front import (
+    SearchOutcome,
+    TargetFront,
+    final_record,
+    remove_front_files,
+    write_front,
+)
 
 _NOTHING, _NONE = "nothing fits the budget", "none could be verified"
 
@@ -33,26 +39,26 @@ def end(
     reporter: Reporter,
     baselines: Mapping[str, Baseline],
 ) -> SearchOutcome:
-    """Finish and verify the front of each target, and write reports.
+    """Fine-tune and verify the front of each target, and write reports.
 
     Raises:
-        BudgetError: nothing fits any target.
-        RunError: nothing that fits could be verified.
+        BudgetError: no candidate is feasible on any target.
+        RunError: no feasible candidate could be verified.
     """
-    fitted, missed = _fitted(contexts, folder, candidates)
-    lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in fitted}, _NOTHING)
-    if not fitted:
+    feasible, missed = _feasible(contexts, folder, candidates)
+    lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in feasible}, _NOTHING)
+    if not feasible:
         _without_front(folder, manifest, lacking, _NOTHING)
         raise BudgetError(" ".join(missed))
-    allowance = _allowance(contexts[0].config.finish, folder, manifest)
+    budget = _time_budget(contexts[0].config.finish, folder, manifest)
     views = context.views(contexts)
-    found = finishing.finish(fitted, views, candidates, allowance, reporter)
-    manifest |= found.facts()
-    verified = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
+    finetuned = finishing.finish(feasible, views, candidates, budget, reporter)
+    manifest |= finetuned.facts()
+    verified = [_front(s, contexts, folder, finetuned, reporter, baselines) for s in feasible]
     fronts = [front for front in verified if front.members]
     missed += [_none_verified(f, folder, len(contexts)) for f in verified if not f.members]
     lacking |= {front.context.target: _NONE for front in verified if not front.members}
-    if failed := {f.context.target: dict(f.failed) for f in verified if f.failed}:
+    if failed := {f.context.target: dict(f.front.failed) for f in verified if f.front.failed}:
         manifest["unverified"] = failed
     _without_front(folder, manifest, lacking, "" if fronts else _NONE)
     if not fronts:
@@ -64,22 +70,22 @@ def end(
     if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):
-            write_front(front, manifest | finished(reporter, front.candidates, front.members))
+            write_front(front, manifest | final_record(reporter, front.candidates, front.members))
         return SearchOutcome(folder, manifest, fronts)
-    fitting = [] if missed else joint_front.fitting(contexts, candidates, found)
-    joint = joint_front.verified(contexts, folder, fitting, found, fronts, reporter)
+    fitting = [] if missed else joint_front.fitting(contexts, candidates, finetuned)
+    joint = joint_front.verified(contexts, folder, fitting, finetuned, fronts, reporter)
     missed += joint_front.nothing(joint, contexts, candidates)
     with reporter.timed("Write reports"):
-        manifest |= joint_front.ended(reporter, candidates, fronts, joint.front.members)
+        manifest |= joint_front.joint_record(reporter, candidates, fronts, joint.front.members)
         for front in fronts:
-            told = finished(reporter, front.candidates, front.members)
-            write_front(front, joint_front.part(manifest, front.context.target) | told)
+            record = final_record(reporter, front.candidates, front.members)
+            write_front(front, joint_front.manifest_of(manifest, front.context.target) | record)
         joint_front.write_joint_front(folder, manifest, fronts, fitting, joint, missed)
     return SearchOutcome(folder, manifest, fronts, joint.front.members, missed)
 
 
-def _allowance(config: FinishConfig, folder: RunFolder, manifest: Row) -> TimeBudget:
-    """Return the time of finishing; the manifest keeps what was spent."""
+def _time_budget(config: FinishConfig, folder: RunFolder, manifest: Row) -> TimeBudget:
+    """Return the time budget of fine-tuning; the manifest stores the elapsed time."""
 
     def keep(spent_s: float) -> None:
         manifest["finishing_s"] = round(spent_s, 2)
@@ -89,56 +95,56 @@ def _allowance(config: FinishConfig, folder: RunFolder, manifest: Row) -> TimeBu
     return TimeBudget(limit_s, manifest.get("finishing_s", 0.0), keep)
 
 
-def _fitted(
+def _feasible(
     contexts: Sequence[TargetContext], folder: RunFolder, candidates: Sequence[Candidate]
 ) -> tuple[list[TargetContext], list[str]]:
-    """Return the targets that something fits, and why nothing fits the others."""
-    fitted, missed = [], []
+    """Return the targets with feasible candidates, and errors of the others."""
+    feasible, missed = [], []
     for view, each in zip(context.views(contexts).values(), contexts, strict=True):
         try:
             each.front([view.seen(candidate) for candidate in candidates], folder)
-            fitted.append(each)
+            feasible.append(each)
         except BudgetError as error:
             missed.append(f"{view.name}: {error}" if view.name else str(error))
-    return fitted, missed
+    return feasible, missed
 
 
 def _without_front(
     folder: RunFolder, manifest: Row, lacking: Mapping[str, str], status: str
 ) -> None:
-    """Say in the folders of targets without a front, and of the run, that there is none.
+    """Write the manifests of targets without a front, and of a run without any.
 
     Args:
-        folder: Of the run.
-        manifest: Of the run.
-        lacking: Why, by target.
-        status: Why there is none at all; empty if there is one.
+        folder: Folder of the run.
+        manifest: Manifest of the run.
+        lacking: Reasons, by target.
+        status: The reason if no target has a front, else empty.
     """
     for target in [name for name in manifest.get("targets", ()) if name in lacking]:
-        own = joint_front.part(manifest, target) | {"status": lacking[target]}
-        withdraw(joint_front.folder_of(folder, target), own)
+        own = joint_front.manifest_of(manifest, target) | {"status": lacking[target]}
+        remove_front_files(joint_front.folder_of(folder, target), own)
     if status:
-        withdraw(folder, manifest | {"status": status})
+        remove_front_files(folder, manifest | {"status": status})
 
 
 def _with_cascades(fronts: Sequence[TargetFront]) -> list[TargetFront]:
-    """Return fronts with the cascades of their members, on the target or to the one of a link.
+    """Return fronts with cascades of their members, on the target or across ``link.to``.
 
-    These are held against the baseline, too.
+    The cascades are also compared with the baseline.
     """
     stages = {
         f.context.target: cascades.stages(f.folder, f.members, f.context.config.target.batch)
         for f in fronts
     }
-    found = []
+    results = []
     for front in fronts:
         config, target = front.context.config, front.context.target
         to = config.link.to
         server = [] if to is None or to == target else stages.get(to, [])
-        counted = cascades.cascades_of_target(config, stages[target], server)
-        against = baseline.with_cascades(front.against, front.members, counted)
-        found.append(replace(front, cascades=counted, against=against))
-    return found
+        report = cascades.cascades_of_target(config, stages[target], server)
+        against = baseline.with_cascades(front.against, front.members, report)
+        results.append(replace(front, cascades=report, against=against))
+    return results
 
 
 def _front(
@@ -149,50 +155,56 @@ def _front(
     reporter: Reporter,
     baselines: Mapping[str, Baseline],
 ) -> TargetFront:
-    """Verify the front of a target, fastest first, in the run's folder or one of its own within."""
-    own, phase = folder, "Verify front"
+    """Verify the front of a target, in the run's folder or in a subfolder for the target."""
+    place, phase = folder, "Verify front"
     if len(contexts) > 1:
-        own, phase = joint_front.folder_of(folder, of.target), f"Verify on {of.target}"
+        place, phase = joint_front.folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
-    band = found.members(of.target)
-    verified = of.verified(band, found.finisher, own, reporter, phase)
+    verified = of.verified(found.members(of.target), found.finisher, place, reporter, phase)
     members = sorted(verified.members, key=lambda m: m.figures["latency_ms"].value)
     rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
-    own.write_parquet("candidates.parquet", rows)
+    place.write_parquet("candidates.parquet", rows)
     base = baselines.get(of.target) if members else None
-    held = baseline.against(base, of.config, candidates, members)
-    hurried = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(found.hurried)
-    left = found.unfinished(of.target)
+    against = baseline.against(base, of.config, candidates, members)
+    in_int8 = {m.candidate.id for m in members if m.dtype("") == "int8"}
+    remaining = found.unfinished(of.target)
     front = TargetFront(
-        of, own, candidates, members, held, verified.failed,
-        in_int8_in_haste=hurried, guessing=_guessing(of.parts.data, members), unfinished=left.ids,
-        more=left.sentences(of.config.finish.probability, folder.path),
-    )  # fmt: skip
+        of,
+        place,
+        candidates,
+        replace(verified, members=members),
+        against,
+        without_int8_training=in_int8 & found.without_int8_training,
+        at_chance_level=_at_chance_level(of.parts.data, members),
+        unfinished=remaining.ids,
+        more=remaining.messages(of.config.finish.probability, folder.path),
+    )
     where = f"{of.target}: " * (len(contexts) > 1)
-    if members:  # else that is said of all
+    if members:  # else one error names all targets
         reporter.say([f"{where}{line}" for line in front.notes], alarming=True)
     return front
 
 
-def _guessing(data: ImageData, members: Sequence[Member]) -> dict[str, float]:
-    """Return the metric on validation of finished members that may be guessing, by id."""
-    after = columns.finished(data.task.metric)
-    found = {m.candidate.id: m.candidate.details[after] for m in members}
-    return at_chance_level(data.task, found, len(data.validation))
+def _at_chance_level(data: ImageData, members: Sequence[Member]) -> dict[str, float]:
+    """Return the validation metric of members possibly at chance level, by id."""
+    name = columns.finished(data.task.metric)
+    values = {m.candidate.id: m.candidate.details[name] for m in members}
+    return at_chance_level(data.task, values, len(data.validation))
 
 
 def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str:
-    """Return that no network of a target could be verified, and what may help."""
+    """Return why no network of a target is verified, with the command that continues."""
     where = f"{front.context.target}: " if n_targets > 1 else ""
     again = f"python -m hwnas search {shlex.quote(f'run.resume={folder.path}')}"
-    if not front.failed:
+    failed = front.front.failed
+    if not failed:
         return (
-            f"{where}None of the networks that fit its budget was finished, so that none was "
-            f"verified. A larger finish.minutes or finish.max_candidates finishes more: {again}"
+            f"{where}None of the networks within its budget was fine-tuned and verified. Raise "
+            f"finish.minutes or finish.max_candidates: {again}"
         )
-    name, reason = next(iter(front.failed.items()))
+    name, reason = next(iter(failed.items()))
     return (
-        f"{where}None of {len(front.failed)} networks that may be on the front could be verified, "
-        f"for example {name}: {reason.rstrip('.')}. All that was found is in {folder.path}; they "
-        f"are tried again by: {again}"
+        f"{where}None of {len(failed)} networks that may be on the front could be verified, "
+        f"for example {name}: {reason.rstrip('.')}. All candidates are in {folder.path}. To try "
+        f"again: {again}"
     )

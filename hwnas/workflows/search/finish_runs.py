@@ -1,4 +1,4 @@
-"""How a search that came to its end made networks ready: the same again costs no training."""
+"""Fine-tuning as in a finished search, from its cached trainings; and its execution."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
 
 def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
-    """Return the configuration of a search with what it did and where it kept its networks.
+    """Return the configuration of a search with its recorded fine-tuning and supernet folder.
 
     Args:
-        search: Composed again, by a version with other defaults perhaps.
-        manifest: Of the search.
+        search: The configuration, composed by this version, possibly with other defaults.
+        manifest: Manifest of the search.
     """
     recorded = manifest["config"]
     folder = recorded["run"]["supernets"]
@@ -51,24 +51,24 @@ def finisher(
     config: ExportConfig,
     progress: Progress,
 ) -> Finetuner:
-    """Return what makes networks of a search ready, as the search did where nothing else is said.
+    """Return the fine-tuner of a search, with options that an export changes.
 
     Args:
         of: A target, its configuration ``as_recorded``.
-        manifest: Of the search.
-        candidates: Of the search, with the metric after each fidelity.
-        config: What is asked for.
-        progress: Of the trainings.
+        manifest: Manifest of the search.
+        candidates: Candidates of the search, with the metric after each fidelity.
+        config: Options of the export.
+        progress: Progress of trainings.
     """
     weights = as_left(of.evaluator, left_after(of.config, candidates))
     found = Finetuner(of.parts, weights, progress=progress)
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
-    if "finishing" not in manifest:  # of an earlier version, which had supernets alone
+    if "finishing" not in manifest:  # of an earlier version, which only had supernets
         return replace(found, tutor=LargestSubnetTeacher(weights))
     done = manifest["finishing"]
     teacher = done["teacher"]
-    if teacher is None:  # the search had none; this may have the one that answers best
+    if teacher is None:  # the search had none: use the most accurate network
         sign = 1 if metric_of(of.config.metric).maximise else -1
         finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
@@ -77,15 +77,15 @@ def finisher(
 
 
 def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Manifest) -> None:
-    """Refuse to go on where weights of a search would have to be trained again.
+    """Reject networks whose weights would have to be trained again.
 
     Args:
-        finisher: Of the search.
-        genotypes: Networks of the search, finished by it or not.
-        manifest: Of the search.
+        finisher: Fine-tuner of the search.
+        genotypes: Networks of the search, fine-tuned or not.
+        manifest: Manifest of the search.
 
     Raises:
-        RunError: they are not where the run left them, or this version would train others.
+        RunError: the weights are missing, or this version would train different ones.
     """
     parts = finisher.parts
     if accuracy_source(manifest) == "supernet":
@@ -97,8 +97,8 @@ def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Man
     if lost := _lost(replace(finisher, other=None), genotypes, done):
         raise RunError(
             f"The trained networks of the run are not in {Path(parts.config.run.supernets)} as "
-            f"this version would train them ({lost} is not); start from the folder in "
-            "which the search was started, with the same versions and data."
+            f"this version would train them ({lost} is missing); use the working directory of the "
+            "search, with the same versions and data."
         )
 
 
@@ -109,20 +109,19 @@ def check_kept_so_far(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Refuse to go on with a search whose finished networks would have to be trained again.
+    """Refuse to resume a search whose fine-tuned networks would have to be trained again.
 
-    Where time is limited, it would be spent on them, and those that it is too short for would be
-    lost.
+    With a time limit, the remaining time would be used for them, and some would be lost.
 
     Args:
         of: One of its targets.
-        earlier: What the manifest said before; empty where the search has just begun.
-        candidates: Of the search.
-        folder: Of the search.
-        progress: Of the command.
+        earlier: The manifest before resuming; empty for a new search.
+        candidates: Candidates of the search.
+        folder: Folder of the search.
+        progress: Progress of the command.
 
     Raises:
-        RunError: they are not where the run left them, or this version would train others.
+        RunError: the weights are missing, or this version would train different ones.
     """
     done = earlier.get("finishing", {"finished": {}})
     if of.config.finish.minutes is None:
@@ -133,19 +132,18 @@ def check_kept_so_far(
     weights = as_left(of.evaluator, left_after(of.config, candidates))
     before = Finetuner(of.parts, weights, genotypes.get(done.get("teacher")), progress)
     if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
-        return  # otherwise than before is what was asked for
+        return  # other options are requested
     if lost := _lost(before, [*genotypes.values()], done["finished"]):
         raise RunError(
-            f"run.resume={folder}: the networks that it finished are not in "
+            f"run.resume={folder}: its fine-tuned networks are not in "
             f"{Path(of.config.run.supernets)} as this version would train them ({lost} is not): "
-            "finish.minutes would be spent on them again, and what it is too short for be lost. "
-            "Start from the folder in which the search was started, say run.supernets=DIR, or "
-            f"begin another one: start_from={folder}"
+            "finish.minutes would be used to train them again. Use the working directory of the "
+            f"search, set run.supernets=DIR, or start a new search: start_from={folder}"
         )
 
 
 def _lost(searched: Finetuner, genotypes: Sequence[Genotype], done: Mapping[str, object]) -> str:
-    """Return the id of the first network that is not where a search left it; empty if all are.
+    """Return the id of the first network without cached weights; empty if all are cached.
 
     Args:
         searched: As the search finished networks.
@@ -162,7 +160,7 @@ def _lost(searched: Finetuner, genotypes: Sequence[Genotype], done: Mapping[str,
 
 
 def facts(finisher: Finetuner, genotype: Genotype) -> Row:
-    """Return what a proof says of how a network was finished, beside its steps."""
+    """Return the options of a network's fine-tuning for its proof."""
     config, teacher = finisher.config, None
     if config.epochs and config.alpha:
         if finisher.teacher is not None:
@@ -177,12 +175,12 @@ def facts(finisher: Finetuner, genotype: Genotype) -> Row:
     }
 
 
-# Networks are finished: one after another, or by several processes, as far as there is time.
+# Execution: sequentially or by several processes, within the time limit.
 
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What finishing one network came to."""
+    """The result of fine-tuning one network."""
 
     figure: Quantity  #: its metric on the validation split
     without_int8_training: bool = False  #: True if time ran out before its int8 training
@@ -190,25 +188,21 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class FinetuneTarget:
-    """One target of the search; networks that do not fit it are not trained for it."""
+    """A target of the search; infeasible networks are not trained for it."""
 
     config: SearchConfig
-    fitting: Collection[str]  #: ids of the networks that fit it
+    fitting: Collection[str]  #: ids of feasible networks
 
 
 @dataclass(frozen=True)
 class FinetuneBatch:
-    """How some networks are finished together."""
+    """Time window, targets and processes for a batch of networks."""
 
-    #: when their trainings may begin, and must have ended; where that is limited, trainings for
-    #: int8 come right behind
+    #: start and end of trainings; if limited, int8 training follows fine-tuning directly
     slot: TimeWindow = ALWAYS
-    targets: Sequence[
-        FinetuneTarget
-    ] = ()  #: the finisher's first, if there may be trainings for int8
-    crew: TaskProcesses[list[Finetuner]] | None = (
-        None  #: processes that finish several; else this one does
-    )
+    #: the fine-tuner's target first, if int8 training is possible
+    targets: Sequence[FinetuneTarget] = ()
+    crew: TaskProcesses[list[Finetuner]] | None = None  #: processes; ``None``: this process
 
 
 def finished(
@@ -218,14 +212,14 @@ def finished(
     phase: str,
     how: FinetuneBatch = FinetuneBatch(),
 ) -> dict[str, FinetuneResult | None]:
-    """Finish networks; return by id what came of it, ``None`` where there was no time for one.
+    """Fine-tune networks; return results by id, ``None`` if time ran out.
 
     Args:
-        finisher: Finishes them.
-        genotypes: Of the networks.
-        phases: Of the command.
-        phase: What progress calls it.
-        how: When, by whom and for which targets.
+        finisher: Fine-tunes one network.
+        genotypes: Genotypes of the networks.
+        phases: Progress of the command.
+        phase: Title of the progress bar.
+        how: Time window, targets and processes.
     """
     epochs, slot, crew = finisher.config.epochs, how.slot, how.crew
     n_steps = max(1, finisher.n_steps)
@@ -233,7 +227,7 @@ def finished(
     if finisher.teacher is not None and taught:
         finisher.prepare(taught[0])
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
-    if paths:  # first what is finished already, or nearly
+    if paths:  # cached networks first, then interrupted ones
         kept = [finisher.is_kept(genotype) for genotype in genotypes]
         order = sorted(range(len(paths)), key=lambda i: (not kept[i], -paths[i].n_steps()))
         genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
@@ -265,11 +259,11 @@ def finished(
 def crew_of(
     finisher: Finetuner, configs: Sequence[SearchConfig]
 ) -> TaskProcesses[list[Finetuner]] | None:
-    """Return processes that finish networks as one does; ``None`` where one process is wanted.
+    """Return processes for fine-tuning; ``None`` if ``study.workers`` is 1.
 
     Args:
-        finisher: The one.
-        configs: Of the search, of each target.
+        finisher: The fine-tuner of this process.
+        configs: Configuration of each target.
     """
     n = finisher.parts.config.study.workers or 1
     again = partial(_again, configs, finisher.teacher, finisher.left)
@@ -277,7 +271,7 @@ def crew_of(
 
 
 def _finishers(finisher: Finetuner, others: Sequence[SearchConfig]) -> list[Finetuner]:
-    """Return what finishes networks, and the same for other targets."""
+    """Return the fine-tuner of each target, given the first one."""
     parts = [components.retargeted(finisher.parts, config) for config in others]
     return [finisher, *(replace(finisher, parts=each) for each in parts)]
 
@@ -296,11 +290,11 @@ def _again(
 def _ready(
     genotype: Genotype, slot: TimeWindow, fits: Sequence[bool], own: Sequence[Finetuner]
 ) -> FinetuneResult | None:
-    """Finish one network, unless there is no time for it; there is a finisher for each target."""
+    """Fine-tune one network for all targets; ``None`` if time is too short."""
     if not own[0].fits(genotype, slot.left_s()):
         return None
     figure = own[0].tuned(genotype)
-    if not slot.is_limited:  # it is trained for int8 when it is verified
+    if not slot.is_limited:  # int8 training runs at verification
         return FinetuneResult(figure)
     without_int8_training = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
     return FinetuneResult(figure, any(without_int8_training))

@@ -1,4 +1,4 @@
-"""Networks of a search, finished for its target and made ready to be verified."""
+"""Fine-tuning of a search's networks for its target."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -36,25 +36,25 @@ from hwnas.workflows.device import MeasuredTarget
 
 @dataclass(frozen=True)
 class Finetuner:
-    """Finishes networks of a search; all use the same answers of one teacher."""
+    """Fine-tunes networks of a search; all learn from the same predictions of one teacher."""
 
     parts: SearchComponents
     weights: Accuracies
-    teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
+    teacher: Genotype | None = None  #: the most accurate network, if any
     progress: Progress = field(default_factory=NullProgress)
-    other: FinetuningConfig | None = None  #: how all but the teacher are finished, if otherwise
-    tutor: TeacherProvider | None = None  #: who teaches where none of the search does
-    #: ids of networks that there was no time to train for int8, which some would need
-    hurried: Collection[str] = ()
+    other: FinetuningConfig | None = None  #: of all networks but the teacher
+    tutor: TeacherProvider | None = None  #: teacher from outside the search
+    #: ids of networks without int8 training, as time ran out
+    without_int8_training: Collection[str] = ()
 
     @property
     def config(self) -> FinetuningConfig:
-        """How networks are finished."""
+        """Options of fine-tuning."""
         return self.other or self.searched
 
     @property
     def searched(self) -> FinetuningConfig:
-        """How the search finishes networks, the teacher among them."""
+        """Options of fine-tuning in the search; the teacher uses them, too."""
         config = self.parts.config
         if config.accuracy == "trained":
             return config.finish.of_one(config.train.epochs, 1.0)
@@ -62,37 +62,37 @@ class Finetuner:
 
     @property
     def left(self) -> dict[str, int]:
-        """After how many trainings in a row the search left the networks it trained, by id."""
+        """Number of completed fidelities of the networks that the search trained, by id."""
         return (
             self.weights.recorded_fidelities if isinstance(self.weights, TrainedEvaluator) else {}
         )
 
     def tuned(self, genotype: Genotype) -> Quantity:
-        """Train a network, or go on; return its metric on the validation split."""
+        """Fine-tune a network, or resume; return its metric on the validation split."""
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).figure
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the same with its batch norm."""
+        """Return the fine-tuned network with its batch norm."""
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).network
 
     def finished(self, genotype: Genotype) -> DeployableNetwork:
-        """Return a network that is ready for the target; train what is not trained yet."""
+        """Return a network with final weights for the target; train it if necessary."""
         is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
         return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
-        """Return the same in int8, too, where it can be written so, whatever the target runs."""
-        left_s = 0.0 if genotype.id in self.hurried else math.inf
+        """Return the network with an int8 version if possible, whatever the target's dtype."""
+        left_s = 0.0 if genotype.id in self.without_int8_training else math.inf
         return self._in_int8(genotype, lambda: left_s)
 
     def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
-        """Train a network for int8 if it needs that; return whether it needs it and has no time.
+        """Train a network for int8 if necessary; return whether time was too short for it.
 
-        What goes wrong with this one network is left to its verification, which will say it.
+        Errors of this network are ignored here; verification reports them.
 
         Args:
-            genotype: Of the network, which is fine-tuned.
-            left_s: Seconds that are left.
+            genotype: Genotype of the fine-tuned network.
+            left_s: Returns the remaining seconds.
         """
         is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
         if not is_int8 or not self.config.later:
@@ -112,60 +112,54 @@ class Finetuner:
         return pipeline.finetune(self._origin(genotype), self.config, load, self.progress, left_s)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether a network that the search finished so is still there."""
+        """Return whether the fine-tuned weights of a network are cached."""
         if not self.is_inherited(genotype):
             return False
         return self.n_steps == 0 or self.checkpoint(genotype).n_steps() >= self.n_steps
 
     @property
     def n_steps(self) -> int:
-        """The steps of finishing a network."""
+        """Number of fine-tuning steps of a network."""
         n_images = len(self.parts.data.train)
         train = self.parts.config.train.for_images(n_images)
         return self.config.epochs * steps_per_epoch(train.images_per_step, n_images)
 
     def fits(self, genotype: Genotype, left_s: float) -> bool:
-        """Return whether fine-tuning a network will end within some seconds, by a few steps of it.
-
-        What is finished takes no time.
-        """
+        """Return whether fine-tuning ends within ``left_s`` seconds, by timing a few steps."""
         if self.is_kept(genotype) or math.isinf(left_s):
             return True
         return self._first(genotype).fits(left_s)
 
     def teaching_s(self, genotype: Genotype) -> float:
-        """Return the seconds until a network has been finished here, and has answered for others.
-
-        A few steps tell.
-        """
+        """Return the seconds of fine-tuning and predictions of a teacher, by timing a few steps."""
         training = self._first(genotype)
         return training.takes_s(training.n_shown)
 
     def _first(self, genotype: Genotype) -> TrainingStage:
-        """Return the training that ``tuned`` starts, with what has to come before it."""
+        """Return the first training stage of ``tuned``, with the number of trainings before it."""
         weights, training = self.weights, stages.first_stage(self._origin(genotype), self.config)
         n = weights.n_missing(genotype) if isinstance(weights, TrainedEvaluator) else 0
         return replace(training, n_before=n)
 
     def is_inherited(self, genotype: Genotype) -> bool:
-        """Return whether the weights that the search scored a network by are still there."""
+        """Return whether the weights with which the search scored a network are cached."""
         return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
 
     def checkpoint(self, genotype: Genotype) -> Checkpoint:
-        """Return where a network that ``tuned`` trains is kept."""
+        """Return the checkpoint of a network that ``tuned`` trains."""
         return stages.checkpoint(self._origin(genotype), self.config)
 
     def weights_of(self, genotype: Genotype) -> str:
-        """Return what tells the weights that a network is delivered with from others of it."""
-        suffix = ", in int8 in haste" * (genotype.id in self.hurried)
+        """Return an identifier of the final weights of a network."""
+        suffix = ", in int8 in haste" * (genotype.id in self.without_int8_training)
         return f"{self.checkpoint(genotype).path.parent.name}{suffix}"
 
     def prepare(self, genotype: Genotype) -> None:
-        """Have the teacher's answers at hand, for this network and all others."""
+        """Compute the teacher's predictions, for this network and all others."""
         stages.prepare(self._origin(genotype), self.config)
 
     def is_teacher(self, genotype: Genotype) -> bool:
-        """Return whether a network has the weights of the one that teaches the others."""
+        """Return whether a network has the weights of the teacher."""
         return self.teacher is not None and annotations.weight_relevant_genotype(
             genotype
         ) == annotations.weight_relevant_genotype(self.teacher)
@@ -188,7 +182,7 @@ class Finetuner:
 def verifier(
     parts: SearchComponents, finisher: Finetuner, device: MeasuredTarget | None
 ) -> Verifier:
-    """Return what verification needs; the only place that hands out the test split."""
+    """Return the verifier; the only access to the test split."""
     data, config = parts.data, parts.config
 
     def batches(split: DataSplit, genotype: Genotype) -> Iterator[ImageBatch]:

@@ -1,4 +1,4 @@
-"""The end of a search: candidates that may be on the front get the weights that are delivered."""
+"""Fine-tuning at the end of a search: likely front members get their final weights."""
 
 import math
 import shlex
@@ -33,56 +33,59 @@ from hwnas.workflows.search.finish_runs import (
 )
 from hwnas.workflows.search.finisher import Finetuner
 
-_TEACHER = 0.25  # of finish.minutes, that the teacher may take
-_LOOKS = 3  # at what takes that long, at most
-_LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
+_TEACHER_FRACTION = 0.25  # of finish.minutes, for the teacher
+_MAX_TIMING_ROUNDS = 3
+_LATER_ROUNDS = 5  # for candidates that earlier rounds made probable
 
 
 @dataclass(frozen=True)
 class NotFinetuned:
-    """Candidates that may be on the front of a target, and were not finished."""
+    """Likely front members of a target that are not fine-tuned."""
 
     ids: list[str]
-    option: str  #: with which the same run, resumed, finishes more
+    option: str  #: option that lets the resumed run fine-tune more
 
-    def sentences(self, probability: float, run: Path) -> list[str]:
-        """Return what a user is told of them, and what would finish them."""
+    def messages(self, probability: float, run: Path) -> list[str]:
+        """Return their number and the command that fine-tunes them."""
         if not self.ids:
             return []
         again = shlex.join(["python", "-m", "hwnas", "search", f"run.resume={run}", self.option])
         name = self.option.partition("=")[0]
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
-            f"{name} left them unfinished. To go on with them: {again}"
+            f"{name} ended before their fine-tuning. To continue: {again}"
         ]
 
 
 @dataclass
 class FinetuningOutcome:
-    """What finishing came to."""
+    """The results of fine-tuning."""
 
     known: dict[str, CandidatePosteriors]  #: by target
-    among_finished: dict[str, CandidatePosteriors]  #: the same, as if there were no others
+    among_finished: dict[str, CandidatePosteriors]  #: the same, among fine-tuned candidates only
     finisher: Finetuner
     finished: dict[str, Quantity] = field(default_factory=dict)  #: on the validation split, by id
-    left_out: set[str] = field(default_factory=set)  #: ids of those that there was no time for
-    hurried: set[str] = field(default_factory=set)  #: ids of those that are in int8 in haste
+    left_out: set[str] = field(default_factory=set)  #: ids of networks for which time ran out
+    #: ids of networks without int8 training, as time ran out
+    without_int8_training: set[str] = field(default_factory=set)
 
-    def add(self, found: Mapping[str, FinetuneResult | None], *, for_good: bool = True) -> None:
-        """Take in what became of networks.
+    def add(self, found: Mapping[str, FinetuneResult | None], *, final: bool = True) -> None:
+        """Add results of networks.
 
         Args:
-            found: By id; ``None`` where there was no time for one.
-            for_good: Whether there will be no time for these either.
+            found: Results by id; ``None`` if time ran out.
+            final: Whether this is the last round: the others are then marked as left out.
         """
         ready = {name: each for name, each in found.items() if each is not None}
         self.finished |= {name: each.figure for name, each in ready.items()}
-        self.hurried |= {name for name, each in ready.items() if each.without_int8_training}
-        self.left_out |= {*found} if for_good else set()
+        self.without_int8_training |= {
+            name for name, each in ready.items() if each.without_int8_training
+        }
+        self.left_out |= {*found} if final else set()
         self.left_out -= {*self.finished}
 
     def facts(self) -> Row:
-        """Return what a manifest says of it."""
+        """Return the entry of the manifest."""
         config, teacher = self.finisher.config, self.finisher.teacher
         return {
             "finishing": {
@@ -92,42 +95,43 @@ class FinetuningOutcome:
                 "max_int8_drop": config.max_int8_drop,
                 "teacher": None if teacher is None else teacher.id,
                 "finished": {name: figure.to_json() for name, figure in self.finished.items()},
-                **({"hurried": hurried} if (hurried := sorted(self.hurried)) else {}),
+                **({"hurried": ids} if (ids := sorted(self.without_int8_training)) else {}),
             }
         }
 
     def as_finished(self, candidate: Candidate) -> Candidate:
-        """Return a finished candidate with the metric that it has then, beside what was read."""
+        """Return a fine-tuned candidate with its new metric, and the observed one in details."""
         metric, figure = self.finisher.parts.config.metric, self.finished[candidate.id]
         read = candidate.figures[metric].value
-        told = {columns.read_column(metric): read, columns.finished(metric): figure.value}
+        metrics = {columns.read_column(metric): read, columns.finished(metric): figure.value}
         return replace(
             candidate,
             figures={**candidate.figures, metric: figure},
-            details={**candidate.details, **told},
+            details={**candidate.details, **metrics},
             stopped=False,
         )
 
     def unfinished(self, target: str) -> NotFinetuned:
-        """Return what may be on the front of a target as well, the most probable first."""
+        """Return the likely front members without fine-tuning, most probable first."""
         config = self.finisher.parts.config.finish
         probable = self.known[target].band(config.probability)
-        left = [c.id for c in probable if c.id not in self.finished]
-        if config.minutes is not None and self.left_out.intersection(left):
-            return NotFinetuned(left, f"finish.minutes={2 * config.minutes:g}")
-        return NotFinetuned(left, f"finish.max_candidates={len(self.finished) + len(left)}")
+        ids = [c.id for c in probable if c.id not in self.finished]
+        if config.minutes is not None and self.left_out.intersection(ids):
+            return NotFinetuned(ids, f"finish.minutes={2 * config.minutes:g}")
+        return NotFinetuned(ids, f"finish.max_candidates={len(self.finished) + len(ids)}")
 
     def members(self, target: str) -> list[Candidate]:
-        """Return what is verified: finished candidates that may be on the front, fastest first.
+        """Return the candidates to verify: fine-tuned, likely on the front, fastest first.
 
-        Where many are alike none may be probable: one is verified then, the most probable. What is
-        believed of them is what is believed among all candidates, whose file has it, too.
+        At least the most probable one is returned: among many similar candidates, each probability
+        may be low. Posterior estimates are among all candidates, as in ``candidates.parquet``.
         """
         config = self.finisher.parts.config.finish
         probable = self.among_finished[target].band(config.probability, 1)
-        believed = {c.id: c for c in reversed(self.known[target].candidates)}
-        found = [believed[c.id] for c in probable]
-        return sorted(found, key=lambda c: (c.figures["latency_ms"].value, c.id))
+        by_id = {c.id: c for c in reversed(self.known[target].candidates)}
+        return sorted(
+            (by_id[c.id] for c in probable), key=lambda c: (c.figures["latency_ms"].value, c.id)
+        )
 
 
 def finish(
@@ -137,21 +141,21 @@ def finish(
     allowance: TimeBudget,
     progress: Progress,
 ) -> FinetuningOutcome:
-    """Finish the candidates that may be on the front of a target.
+    """Fine-tune the candidates that are likely on the front of a target.
 
-    The one that answers best is finished first and teaches the others; those fill the gaps between
-    what is finished, so that a front that is cut off by the time is as wide. What is finished says
-    more of the others, too, so that some may become probable: they are finished then. The first
-    round takes half of what ``finish.max_candidates`` and ``finish.minutes`` allow, so that what it
-    says can still be heeded. Where time is limited, a network is trained for int8 right after it
-    was fine-tuned, so that the limit is of both; else that waits until it is verified.
+    The most accurate candidate is fine-tuned first and teaches the others. The others are ordered
+    to fill gaps in latency first, so that a front cut short by the time limit still covers the
+    whole range. Each round updates the posterior and may make other candidates probable. The first
+    round uses half of ``finish.max_candidates`` and ``finish.minutes``, so that later rounds can
+    use its results. With a time limit, int8 training follows fine-tuning directly, so that the
+    limit covers both; otherwise it runs at verification.
 
     Args:
         contexts: One for each target.
-        views: How each target sees the candidates.
-        candidates: All of the search.
-        allowance: The time that it may take.
-        progress: Of the command.
+        views: The search from the perspective of each target.
+        candidates: All candidates of the search.
+        allowance: The time budget.
+        progress: Progress of the command.
     """
     parts, phases = contexts[0].parts, allowance.tracked(progress)
     lower = parts.networks.lower
@@ -161,13 +165,13 @@ def finish(
     trains = bool(state.finisher.config.epochs)
 
     def look() -> list[Candidate]:
-        """Return what is to be finished, of each target the most probable first."""
-        state.known = seen(candidates)
-        wanted = [k.band(config.probability, config.min_candidates) for k in state.known.values()]
-        distinct = {c.id: c for row in zip_longest(*wanted) for c in row if c is not None}
+        """Update posteriors; return candidates to fine-tune, most probable of each target first."""
+        state.known = posteriors(candidates)
+        probable = [k.band(config.probability, config.min_candidates) for k in state.known.values()]
+        distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
-    def seen(some: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
+    def posteriors(some: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
         return {
             s.target: front_probability.known(
                 parts.space, some, views[s.target], state.finished, lower
@@ -189,32 +193,33 @@ def finish(
             if trains:
                 wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
             done = [c for c in candidates if c.id in state.finished]
-            # By what they cost on all targets: each may be seen by another one.
+            # With the costs on all targets: targets may see different ones.
             wanted = [replace(c, figures=searched[c.id].figures) for c in wanted]
-            left = [c.genotype for c in front_probability.spread(wanted, done)]
+            genotypes = [c.genotype for c in front_probability.spread(wanted, done)]
             if share < 1.0 and slot.is_limited:
-                left = [*teacher, *left]  # its training for int8 is still to come
-            if left := _in_time(left, slot, state.finisher):
+                genotypes = [*teacher, *genotypes]  # its int8 training is still missing
+            if genotypes := _in_time(genotypes, slot, state.finisher):
                 targets = [
                     FinetuneTarget(s.config, state.known[s.target].on_front) for s in contexts
                 ]
                 how = FinetuneBatch(slot, targets, crew)
-                found = finished(state.finisher, left, phases, "Finish members", how)
-                state.add(found, for_good=share == 1.0)
+                results = finished(state.finisher, genotypes, phases, "Finish members", how)
+                state.add(results, final=share == 1.0)
             elif share == 1.0:
                 break
     look()
     for needed in _needed(state, is_limited=allowance.limit_s < math.inf):
         state.add(finished(state.finisher, [needed], phases, "Finish members"))
     look()
-    state.among_finished = seen([c for c in candidates if c.id in state.finished])
-    state.finisher = replace(state.finisher, hurried=state.hurried)
-    allowance.end(was_short=bool(state.left_out or state.hurried))
+    state.among_finished = posteriors([c for c in candidates if c.id in state.finished])
+    without_int8_training = state.without_int8_training
+    state.finisher = replace(state.finisher, without_int8_training=without_int8_training)
+    allowance.end(was_short=bool(state.left_out or without_int8_training))
     return state
 
 
 def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]:
-    """Yield a network for each target that has none yet: there has to be one member."""
+    """Yield a network for each target without a fine-tuned one: at least one is required."""
     config = state.finisher.parts.config.finish
     for known in state.known.values():
         if not known.on_front.keys() & state.finished.keys():
@@ -223,7 +228,7 @@ def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]
 
 
 def _in_time(genotypes: list[Genotype], slot: TimeWindow, finisher: Finetuner) -> list[Genotype]:
-    """Return what may still be finished: what is trained already costs no time."""
+    """Return the genotypes that can still be fine-tuned; after the limit, only cached ones."""
     if slot.open_s() >= 0:
         return genotypes
     return [genotype for genotype in genotypes if finisher.is_kept(genotype)]
@@ -235,17 +240,17 @@ def _teacher(
     finisher: Finetuner,
     left_s: Callable[[], float],
 ) -> Genotype:
-    """Return the network that answers best.
+    """Return the most accurate network that can be trained as teacher in time.
 
-    All others wait for its training, and for its answers. Where the time is limited, these have to
-    fit into a part of what is left; a run that goes on keeps the one that it had, unless that one
-    surely answers worse and there is time for another.
+    All others wait for its training and its predictions. With a time limit, these must fit into a
+    fraction of the remaining time. A resumed run keeps its teacher, unless it is significantly
+    less accurate than another one for which there is time.
 
     Args:
-        wanted: Those that are to be finished.
-        scored: All, where a run goes on: the teacher that it had may be wanted no more.
-        finisher: Finishes them.
-        left_s: Seconds that are left.
+        wanted: Candidates to fine-tune.
+        scored: All candidates of a resumed run: its teacher may no longer be in ``wanted``.
+        finisher: Fine-tunes them.
+        left_s: Returns the remaining seconds.
     """
     config = finisher.parts.config
     sign = 1 if metric_of(config.metric).maximise else -1
@@ -257,33 +262,33 @@ def _teacher(
     if math.isinf(left_s()):
         return best[0].genotype
     before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
-    begun = next(before, None)
-    if begun is best[0]:
-        return begun.genotype
-    first = _first_within(_TEACHER * left_s(), best, finisher)
-    if begun is None:
+    started = next(before, None)
+    if started is best[0]:
+        return started.genotype
+    first = _first_within(_TEACHER_FRACTION * left_s(), best, finisher)
+    if started is None:
         return (first or _least(best, finisher)).genotype
     if first is None:
-        return begun.genotype
-    known = metric_of(config.metric).best(begun.figures[config.metric])
+        return started.genotype
+    known = metric_of(config.metric).best(started.figures[config.metric])
     is_worse = is_better(config.metric, first.figures[config.metric].value, known)
-    return (first if is_worse else begun).genotype
+    return (first if is_worse else started).genotype
 
 
 def _first_within(
     limit_s: float, some: Sequence[Candidate], finisher: Finetuner
 ) -> Candidate | None:
-    """Return the first that is trained, and answers for others, in so many seconds.
+    """Return the first candidate whose training and predictions fit into a time limit.
 
-    The time is taken to grow with the operations, so that a few are timed, however many there are.
-    What else a machine does makes a training slower, never faster: the smallest that was too slow
-    is timed again, and larger ones if it is not.
+    Time is assumed to grow with the number of operations, so that only a few networks are timed
+    (bisection). Other load can only slow a training down: the smallest network that was too slow
+    is timed again, and then larger ones if it is fast enough.
     """
     if limit_s <= 0:
         return None
     by_size = sorted(range(len(some)), key=lambda i: (_macs(some[i], finisher), i))
     n, found = 0, list[int]()
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_TIMING_ROUNDS):
         teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
         n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
         within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)

@@ -1,4 +1,4 @@
-"""The verified fronts that a search ends with, and the files of one."""
+"""The results of a search: the verified front of each target, and its files."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +11,7 @@ from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware.energy import EnergyModel, PowerModel
 from hwnas.hardware.target import Target
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.front import Front
 from hwnas.nas.member import Member
 from hwnas.nas.verified_files import FORMAT
 from hwnas.tasks.metrics import metric_of
@@ -22,109 +23,113 @@ from hwnas.workflows.search.cascades import EXITS_FILE as EXITS
 from hwnas.workflows.search.cascades import CascadeReport, ExitReport
 from hwnas.workflows.search.context import TargetContext
 
-#: What a search that was verified writes.
+#: Files of a verified search.
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
-LONGER = "train.epochs, finish.epochs"  #: options that train members longer
-BASELINE = "baseline.csv"  #: where a baseline was given
+LONGER = "train.epochs, finish.epochs"  #: options that extend training
+BASELINE = "baseline.csv"  #: if a baseline was given
 
 
 @dataclass(frozen=True)
 class TargetFront:
-    """The front of one target."""
+    """The result for one target: its verified front with reports on it."""
 
     context: TargetContext
     folder: RunFolder
-    candidates: list[Candidate]  #: as a search for this target alone would see them
-    members: list[Member]
+    candidates: list[Candidate]  #: as in a search for this target alone
+    front: Front  #: members fastest first
     against: BaselineComparison | None
-    failed: Mapping[str, str] = field(default_factory=dict)  #: see ``Verification``
     cascades: CascadeReport = field(default_factory=CascadeReport)
     exits: ExitReport = field(default_factory=ExitReport)
-    in_int8_in_haste: Collection[str] = ()  #: ids of members that there was no time to train for it
-    #: the metric on validation of finished members that may be guessing, by id
-    guessing: Mapping[str, float] = field(default_factory=dict)
-    unfinished: Sequence[str] = ()  #: ids of others that may be on it, the most probable first
-    more: Sequence[str] = ()  #: how these would be finished, in a sentence
+    #: ids of members without int8 training, as time ran out
+    without_int8_training: Collection[str] = ()
+    #: validation metric of members possibly at chance level, by id
+    at_chance_level: Mapping[str, float] = field(default_factory=dict)
+    unfinished: Sequence[str] = ()  #: ids of candidates without fine-tuning, likeliest first
+    more: Sequence[str] = ()  #: how to fine-tune these, as text
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The verified networks, fastest first."""
+        return self.front.members
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it should be: left out, hurried, guessing or not metered, in sentences."""
-        found = sorted(self.in_int8_in_haste)
-        told = (
-            f"{len(found)} lose more than finish.max_int8_drop in int8 and are calibrated alone: "
-            f"finish.minutes ended. An export trains its network for int8: {', '.join(found)}."
+        """Warnings: failed, without int8 training, at chance level, or energy not measurable."""
+        ids = sorted(self.without_int8_training)
+        message = (
+            f"{len(ids)} lose more than finish.max_int8_drop in int8 and are only calibrated: "
+            f"finish.minutes ended. An export trains its network for int8: {', '.join(ids)}."
         )
-        return [*self.unverified, *[told] * bool(found), *self._guessing_words, *self._hidden]
+        failures = failure_messages(self.front.failed)
+        return [*failures, *[message] * bool(ids), *self._chance_level, *self._unmeasurable]
 
     @property
-    def _guessing_words(self) -> list[str]:
-        """Which members may be guessing, in a sentence."""
-        if not self.guessing:
+    def _chance_level(self) -> list[str]:
+        if not self.at_chance_level:
             return []
-        return inference.chance_level_messages(self.context.parts.data, self.guessing, LONGER)
+        return inference.chance_level_messages(
+            self.context.parts.data, self.at_chance_level, LONGER
+        )
 
     @property
-    def _hidden(self) -> list[str]:
-        """How many members' energy the meter does not tell from idling, in a sentence."""
+    def _unmeasurable(self) -> list[str]:
         metered = [e for m in self.members if (e := m.figures["energy_mj"]).source == "measured"]
         if not (n := sum(energy.low == 0 for energy in metered)):
             return []
         return [
-            f"Energy of {n} of {len(metered)} is not told from idling by "
-            f"target.meter={self.context.config.target.meter}: its upper ends hold, its values are "
-            "what may be expected below them. If all are so, see whether it sees the device."
+            f"Energy of {n} of {len(metered)} is not significantly above idle by "
+            f"target.meter={self.context.config.target.meter}: only the upper interval ends are "
+            "reliable. If this holds for all, check that the meter measures the device."
         ]
 
     @property
-    def unverified(self) -> list[str]:
-        """Which networks could not be verified, and why, in sentences."""
-        return left_out(self.failed)
-
-    @property
     def data(self) -> FrontData:
-        """What is put on pages and drawn."""
+        """The data of pages and figures."""
         config = self.context.parts.config
-        beside = None if self.against is None else self.against.beside
-        return FrontData(self.candidates, self.members, config.objectives, config.allowed, beside)
+        overlay = None if self.against is None else self.against.overlay
+        return FrontData(
+            self.candidates, [*self.members], config.objectives, config.allowed, overlay
+        )
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What a search came to."""
+    """The results of a search."""
 
     folder: RunFolder
     manifest: Row
-    fronts: Sequence[TargetFront] = ()  #: of each target for which anything was verified
-    for_all: Sequence[Member] = ()  #: of several targets: networks for all
-    missed: Sequence[str] = ()  #: why there is no front of other targets, or of all
-    leader: str = ""  #: in a sentence, the command that verifies the front, if it is another one
+    fronts: Sequence[TargetFront] = ()  #: of each target with a verified network
+    for_all: Sequence[Member] = ()  #: joint front of several targets
+    missed: Sequence[str] = ()  #: why other targets, or all together, have no front
+    leader: str = ""  #: message, if another command verifies the front
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
 
     @property
     def foreign(self) -> list[str]:
-        """Which latency tables are of another machine, in sentences."""
-        devices = [front.context.device for front in self.fronts]
-        tables = {device.table.from_another_machine for device in devices if device is not None} - {
-            ""
-        }
-        return [f"Searched with a foreign table: {table}." for table in sorted(tables)]
+        """Warnings about latency tables of another machine."""
+        devices = [f.context.device for f in self.fronts]
+        tables = {d.table.from_another_machine for d in devices if d is not None} - {""}
+        lead = "Searched with a latency table of another machine"
+        return [f"{lead}: {table}." for table in sorted(tables)]
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known besides the fronts, in sentences."""
+        """Messages in addition to the fronts."""
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 
 
-def left_out(failed: Mapping[str, str]) -> list[str]:
-    """Return which networks could not be verified, and why, in sentences."""
+def failure_messages(failed: Mapping[str, str]) -> list[str]:
+    """Return a message for each network that could not be verified."""
     return [f"{name} is left out, it could not be verified: {why}" for name, why in failed.items()]
 
 
-def finished(phases: Reporter, candidates: list[Candidate], members: list[Member]) -> Row:
-    """Return what a manifest says of a search that came to its end."""
+def final_record(
+    phases: Reporter, candidates: Sequence[Candidate], members: Sequence[Member]
+) -> Row:
+    """Return the entries of the manifest of a finished search."""
     return {
         "status": "finished",
         "n_candidates": len(candidates),
@@ -137,14 +142,14 @@ def finished(phases: Reporter, candidates: list[Candidate], members: list[Member
 
 
 def write_front(front: TargetFront, manifest: Row) -> None:
-    """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
+    """Write the front as CSV, JSON, figure and page, its baseline, and the manifest."""
     parts, folder, against = front.context.parts, front.folder, front.against
     members, config = front.members, parts.config
     write_baseline(folder, against)
     for more in (front.cascades, front.exits):
         more.write(folder, config.metric)
     if against is not None:
-        manifest["baseline"] = told(against)
+        manifest["baseline"] = baseline_record(against)
     rows = [member.row(parts.space) for member in members]
     folder.write_csv("front.csv", rows)
     folder.write_json(
@@ -158,9 +163,9 @@ def write_front(front: TargetFront, manifest: Row) -> None:
             "budget": dict(config.allowed.limits),
             "members": rows,
         }
-        | ({"unverified": dict(front.failed)} if front.failed else {})
-        | ({"hurried": sorted(front.in_int8_in_haste)} if front.in_int8_in_haste else {})
-        | ({"guessing": sorted(front.guessing)} if front.guessing else {})
+        | ({"unverified": dict(front.front.failed)} if front.front.failed else {})
+        | ({"hurried": sorted(front.without_int8_training)} if front.without_int8_training else {})
+        | ({"guessing": sorted(front.at_chance_level)} if front.at_chance_level else {})
         | ({"unfinished": list(front.unfinished)} if front.unfinished else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
@@ -168,8 +173,8 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     folder.write_bytes("front.png", front_png(FrontPanel(front.data, title)))
     facts = [
         ("target", config.target.caveat),
-        ("cost model", _cost_words(manifest)),
-        ("energy", energy_words(config.target)),
+        ("cost model", _describe_costs(manifest)),
+        ("energy", describe_energy(config.target)),
         ("budget", str(config.allowed)),
         ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
         (
@@ -191,10 +196,10 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     folder.write_json("manifest.json", manifest)
 
 
-def withdraw(folder: RunFolder, manifest: Row) -> None:
-    """Say in the manifest why there is no front; take away that of an earlier end.
+def remove_front_files(folder: RunFolder, manifest: Row) -> None:
+    """Write a manifest without a front and remove the files of an earlier, outdated front.
 
-    It is not of what was found since. What was verified for it is kept.
+    Files of verified networks are kept.
     """
     for name in (BASELINE, CASCADES, EXITS, *FILES):
         if name not in ("candidates.parquet", "manifest.json"):
@@ -203,33 +208,33 @@ def withdraw(folder: RunFolder, manifest: Row) -> None:
 
 
 def write_baseline(folder: RunFolder, against: BaselineComparison | None) -> None:
-    """Write the table against the baseline; take away that of an earlier one."""
+    """Write the comparison with the baseline, or remove an earlier one."""
     if against is not None:
         folder.write_csv(BASELINE, against.found.rows())
     else:
         (folder.path / BASELINE).unlink(missing_ok=True)
 
 
-def told(against: BaselineComparison) -> Row:
-    """Return what a manifest says of a baseline."""
+def baseline_record(against: BaselineComparison) -> Row:
+    """Return the entry of the manifest for a baseline."""
     return {name: value for name, value in against.to_json().items() if name != "levels"}
 
 
 def n_images_read(candidates: Sequence[Candidate]) -> int:
-    """Return how many times a validation image was read."""
+    """Return the number of evaluations of validation images."""
     return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
 
 
-def _cost_words(manifest: Row) -> str:
-    """Return what said the costs of candidates, and what is foreign about it."""
+def _describe_costs(manifest: Row) -> str:
+    """Return the source of the candidates' costs as text."""
     table = manifest["latency_table"]
-    words = str(manifest["config"]["cost"])
+    text = str(manifest["config"]["cost"])
     if "cost_model" in manifest.get("own", {}):
-        words = manifest["own"]["cost_model"]
-    if table is not None and words == "table":
-        words += f", {table['path']}"
-        words += f"; foreign: {table['foreign']}" if table["foreign"] else ""
-    return words
+        text = manifest["own"]["cost_model"]
+    if table is not None and text == "table":
+        text += f", {table['path']}"
+        text += f"; from another machine: {table['foreign']}" if table["foreign"] else ""
+    return text
 
 
 def _energy_source(target: Target) -> EnergyModel | PowerModel:
@@ -238,11 +243,11 @@ def _energy_source(target: Target) -> EnergyModel | PowerModel:
     return source
 
 
-def energy_words(target: Target) -> str:
-    """Return what energies are modelled from."""
+def describe_energy(target: Target) -> str:
+    """Return the source of modelled energies as text."""
     if target.energy is not None:
         return f"{target.energy.technology}; {target.energy.source}"
     assert target.power is not None
     low, high = target.power.active_w_low, target.power.active_w_high
-    of = "" if target.power.per_device else " for each busy core"
-    return f"latency times {low:g} to {high:g} W{of}: {target.power.source}"
+    per = "" if target.power.per_device else " for each busy core"
+    return f"latency times {low:g} to {high:g} W{per}: {target.power.source}"

@@ -1,4 +1,4 @@
-"""The front of networks for all targets of a search: what it is, and its files."""
+"""The joint front of several targets: networks that meet all budgets, and the files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,18 @@ from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext, objectives
 from hwnas.workflows.search.finishing import FinetuningOutcome
-from hwnas.workflows.search.front import LONGER, TargetFront, finished, left_out, told
+from hwnas.workflows.search.front import (
+    LONGER,
+    TargetFront,
+    baseline_record,
+    failure_messages,
+    final_record,
+)
 
 
 @dataclass(frozen=True)
 class JointFront:
-    """Networks for all targets, verified on each."""
+    """Networks that meet the budgets of all targets, verified on each."""
 
     front: Front  #: without failures of single targets
     notes: list[str] = field(default_factory=list)  #: failures and chance level, as text
@@ -34,23 +40,23 @@ class JointFront:
 def nothing(
     joint: JointFront, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
 ) -> list[str]:
-    """Return why there are no networks for all targets, if there are none."""
+    """Return why the joint front is empty, if it is."""
     if joint.front.members:
         return []
     if any(map(context.targets(contexts).fits_all, candidates)):
-        return ["No candidate that fits the budgets of all targets could be verified on each."]
-    return ["No candidate fits the budgets of all targets."]
+        return ["No candidate that meets the budgets of all targets could be verified on each."]
+    return ["No candidate meets the budgets of all targets."]
 
 
 def folder_of(folder: RunFolder, target: str) -> RunFolder:
-    """Return the folder of a target within that of the run."""
-    own = RunFolder(folder.path / target)
-    own.path.mkdir(exist_ok=True)
-    return own
+    """Return the folder of a target within the folder of the run."""
+    of_target = RunFolder(folder.path / target)
+    of_target.path.mkdir(exist_ok=True)
+    return of_target
 
 
-def part(manifest: Row, target: str) -> Row:
-    """Return what the manifest of a target's folder says, of that of its run."""
+def manifest_of(manifest: Row, target: str) -> Row:
+    """Return the manifest of a target's folder, given the manifest of the run."""
     inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
     own: Row = manifest["targets"][target]
     return {**inner, **own, "part_of": ".."}
@@ -59,7 +65,7 @@ def part(manifest: Row, target: str) -> Row:
 def fitting(
     contexts: Sequence[TargetContext], candidates: Sequence[Candidate], finish: FinetuningOutcome
 ) -> list[Candidate]:
-    """Return the candidates that fit every target's budget and were finished, as they are then."""
+    """Return the fine-tuned candidates that meet the budgets of all targets."""
     targets = context.targets(contexts)
     found = [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
     return [finish.as_finished(c) for c in found]
@@ -73,40 +79,40 @@ def verified(
     fronts: Sequence[TargetFront],
     reporter: Reporter,
 ) -> JointFront:
-    """Return the front of candidates that fit every target's budget, verified on each."""
+    """Return the joint front of candidates that meet all budgets, verified on each target."""
     names, targets = objectives(contexts), context.targets(contexts)
-    known, failed = {name for front in fronts for name in front.failed}, dict[str, str]()
+    known, failed = {name for front in fronts for name in front.front.failed}, dict[str, str]()
     left = [c for c in fitting if c.id not in known]
     found = pareto_front(left, names) if left else []
     by_target: dict[str, dict[str, Member]] = {}
     for s in contexts if found else ():
         seen = [targets.seen(c, s.target) for c in found if c.id not in failed]
-        own, phase = folder_of(folder, s.target), f"Verify on {s.target}"
-        verification = s.verified(seen, finish.finisher, own, reporter, phase)
-        failed |= {name: f"{s.target}: {why}" for name, why in verification.failed.items()}
-        by_target[s.target] = {member.candidate.id: member for member in verification.members}
+        place, phase = folder_of(folder, s.target), f"Verify on {s.target}"
+        front = s.verified(seen, finish.finisher, place, reporter, phase)
+        failed |= {name: f"{s.target}: {reason}" for name, reason in front.failed.items()}
+        by_target[s.target] = {member.candidate.id: member for member in front.members}
     members = [
         join_members(c, {target: parts[c.id] for target, parts in by_target.items()})
         for c in found
         if c.id not in failed
     ]
     metric, data = contexts[0].config.metric, contexts[0].parts.data
-    named = {name for front in fronts for name in front.guessing}
+    named = {name for f in fronts for name in f.at_chance_level}
     after = {c.id: c.figures[metric].value for c in found if c.id not in {*failed, *named}}
-    notes = [*left_out(failed), *inference.chance_level_messages(data, after, LONGER)]
+    notes = [*failure_messages(failed), *inference.chance_level_messages(data, after, LONGER)]
     reporter.say(notes, alarming=True)
     return JointFront(Front(names, members, failed).judged(), notes)
 
 
-def ended(
+def joint_record(
     reporter: Reporter,
-    candidates: list[Candidate],
+    candidates: Sequence[Candidate],
     fronts: Sequence[TargetFront],
     members: Sequence[Member],
 ) -> Row:
-    """Return what the manifest of a run for several targets says of its end."""
+    """Return the entries of the manifest of a finished search for several targets."""
     return {
-        **finished(reporter, candidates, []),
+        **final_record(reporter, candidates, []),
         "n_front": len(members),
         "n_fronts": {front.context.target: len(front.members) for front in fronts},
     }
@@ -120,12 +126,12 @@ def write_joint_front(
     joint: JointFront,
     missed: Sequence[str],
 ) -> None:
-    """Write the front as CSV, JSON, picture and page, and the manifest."""
+    """Write the joint front as CSV, JSON, figure and page, and the manifest."""
     first = fronts[0].context
     rows = [member.row(first.parts.space) for member in joint.front.members]
     if rows:
         folder.write_csv("front.csv", rows)
-    else:  # that of an earlier end
+    else:  # of an earlier end of the search
         (folder.path / "front.csv").unlink(missing_ok=True)
     names: Sequence[str] = manifest["objectives"]
     content = {
@@ -137,7 +143,7 @@ def write_joint_front(
     }
     against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
-        manifest["baseline"] = {target: told(held) for target, held in against.items()}
+        manifest["baseline"] = {target: baseline_record(held) for target, held in against.items()}
     folder.write_json("front.json", content)
     ids = {member.candidate.id for member in joint.front.members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
@@ -173,6 +179,6 @@ def _facts(manifest: Row) -> list[tuple[str, str]]:
             (f"{target}: budget", str(_budget(own))),
         ]
     n = f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
-    n += f"{manifest['n_infeasible']} fit no target"
+    n += f"{manifest['n_infeasible']} meet no budget"
     facts += [("candidates", n), ("command", manifest["command"])]
     return [*facts, *((f"version of {name}", v) for name, v in manifest["versions"].items())]

@@ -1,4 +1,4 @@
-"""A search: build, search, verify, write."""
+"""The verb ``search``: prepare, search, verify, write reports."""
 
 import contextlib
 import os
@@ -39,9 +39,9 @@ def search_for_front(
 
     Args:
         configs: One for each target.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
-        own: Objects that stand in for parts of the search.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
+        own: Custom evaluator and cost model.
     """
     config = configs[0]
     check_link(configs)
@@ -78,7 +78,7 @@ def search_for_front(
             return SearchOutcome(folder, manifest, leader=leader)
         try:
             check_kept_so_far(contexts[0], earlier, outcome.candidates, folder.path, reporter)
-        except RunError:  # what the run came to before is there as it was
+        except RunError:  # restore the earlier state
             folder.write_json("manifest.json", earlier)
             raise
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
@@ -91,7 +91,7 @@ def _manifest(
     """Return the manifest of a new or a resumed run.
 
     Raises:
-        RunError: what decides the outcome differs from the run to be resumed.
+        RunError: settings that determine the results differ from the run to be resumed.
     """
     parts, digests = contexts[0].parts, context.digests(contexts)
     supernet = parts.checkpoint()
@@ -123,7 +123,7 @@ def _manifest(
 
 
 def _targets(contexts: Sequence[TargetContext]) -> Row:
-    """Return what a manifest says of targets."""
+    """Return the entries of the manifest for each target."""
     tables = {s.target: {"latency_table": table_facts(s.device)} for s in contexts}
     if len(contexts) == 1:
         return tables[contexts[0].target]

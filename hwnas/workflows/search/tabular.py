@@ -1,4 +1,4 @@
-"""A search in a benchmark table, to judge a sampler: ``search accuracy=table``."""
+"""A search in a benchmark table, to evaluate a sampler: ``search accuracy=table``."""
 
 import contextlib
 import json
@@ -25,12 +25,12 @@ _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")
 
 @dataclass(frozen=True)
 class TabularOutcome:
-    """What a search in a benchmark table came to."""
+    """The result of a search in a benchmark table."""
 
     folder: RunFolder
     benchmark: Benchmark
     members: Sequence[Candidate]
-    #: of the hypervolume of the exact front within the budget; NaN where that is not known
+    #: fraction of the hypervolume of the exact front within the budget; NaN if unknown
     share: float
 
 
@@ -40,7 +40,7 @@ def search_table(
     """Search, and write candidates and front into the run folder.
 
     Raises:
-        BudgetError: nothing fits.
+        BudgetError: no candidate is feasible.
     """
     benchmark = benchmark_table.load_benchmark(config.benchmark)
     shared = config.study.storage is not None
@@ -94,7 +94,7 @@ def _manifest(
     """Return the manifest of a new or a resumed run.
 
     Raises:
-        RunError: what decides the outcome differs from the run to be resumed.
+        RunError: settings that determine the results differ from the run to be resumed.
     """
     table = config.benchmark
     decisive = {
