@@ -1,7 +1,7 @@
-"""Benchmark tables: every network of a space with its accuracy and costs, to judge samplers with.
+"""Benchmark tables: accuracy and costs of every network of a space, to evaluate samplers.
 
 A table is a Parquet or CSV file with a column for each choice, one for the accuracy and one for
-each cost, and a row for each combination of options: NAS-Bench-201 and what looks like it.
+each cost, and a row for each combination of options, for example NAS-Bench-201.
 """
 
 import itertools
@@ -26,12 +26,12 @@ from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics import maximise_flags, metric_of
 
 Array = NDArray[np.float64]
-_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
+_ABOVE_ZERO = ("latency_ms", "energy_mj")
 
 
 @final
 class Benchmark:
-    """A table as a space, with an evaluator and a cost model of it."""
+    """A table as search space, evaluator and cost model."""
 
     max_cost_queries: int | None = None
 
@@ -48,7 +48,7 @@ class Benchmark:
         self._maximise = maximise_flags(names)
 
     def row(self, genotype: Genotype) -> int | None:
-        """Return where a genotype is in the table."""
+        """Return the row number of a genotype; ``None`` if it is not in the table."""
         options = genotype.to_dict()
         return self._rows.get(tuple(options[name] for name in self.space.choices))
 
@@ -72,7 +72,7 @@ class Benchmark:
         return Cost({name: Quantity(value, "table") for name, value in figures})
 
     def fitting(self, limits: Mapping[str, float]) -> NDArray[np.intp]:
-        """Return which rows are within limits."""
+        """Return the numbers of the rows within limits."""
         fits = np.ones(len(self.values), bool)
         for name, limit in limits.items():
             values, metric = self.values[:, self.names.index(name)].tolist(), metric_of(name)
@@ -85,9 +85,9 @@ class Benchmark:
         config: BenchmarkConfig,
         limits: Mapping[str, float] | None = None,
     ) -> float:
-        """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0.
+        """Return the hypervolume of genotypes divided by that of the exact front; NaN if 0.
 
-        The exact front, and the worst up to which it counts, are of what is within ``limits``.
+        The exact front and the reference point are computed from the rows within ``limits``.
         """
         values = self.values[self.fitting(limits or {})]
         if not len(values):
@@ -108,19 +108,19 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """Read a table.
 
     Raises:
-        TableError: it cannot be read, or does not say exactly one thing of every network.
+        TableError: it cannot be read, or has missing or duplicate rows or invalid values.
     """
     path = Path(config.path)
     table = _read(path)
-    asked = dict.fromkeys(config.costs.values(), "costs") | {config.accuracy: "accuracy"}
-    for name, option in (asked | dict.fromkeys(config.genotype, "genotype")).items():
+    columns_of = dict.fromkeys(config.costs.values(), "costs") | {config.accuracy: "accuracy"}
+    for name, option in (columns_of | dict.fromkeys(config.genotype, "genotype")).items():
         if name not in table.column_names:
-            said = unknown_name("column", name, table.column_names)
-            raise TableError(f"table.{option} of {path}: {said}")
+            problem = unknown_name("column", name, table.column_names)
+            raise TableError(f"table.{option} of {path}: {problem}")
     if len({*table.column_names}) < table.num_columns:
-        raise TableError(f"{path}: a column is there twice.")
+        raise TableError(f"{path}: a column name occurs twice.")
     if table.num_rows == 0:
-        raise TableError(f"{path}: there are no rows.")
+        raise TableError(f"{path}: it has no rows.")
     columns = [_options(path, name, table[name]) for name in config.genotype]
     names = ("accuracy", *config.costs)
     sources = (config.accuracy, *config.costs.values())
@@ -132,7 +132,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     for i, key in enumerate(keys):
         if first.setdefault(key, i) != i:
             raise TableError(
-                f"{path}: rows {first[key]} and {i} are of the same genotype, "
+                f"{path}: rows {first[key]} and {i} have the same genotype, "
                 f"{_words(config.genotype, key)} ({len(keys) - len({*keys})} such rows in all). "
                 "Keep one of each, for example their mean."
             )
@@ -141,8 +141,8 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     if total > len(keys) and not config.partial:
         raise TableError(
             f"{path}: {total - len(keys):,} of {total:,} combinations of options are missing"
-            f"{_example(choices, first)}. Complete it, or say benchmark.partial=true to have them "
-            "count as infeasible."
+            f"{_example(choices, first)}. Complete it, or set benchmark.partial=true to treat "
+            "them as infeasible."
         )
     space = SearchSpace(path.name.partition(".")[0], "table", choices, {})
     return Benchmark(space, first, names, values)
@@ -150,13 +150,13 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
 
 def _read(path: Path) -> pa.Table:
     if path.exists() and not path.is_file():
-        raise TableError(f"benchmark.path={path} is no file.")
+        raise TableError(f"benchmark.path={path} is not a file.")
     try:
         if path.name.endswith((".csv", ".csv.gz")):
             return pyarrow.csv.read_csv(path)
         return pq.read_table(path)
     except FileNotFoundError:
-        raise TableError(f"benchmark.path={path}: there is no such file.") from None
+        raise TableError(f"benchmark.path={path}: file not found.") from None
     except (OSError, pa.ArrowException) as error:
         reason = short_reason(error)
         raise TableError(f"benchmark.path={path}: neither Parquet nor CSV: {reason}") from None
@@ -175,13 +175,13 @@ def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
 def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Array:
     try:
         values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # words, lists
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # texts, lists
         raise TableError(f"{path}: '{name}' must be numbers, is {column.type}.") from None
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise TableError(
             f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
-            f"of {len(values)} rows. Remove them and say benchmark.partial=true."
+            f"of {len(values)} rows. Remove them and set benchmark.partial=true."
         )
     least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
     if len(least):
@@ -192,14 +192,14 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
 
 
 def _sorted(column: Sequence[Option]) -> tuple[Option, ...]:
-    """Return the options of a choice: numbers by size, others by name."""
+    """Return the sorted options of a choice."""
     return tuple(sorted({*column}))
 
 
 def _example(
     choices: Mapping[str, tuple[Option, ...]], known: Mapping[tuple[Option, ...], int]
 ) -> str:
-    """Return in words the first combination that is missing."""
+    """Return the first missing combination as text."""
     key = next(key for key in itertools.product(*choices.values()) if key not in known)
     return f", for example {_words(list(choices), key)}"
 

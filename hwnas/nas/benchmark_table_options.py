@@ -1,4 +1,4 @@
-"""Which benchmark table is searched, and what its columns are: options ``benchmark.*``."""
+"""The benchmark table and its columns: options ``benchmark.*``."""
 
 from dataclasses import dataclass, field
 
@@ -9,24 +9,24 @@ from hwnas.tasks import metrics
 
 @dataclass
 class BenchmarkConfig:
-    """A table that answers instead of training and measuring."""
+    """A table that replaces training and measuring."""
 
     path: str = ""  #: a Parquet or CSV file
-    genotype: list[str] = field(default_factory=list)  #: columns that say which network it is
+    genotype: list[str] = field(default_factory=list)  #: columns of the choices
     accuracy: str = "accuracy"  #: the column of the accuracy, a fraction or per cent
     costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
-    partial: bool = False  #: combinations of options that are not in it count as infeasible
-    #: values beyond which nothing counts towards the hypervolume; default: the table's worst
+    partial: bool = False  #: treat missing combinations of options as infeasible
+    #: reference point of the hypervolume; default: the worst value of each column
     reference: dict[str, float] = field(default_factory=dict, metadata=limits("[-1e12, 1e12]"))
 
     def __post_init__(self) -> None:
         check_bounds(self, "benchmark.")
 
     def check(self) -> None:
-        """Refuse what says too little, or what is not known.
+        """Reject missing options and unknown names.
 
         Raises:
-            ConfigError: it says what.
+            ConfigError: an option is missing or unknown.
         """
         if not self.path or not self.genotype or not self.costs:
             raise ConfigError(

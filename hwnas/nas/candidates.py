@@ -1,4 +1,4 @@
-"""``candidates.parquet``: every candidate of a search, in order of evaluation."""
+"""Candidates of a search, and their file ``candidates.parquet``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,15 +21,15 @@ State = Literal["complete", "stopped", "infeasible"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A genotype with its figures, or the reason why it is infeasible."""
+    """A genotype with its quantities, or the reason why it is infeasible."""
 
     trial: int
     genotype: Genotype
     figures: Quantities
     details: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
-    stopped: bool = False  #: found to be dominated before all images were read
-    per_image: bytes = b""  #: what was found of each image, packed by the task, where all were read
+    stopped: bool = False  #: scoring stopped early, as it is dominated
+    per_image: bytes = b""  #: result for each image, packed by the task; if complete
 
     @property
     def id(self) -> str:
@@ -38,13 +38,13 @@ class Candidate:
 
     @property
     def state(self) -> State:
-        """Whether the candidate fits the target and the budget, and was scored to the end."""
+        """Whether the candidate is infeasible, scored completely, or stopped early."""
         if self.reason:
             return "infeasible"
         return "stopped" if self.stopped else "complete"
 
     def to_json(self) -> Row:
-        """Return what ``from_json`` needs, but for trial, genotype and ``per_image``."""
+        """Return the input of ``from_json``, without trial, genotype and ``per_image``."""
         return {
             "id": self.id,
             "state": self.state,
@@ -57,7 +57,7 @@ class Candidate:
     def from_json(
         trial: int, genotype: Genotype, raw: Mapping[str, Any], per_image: bytes = b""
     ) -> "Candidate":
-        """Return the candidate that ``to_json`` described."""
+        """Return the candidate described by ``to_json``."""
         figures = {name: Quantity(*values) for name, values in raw["figures"].items()}
         stopped = raw["state"] == "stopped"
         return Candidate(
@@ -65,11 +65,11 @@ class Candidate:
         )
 
     def row(self, space: Space, metric: str) -> Row:
-        """Return the candidate as one row: identity, choices (inactive ones empty), figures.
+        """Return the candidate as a row: identity, choices (inactive ones empty), quantities.
 
         Args:
-            space: Of the genotype.
-            metric: Column of the figure that says how well it answers.
+            space: Search space of the genotype.
+            metric: Name of the metric.
         """
         options = space.assignment(self.genotype)
         row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
@@ -83,7 +83,7 @@ class Candidate:
 
 
 def _cost_columns(targets: Iterable[str], figures: Quantities) -> Iterator[str]:
-    """Yield the columns of costs on targets: of what cost models say always, of others if known."""
+    """Yield the columns of costs: those of every cost model always, others if known."""
     for target in targets:
         for name in metrics.cost_names():
             column = f"{target}.{name}".lstrip(".")
@@ -91,42 +91,42 @@ def _cost_columns(targets: Iterable[str], figures: Quantities) -> Iterator[str]:
                 yield column
 
 
-# Columns that finishing adds to candidates, and what that of the metric means then.
+# Columns that fine-tuning adds. The column of the metric then holds the posterior estimate.
 
-ON_FRONT = "front_probability"  #: that no other candidate dominates it
+ON_FRONT = "front_probability"  #: probability of being non-dominated
 
 
 def read_column(metric: str) -> str:
-    """Return the column of what search itself read."""
+    """Return the column of the metric as the search observed it."""
     return f"{metric}_read"
 
 
 def finished(metric: str) -> str:
-    """Return the column of the metric after finishing, on the validation split."""
+    """Return the column of the metric after fine-tuning, on the validation split."""
     return f"{metric}_finished"
 
 
 def is_enough(n_finished: int) -> bool:
-    """Return whether what is believed is of networks after finishing, not as they were read."""
+    """Return whether posterior estimates refer to fine-tuned networks, not to observed ones."""
     return n_finished >= ENOUGH
 
 
 NAME = "candidates.parquet"
-_MOST = 10_000_000  # rows
-_MOST_BYTES = 8 << 30  # decoded
+_MAX_ROWS = 10_000_000
+_MAX_BYTES = 8 << 30  # decoded
 _IDENTITY = ("trial", "id", "state", "reason")
 _PARTS = ("", "_source", "_low", "_high")
 
 
 def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None:
-    """Return the candidates of a run; ``None`` where there is no such file.
+    """Return ``candidates.parquet`` of a run; ``None`` if there is none.
 
     Args:
         run: The folder of the run.
-        names: The columns; those that are not there are left out; default: all.
+        names: The columns, missing ones are ignored; default: all.
 
     Raises:
-        RunError: it is not such a file.
+        RunError: the file is invalid.
     """
     path = run / NAME
     if not path.exists():
@@ -142,17 +142,17 @@ def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None
 
 
 def _check(path: Path, file: pq.ParquetFile) -> None:
-    """Refuse columns that are not as a search writes them, before they are decoded.
+    """Reject columns of a wrong type before they are decoded.
 
     Raises:
-        RunError: it says which.
+        RunError: a column is invalid.
     """
     rows, schema = file.metadata.num_rows, file.schema_arrow
     groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
-    if rows > _MOST or sum(group.total_byte_size for group in groups) > _MOST_BYTES:
-        raise RunError(f"{path} cannot be read: it has {rows} rows; allowed: at most {_MOST}.")
+    if rows > _MAX_ROWS or sum(group.total_byte_size for group in groups) > _MAX_BYTES:
+        raise RunError(f"{path} cannot be read: it has {rows} rows; allowed: at most {_MAX_ROWS}.")
     if len({*schema.names}) < len(schema.names):
-        raise RunError(f"{path} cannot be read: a column is there twice.")
+        raise RunError(f"{path} cannot be read: a column name occurs twice.")
     if missing := [name for name in _IDENTITY if name not in schema.names]:
         raise RunError(f"{path} cannot be read: column '{missing[0]}' is missing.")
     known = [name for name in schema.names if f"{name}_source" in schema.names]
@@ -160,33 +160,35 @@ def _check(path: Path, file: pq.ParquetFile) -> None:
     texts = {*_IDENTITY[1:], *(f"{name}_source" for name in known)}
     for name in schema.names:
         kind = schema.field(name).type
-        wanted = "a number" if name in numbers else "text" if name in texts else ""
-        wanted = "a whole number" if name == "trial" else wanted
-        if wanted and not _is(kind, wanted):
-            raise RunError(f"{path} cannot be read: '{name}' is of type {kind}; allowed: {wanted}.")
+        allowed = "a number" if name in numbers else "text" if name in texts else ""
+        allowed = "a whole number" if name == "trial" else allowed
+        if allowed and not _is(kind, allowed):
+            raise RunError(
+                f"{path} cannot be read: '{name}' is of type {kind}; allowed: {allowed}."
+            )
 
 
-def _is(kind: pa.DataType, wanted: str) -> bool:
+def _is(kind: pa.DataType, allowed: str) -> bool:
     if pa.types.is_null(kind):
         return True
-    if wanted == "text":
+    if allowed == "text":
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     whole = bool(pa.types.is_integer(kind))
-    return whole or (wanted == "a number" and bool(pa.types.is_floating(kind)))
+    return whole or (allowed == "a number" and bool(pa.types.is_floating(kind)))
 
 
 def read_candidates(
     run: Path, spaces: Sequence[str], details: Sequence[str] = ()
 ) -> list[Candidate] | None:
-    """Return the candidates of a run; ``None`` where there is no such file.
+    """Return the candidates of a run; ``None`` if there is no file.
 
     Args:
         run: The folder of the run.
         spaces: The names of its search spaces.
-        details: Which other columns are read, where there are such.
+        details: Other columns to read, if present.
 
     Raises:
-        RunError: it is not such a file.
+        RunError: the file is invalid.
     """
     if (table := read_table(run)) is None:
         return None
@@ -209,7 +211,7 @@ def read_candidates(
 
 
 def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return columns of the candidates; those that are not there are left out."""
+    """Return columns of the candidates; missing ones are ignored."""
     table = read_table(run, names)
     found: dict[str, list[Any]] = {} if table is None else table.to_pydict()
     return found
@@ -221,7 +223,7 @@ def _candidates(
     choices: Sequence[str],
     known: Sequence[str],
 ) -> list[Candidate]:
-    """Return the candidates of a table by its columns, which is quicker than by its rows."""
+    """Return the candidates of a table; by columns, which is faster than by rows."""
     options = zip(*(columns[name] for name in choices), strict=True)
     several = len(spaces) > 1
     of = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
@@ -247,10 +249,10 @@ def _candidates(
 
 
 def _places(prefix: str, choices: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the choices of one space, as it calls them, with their positions."""
+    """Return the choices of one space by their names in it, with their positions."""
     return [(n.removeprefix(prefix), i) for i, n in enumerate(choices) if n.startswith(prefix)]
 
 
 def _figures(*parts: Sequence[Any]) -> list[Quantity | None]:
-    """Return the figures of a column: of values, sources and ends of intervals."""
+    """Return the quantities of values, sources and interval ends."""
     return [None if part[0] is None else Quantity(*part) for part in zip(*parts, strict=True)]

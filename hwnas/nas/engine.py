@@ -1,4 +1,4 @@
-"""Runs a search by one process or many, on a study of its own or one that others share."""
+"""Execution of a search by one or several processes, on a private or a shared study."""
 
 import math
 import multiprocessing
@@ -25,14 +25,12 @@ from hwnas.nas.study import LocalStudy
 from hwnas.nas.trials import verbosity_kept
 from hwnas.tasks.metrics import quality_in
 
-# Processes of one command that evaluate candidates of one study.
-
 _POLL_S = 0.5
-_LAST_WORDS_S = 5.0  # for a process that was interrupted, to queue its trial again
+_SHUTDOWN_S = 5.0  # for an interrupted process to queue its trial again
 
 
 class EngineConfig(Protocol):
-    """What a configuration says of how to search."""
+    """Options of the search loop."""
 
     study: StudyConfig
     sampler: SamplerConfig
@@ -42,13 +40,13 @@ class EngineConfig(Protocol):
 
 
 def limit_s(config: EngineConfig) -> float:
-    """Return the seconds after which no other trial is begun, however many processes there are."""
+    """Return the time limit of all processes together, in seconds."""
     return math.inf if config.minutes is None else 60 * config.minutes
 
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What a process needs to work on a study; it is pickled."""
+    """The task of a worker process; it is pickled."""
 
     problem: Callable[[], AbstractContextManager[loop.SearchProblem]]
     config: EngineConfig
@@ -56,10 +54,10 @@ class WorkerJob:
 
 
 def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) -> list[str]:
-    """Have ``study.workers`` processes evaluate candidates; return why some ended early.
+    """Evaluate candidates in ``study.workers`` processes; return errors of processes.
 
     Raises:
-        RunError: all of them ended before all trials were finished.
+        RunError: all processes ended before all trials were finished.
     """
     context = CleanSpawnContext()
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
@@ -81,7 +79,7 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
                 shown = len(study.candidates)
     finally:
         for process in processes:
-            process.join(_LAST_WORDS_S)
+            process.join(_SHUTDOWN_S)
             process.terminate()
             process.join()
     ended = [f"{p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
@@ -94,9 +92,9 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
 
 
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
-    """Evaluate candidates until there are enough; the main function of a process."""
+    """Evaluate candidates until all trials are finished; main function of a process."""
     host.tune_process()
-    host.end_with_parent()  # what was begun is queued again by others
+    host.end_with_parent()  # other processes queue its trial again
     try:
         with job.problem() as problem:
             c = job.config
@@ -117,26 +115,26 @@ AnyStudy = LocalStudy | SharedStudy
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What is searched for, and how other processes come to know."""
+    """The search problem, with a factory for other processes."""
 
     problem: loop.SearchProblem
-    again: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: for other processes: pickled
+    again: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: for other processes; pickled
     objectives: tuple[str, ...]
-    digests: Mapping[str, str]  #: what decides the outcome, by name
+    digests: Mapping[str, str]  #: of settings that determine the results, by name
 
 
 @dataclass(frozen=True)
 class EngineOutcome:
-    """What became of a search."""
+    """The result of the search loop."""
 
     candidates: list[Candidate]
-    leader: str = ""  #: the command that finished the last trial, if it was another one
-    ended: tuple[str, ...] = ()  #: why processes ended early
+    leader: str = ""  #: the command that finished the last trial, if another
+    ended: tuple[str, ...] = ()  #: errors of processes
 
 
 @contextmanager
 def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterator[AnyStudy]:
-    """Give the study; ``candidates.parquet`` is written after its use, whatever happens.
+    """Yield the study; write ``candidates.parquet`` at the end, even after errors.
 
     Raises:
         RunError: the database does not answer, or holds a study of another search.
@@ -154,25 +152,25 @@ def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterat
 
 
 def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyStudy:
-    """Return the study: of this process alone, or one that others share."""
+    """Return the study: private to this process, or shared."""
     space, own = search.problem.space, config.study.storage is None
     if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
         return LocalStudy(folder.study, space, search.objectives)
     opened = SharedStudy(_membership(search, config, folder), space)
     if own:
-        opened.take_over()  # the folder is locked: whoever worked on it is gone
+        opened.take_over()  # the folder is locked: no other process works on it
     return opened
 
 
 def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) -> None:
-    """Do what all processes wait for before they search; the time counts as theirs.
+    """Do work that all processes wait for before the search; its time counts.
 
-    One process alone does it in its first trial.
+    A single process does it in its first trial.
     """
     if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
         counted = _Counted(opened)
-        ticking = PeriodicTimer(counted, SAVE_INTERVAL_S)  # a kill loses no more than that
+        ticking = PeriodicTimer(counted, SAVE_INTERVAL_S)  # maximum loss after a kill
         try:
             work()
         finally:
@@ -182,7 +180,7 @@ def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) ->
 
 @final
 class _Counted:
-    """Counts the time that processes wait for this one, since it was called last."""
+    """Adds the waiting time of processes since the last call."""
 
     def __init__(self, opened: SharedStudy):
         self._opened, self._since = opened, time.monotonic()
@@ -224,7 +222,7 @@ def run_engine(
 
 
 def _membership(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Membership:
-    if config.study.storage is None:  # what decides the outcome is in the folder's manifest
+    if config.study.storage is None:  # the manifest of the folder has the digests
         url = database.sqlite_url(folder.study.absolute())
         return Membership(config.study, url, NAME, search.objectives, {})
     url, name = config.study.storage, config.study.name

@@ -1,4 +1,4 @@
-"""What a search knew of a candidate, what it beat, and what beats it."""
+"""Dominance of a candidate over time: candidates that it dominates, and that dominate it."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -13,39 +13,39 @@ from hwnas.nas.front import distinct, pareto_front, points
 from hwnas.nas.trial_attributes import Proposal
 from hwnas.tasks.metrics import maximise_flags, quality_in
 
-_NEAREST = 3  #: ids that are offered where one is unknown
+_NEAREST = 3  #: suggested ids for an unknown one
 
 
 @dataclass(frozen=True)
 class DominanceSummary:
-    """How a candidate stands among others that were scored."""
+    """Dominance relations of a candidate with other scored candidates."""
 
     n_others: int
     beaten: Sequence[Candidate]  #: in order of trials
-    beaten_by: Sequence[Candidate]  #: those on the front of the others first, the nearest first
+    beaten_by: Sequence[Candidate]  #: front members first, then nearest first
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A candidate's way through a search."""
+    """The dominance of a candidate during a search."""
 
-    candidate: Candidate  #: as it came first
-    trials: Sequence[int]  #: all in which it came
-    #: among those that had come; ``None``: it was not scored, or a target cannot run it
+    candidate: Candidate  #: of the first trial
+    trials: Sequence[int]  #: all trials with this genotype
+    #: among earlier ones; ``None``: it was not scored, or a target cannot run it
     before: DominanceSummary | None
-    displaced: Sequence[Candidate]  #: members of the front that left it when this one came
-    now: DominanceSummary | None  #: among all
-    left_by: Candidate | None  #: what put it off the front, if it was ever on it
+    displaced: Sequence[Candidate]  #: front members that it removed
+    now: DominanceSummary | None  #: among all candidates
+    left_by: Candidate | None  #: the candidate that removed it from the front
     front: Sequence[Candidate]  #: fastest first
 
     @property
     def on_front(self) -> bool:
-        """Whether nothing beats it."""
+        """Whether it is non-dominated."""
         return self.now is not None and not self.now.beaten_by
 
     @property
     def neighbours(self) -> tuple[Candidate | None, Candidate | None]:
-        """The members of the front next to it, faster and slower, if it is on it."""
+        """The next faster and slower front members, if it is on the front."""
         ids = [member.id for member in self.front]
         if self.candidate.id not in ids:
             return None, None
@@ -57,10 +57,10 @@ class Explanation:
 
 
 def find(candidates: Sequence[Candidate], text: str) -> str:
-    """Return the id that ``text`` is, or is the beginning of.
+    """Return the id that equals ``text`` or starts with it.
 
     Raises:
-        ConfigError: no candidate has it, or several have.
+        ConfigError: no candidate matches, or several do.
     """
     ids = list(dict.fromkeys(candidate.id for candidate in candidates))
     matching = [i for i in ids if i.startswith(text)]
@@ -69,8 +69,8 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
     if matching:
         more = f" and {len(matching) - _NEAREST} more" if len(matching) > _NEAREST else ""
         raise ConfigError(
-            f"id={text}: {len(matching)} candidates begin so: "
-            f"{', '.join(matching[:_NEAREST])}{more}. Write more of it."
+            f"id={text}: {len(matching)} candidates start with it: "
+            f"{', '.join(matching[:_NEAREST])}{more}. Use more digits."
         )
     nearest = difflib.get_close_matches(text, ids, n=_NEAREST, cutoff=0)
     raise ConfigError(
@@ -81,12 +81,12 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
 def explain(
     candidates: Sequence[Candidate], genotype_id: str, objectives: Sequence[str]
 ) -> Explanation:
-    """Return a candidate's way through a search.
+    """Return the dominance of a candidate during a search.
 
     Args:
-        candidates: All of the search.
-        genotype_id: Of one of them.
-        objectives: Of the search.
+        candidates: All candidates of the search.
+        genotype_id: Id of one of them.
+        objectives: Objectives of the search.
     """
     all_of_it = distinct(candidates)
     candidate = next(c for c in all_of_it if c.id == genotype_id)
@@ -113,16 +113,16 @@ def explain(
 
 
 def _has_all(candidate: Candidate, objectives: Sequence[str]) -> bool:
-    """Whether a candidate was scored, and every target can run it: one that cannot says no cost."""
+    """Return whether a candidate is scored and has costs on all targets."""
     return candidate.state == "complete" and all(name in candidate.figures for name in objectives)
 
 
 def kept_within(
     candidates: Sequence[Candidate], proposals: Mapping[int, Proposal]
 ) -> tuple[int, int]:
-    """Return how many candidates turned out within their expected interval, and of how many.
+    """Return the number of candidates within their predicted interval, and the total number.
 
-    What was stopped early counts, by what it was believed to come to: most of it came out worse.
+    Candidates that were stopped early count with their predicted metric.
     """
     within = [
         proposal.expected[1] <= _scored(candidate) <= proposal.expected[2]
@@ -149,9 +149,9 @@ def _standing(
 def _beaten(
     candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return which others a candidate keeps off the front, and which keep it off.
+    """Return the candidates that one removes from the front, and those that remove it.
 
-    Those dominate, or are as good and came first.
+    A candidate removes dominated ones, and equal ones of later trials.
     """
     maximise, mine = maximise_flags(objectives), points([candidate], objectives)
     theirs = points(others, objectives)

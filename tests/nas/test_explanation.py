@@ -134,7 +134,7 @@ def test_unknown_and_ambiguous_ids_name_the_nearest() -> None:
     with pytest.raises(ConfigError, match=f"none of 7 candidates. The nearest: {A.id}"):
         explanation.find(ALL, misspelt)
     many = [_candidate(i, str(i), 0.5, 1.0) for i in range(200)]
-    with pytest.raises(ConfigError, match=rf"id={many[0].id[0]}: \d+ candidates begin so"):
+    with pytest.raises(ConfigError, match=rf"id={many[0].id[0]}: \d+ candidates start with it"):
         explanation.find(many, many[0].id[0])
 
 
