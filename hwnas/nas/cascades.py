@@ -1,8 +1,8 @@
-"""Cascades: a network answers, and images that it is not sure of go on to a slower one.
+"""Cascades: a fast network predicts, and images with low confidence go on to a slower one.
 
-Thresholds are chosen on one half of the validation split, and what they come to is predicted from
-the other half; the test split, which chose nothing, says what became of it. Both networks are on
-the device and run one after the other, or the second one is on another target, behind a link.
+Thresholds are chosen on one half of the validation split; the other half predicts accuracy and
+costs, and the test split verifies them. Both networks run one after another on the device, or the
+second one runs on another target across a link.
 
 Source: Viola and Jones, "Rapid object detection using a boosted cascade of simple features", 2001,
 https://doi.org/10.1109/CVPR.2001.990517; by the largest probability: Wang et al., "IDK cascades",
@@ -26,19 +26,19 @@ from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import Predictions
 
 LATENCY, ENERGY = "latency_ms", "energy_mj"
-_WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
+_WAITED = (LATENCY, "latency_p99_ms")  # time until a prediction, from either network
 EXPECTED = f"expected_{LATENCY}"
 _PRICE = "cost_usd_per_m"
-_SHARES = np.arange(1, 40) / 40  # of images that may go on
-LEAST = 50  #: images of a half: fewer say next to nothing
-_OF_ONE = ("sram_kib", "power_w")  # at any moment: only one network runs
+_SHARES = np.arange(1, 40) / 40  # candidate fractions of escalated images
+LEAST = 50  #: minimum number of images of a half
+_OF_ONE = ("sram_kib", "power_w")  # only one network runs at a time
 MAXIMISE = (True, False)  #: accuracy, expected latency
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class CascadeStage:
-    """A verified network, with what its artefact answered."""
+    """A verified network with the predictions of its artefact."""
 
     id: str
     costs: Quantities
@@ -52,20 +52,20 @@ class CascadeStage:
 
 @dataclass(frozen=True)
 class CascadeStatistics:
-    """What a cascade came to on some images."""
+    """The results of a cascade on some images."""
 
-    share: Quantity  #: of images that went on
+    share: Quantity  #: fraction of escalated images
     accuracy: Quantity
-    costs: Quantities  #: of an image, on the average: ``expected_latency_ms``, ...
+    costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
 
 
 @dataclass(frozen=True)
 class CascadeLink:
-    """What it takes to reach the second network on another target."""
+    """The link to the second network on another target."""
 
-    target: str  #: that it is on
-    latency_ms: float  #: there and back
-    usd_per_m: float  #: of a million images that go on, without what the target itself takes
+    target: str  #: name of the other target
+    latency_ms: float  #: round trip
+    usd_per_m: float  #: per million escalated images, without the cost of the target
 
 
 @final
@@ -75,39 +75,39 @@ class Cascade:
 
     first: CascadeStage
     second: CascadeStage
-    threshold: float  #: what is less sure goes on
+    threshold: float  #: images of lower confidence are escalated
     way: CascadeLink | None = None  #: ``None``: both are on the device
-    #: of single networks of the device and cascades, by expected latency on the test split
+    #: among single networks and cascades, by expected latency on the test split
     on_front: bool = False
 
     @property
     def worst(self) -> dict[str, Quantity]:
-        """What an image costs the device that goes on, and what the networks on it hold."""
+        """The costs of an escalated image on the device, and its memory."""
         a, b = self.first.costs, self.second.costs
         both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
         if self.way is None:
             return {n: _together(n, a[n], b[n]) for n in both}
-        # Of what happens elsewhere, the device waits for the answer.
+        # The device waits for the prediction of the other target.
         own = {n: figure for n, figure in a.items() if n not in _WAITED}
         return own | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
 
     @property
     def predicted(self) -> CascadeStatistics:
-        """What the half of the validation split says that chose no threshold."""
+        """The results on the half of the validation split that chose no threshold."""
         return self._seen("validation", slice(1, None, 2))
 
     @property
     def verified(self) -> CascadeStatistics:
-        """What the test split says."""
+        """The results on the test split."""
         return self._seen("test", slice(None))
 
     @property
     def later_ms(self) -> float:
-        """The latency that an image has in addition that goes on."""
+        """The additional latency of an escalated image."""
         return self._later(LATENCY).value
 
     def row(self, metric: str) -> Row:
-        """Return the cascade as a row; its share of right answers is a value of the metric."""
+        """Return the cascade as a row; its accuracy has the name of the metric."""
         row: Row = {"first": self.first.id, "second": self.second.id, "threshold": self.threshold}
         row |= {} if self.way is None else {"second_target": self.way.target}
         for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
@@ -137,7 +137,7 @@ class Cascade:
         return CascadeStatistics(share, fraction(right), expected)
 
     def _later(self, name: str) -> Quantity:
-        """Return what the second network takes, and reaching it."""
+        """Return the cost of the second network, including the link."""
         figure = self.second.costs[name]
         if name not in _WAITED or self.way is None:
             return figure
@@ -152,16 +152,16 @@ def find_cascades(
     others: Sequence[CascadeStage] = (),
     way: CascadeLink | None = None,
 ) -> list[Cascade]:
-    """Return the cascades on the front of those and single networks, the fastest first.
+    """Return the cascades on the joint front with single networks, fastest first.
 
-    The front is that of accuracy and expected latency, on the half that thresholds are chosen on.
-    A cascade fits the budget if an image that goes on does.
+    The front is in accuracy and expected latency, on the half that chooses thresholds. A cascade
+    meets the budget if an escalated image does.
 
     Args:
-        stages: Networks that each fit the budget, with answers to the same images.
-        budget: Of the device that they are on.
-        others: Networks on another target that images may go on to, too.
-        way: To it.
+        stages: Networks within the budget, with predictions for the same images.
+        budget: Budget of their device.
+        others: Networks on another target for escalated images.
+        way: The link to the other target.
     """
     sizes = {len(stage.heard["validation"].correct) for stage in (*stages, *others)}
     if len(sizes) != 1 or min(sizes) < 2 * LEAST:
@@ -175,9 +175,9 @@ def find_cascades(
 
 
 def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[float]:
-    """Return how much faster cascades on the front are than the fastest network as accurate.
+    """Return the speedups of cascades on the front over the fastest network of equal accuracy.
 
-    By expected latency on the test split; those that no network equals in accuracy are left out.
+    By expected latency on the test split; cascades above the accuracy of all networks are omitted.
     """
     ratios = []
     for cascade in cascades:
@@ -193,7 +193,7 @@ def _accuracy(stage: CascadeStage) -> float:
 
 
 def _judged(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
-    """Mark the cascades that nothing dominates on the test split."""
+    """Mark the non-dominated cascades on the test split."""
     seen = [cascade.verified for cascade in cascades]
     points = [(_accuracy(s), s.latency_ms) for s in stages]
     points += [(s.accuracy.value, s.costs[EXPECTED].value) for s in seen]
@@ -207,7 +207,7 @@ def _pairs(
     others: Sequence[CascadeStage],
     way: CascadeLink | None,
 ) -> Iterator[Cascade]:
-    """Yield pairs that fit the budget when both networks run; they have no threshold yet."""
+    """Yield pairs within the budget, without threshold."""
     here = (p for p in permutations(stages, 2) if p[0].latency_ms < p[1].latency_ms)
     pairs = [Cascade(*pair, 0.0) for pair in here]
     pairs += [Cascade(*pair, 0.0, way) for pair in product(stages, others)]
@@ -217,7 +217,7 @@ def _pairs(
 
 
 def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
-    """Yield cascades of a pair, with accuracy and expected latency on the half that chooses."""
+    """Yield cascades of a pair, with accuracy and latency on the half for thresholds."""
     first, second = (stage.heard["validation"] for stage in (pair.first, pair.second))
     confidence, right, later = map(half, (first.confidence, first.correct, second.correct))
     ordered = np.sort(confidence)
@@ -230,12 +230,12 @@ def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
 
 
 def half(values: NDArray[np.generic]) -> Array:
-    """Return every second value: the half that thresholds are chosen on."""
+    """Return every second value: the half for choosing thresholds."""
     return values[::2].astype(np.float64)
 
 
 def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
-    """Return what two networks cost that both run, one after the other."""
+    """Return the cost of two networks that run one after another."""
     source = a.source if a.source == b.source else "modelled"
     value = _combined(name, a.value, b.value)
     if a.std == b.std == 0:
@@ -252,7 +252,7 @@ def _combined(name: str, a: float, b: float) -> float:
 
 
 def _expected(a: Quantity, b: Quantity, share: Quantity) -> Quantity:
-    """Return what an image costs on the average, where a share of images goes on."""
+    """Return the mean cost of an image, given the fraction of escalated images."""
     source = a.source if a.source == b.source else "modelled"
     return Quantity(
         a.value + share.value * b.value,

@@ -1,8 +1,8 @@
-"""Early exits: an image leaves a network at the first exit that is sure enough of it.
+"""Early exits: an image leaves a network at the first exit with sufficient confidence.
 
-Thresholds are not searched: they are swept for each verified network over what its exits answered.
-As for cascades, one half of the validation split chooses them, the other one foresees what they
-come to, and the test split says what became of it.
+Thresholds are not searched: they are swept for each verified network over its exits' predictions.
+As for cascades, one half of the validation split chooses them, the other half predicts accuracy
+and costs, and the test split verifies them.
 
 Source: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
 Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; by the largest probability: Kaya et al.,
@@ -26,9 +26,9 @@ from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
 from hwnas.tasks.intervals import fraction
 from hwnas.tasks.predictions import NEVER, Predictions, exit_indices
 
-POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
-_TRIED = 1600  # combinations of thresholds of a network
-_FORESEES = slice(1, None, 2)  # the half of the validation split that chooses nothing
+POINTS = 0.3  #: maximum loss of accuracy by early exits, in percentage points
+_MAX_COMBINATIONS = 1600  # of thresholds of a network
+_PREDICTING = slice(1, None, 2)  # the half of the validation split for predictions
 _ALL = slice(None)
 
 
@@ -37,22 +37,22 @@ class ExitNetworkResults:
     """A verified network with exits."""
 
     id: str
-    costs: Quantities  #: of an image that runs to the end, and what the network holds
-    segments: Sequence[Quantities]  #: what each segment costs
-    heard: Sequence[Mapping[str, Predictions]]  #: of each exit and of the end: by split
+    costs: Quantities  #: of an image through all segments, and memory
+    segments: Sequence[Quantities]  #: costs of each segment
+    heard: Sequence[Mapping[str, Predictions]]  #: predictions of each exit and of the end, by split
 
     def accuracy(self, split: str, part: slice = _ALL) -> float:
-        """Return the share of right answers at the end."""
+        """Return the accuracy of the final classifier."""
         return float(self.heard[-1][split].correct[part].mean())
 
 
 @dataclass(frozen=True)
 class ExitStatistics:
-    """What thresholds came to on some images."""
+    """The results of thresholds on some images."""
 
-    left: tuple[Quantity, ...]  #: shares of images that left at each exit
+    left: tuple[Quantity, ...]  #: fraction of images that leave at each exit
     accuracy: Quantity
-    costs: Quantities  #: of an image, on the average: ``expected_latency_ms``, ...
+    costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
 
 
 @final
@@ -61,33 +61,32 @@ class EarlyExits:
     """A network with thresholds."""
 
     network: ExitNetworkResults
-    thresholds: tuple[float, ...]  #: what is as sure, or surer, leaves there
+    thresholds: tuple[float, ...]  #: minimum confidence for leaving at each exit
     #: by accuracy and expected latency on the test split, of all networks and thresholds
     on_front: bool = False
 
     @property
     def chosen(self) -> ExitStatistics:
-        """What the half of the validation split says that chooses thresholds."""
+        """The results on the half of the validation split that chooses thresholds."""
         return self._seen("validation", slice(None, None, 2))
 
     @property
     def predicted(self) -> ExitStatistics:
-        """What the other half says."""
-        return self._seen("validation", _FORESEES)
+        """The results on the other half."""
+        return self._seen("validation", _PREDICTING)
 
     @property
     def verified(self) -> ExitStatistics:
-        """What the test split says."""
+        """The results on the test split."""
         return self._seen("test", _ALL)
 
     def at_proof(self, n_images: int) -> Quantities:
-        """Return the costs that a proof on other images may find, where chance is not kind.
+        """Return expected costs with upper ends for a proof on ``n_images`` other images.
 
-        Below each upper end stays that of what so many others come to, with 97.5 %: chance among
-        the images that foresee is one part of it, chance among the others the second, and their own
-        interval the third.
+        Each upper end bounds the result on the other images with a probability of 97.5 %. It
+        includes the sampling error of both sets of images and the interval of the result.
         """
-        at = self._at("validation", _FORESEES)
+        at = self._at("validation", _PREDICTING)
         ratio = math.sqrt(len(at) / n_images)
 
         def widened(share: Quantity) -> Quantity:
@@ -98,29 +97,29 @@ class EarlyExits:
         return self._costs([widened(share) for share in self._reached(at)])
 
     def of(self, segments: Sequence[Quantities]) -> "EarlyExits":
-        """Return the same thresholds where segments cost something else."""
+        """Return the same thresholds with other costs of segments."""
         return replace(self, network=replace(self.network, segments=segments))
 
     @property
     def share_of_worst(self) -> float:
-        """The expected latency on the test split as a share of that of the whole way."""
+        """The expected latency on the test split as a fraction of the full latency."""
         return self.verified.costs[EXPECTED].value / self.network.costs[LATENCY].value
 
     @property
     def lost(self) -> float:
-        """Percentage points of accuracy on the test split that leaving early loses."""
+        """Loss of accuracy by early exits on the test split, in percentage points."""
         return 100 * (self.network.accuracy("test") - self.verified.accuracy.value)
 
     @property
     def deviation(self) -> float:
-        """By which share the expected latency on the test split is off what was foreseen."""
+        """Relative deviation of the expected latency on the test split from the prediction."""
         return self.verified.costs[EXPECTED].value / self.predicted.costs[EXPECTED].value - 1
 
     def row(self, metric: str) -> Row:
-        """Return the network and its thresholds as a row; first what was foreseen.
+        """Return the network and its thresholds as a row, predictions first.
 
         Args:
-            metric: Of the task: shares of right answers are its values.
+            metric: Name of the accuracy.
         """
         words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
         row: Row = {"id": self.network.id, "thresholds": words}
@@ -144,12 +143,12 @@ class EarlyExits:
         return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
-        """Return where images leave: int of shape ``(n_images,)``."""
+        """Return the index of the exit of each image, ``(n_images,)``."""
         exits = [of[split].confidence[part] for of in self.network.heard[:-1]]
         return exit_indices(np.stack(exits), self.thresholds)
 
     def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
-        """Return which share of images reaches each segment."""
+        """Return the fraction of images that reach each segment."""
         return [fraction(at >= i) for i in range(len(self.network.segments))]
 
     def _costs(self, reached: Sequence[Quantity]) -> Quantities:
@@ -162,9 +161,9 @@ class EarlyExits:
 
 
 def swept(network: ExitNetworkResults) -> list[EarlyExits]:
-    """Return the thresholds that nothing dominates on the half that chooses, the fastest first.
+    """Return the non-dominated thresholds on the half that chooses, fastest first.
 
-    Networks that answered too few images have none.
+    The list is empty if there are too few images.
     """
     if len(network.heard[-1]["validation"].correct) < 2 * LEAST:
         return []
@@ -180,26 +179,26 @@ def expected(
     segments: Sequence[Quantities],
     heard: Mapping[str, Sequence[Predictions]],
 ) -> Quantities:
-    """Return what an image costs on the average that leaves early.
+    """Return the mean costs of an image with early exits.
 
-    One half of the validation split chooses thresholds that lose at most ``POINTS``. The test split
-    says the costs, where it is known; else the other half.
+    One half of the validation split chooses thresholds that lose at most ``POINTS``. The costs are
+    those on the test split if available, else on the other half.
 
     Args:
-        costs: Of an image that runs to the end.
-        segments: What each segment costs.
-        heard: What each exit answered, and the end, by split; without exits nothing leaves.
+        costs: Costs of an image through all segments.
+        segments: Costs of each segment.
+        heard: Predictions of each exit and of the end, by split.
 
     Raises:
-        ConfigError: the costs of segments are not known.
+        ConfigError: the costs of segments are unknown.
     """
     each = [dict(zip(heard, of, strict=True)) for of in zip(*heard.values(), strict=True)]
     if len(each) < 2:
         return without_leaving(costs)
     if not segments:
         raise ConfigError(
-            "What leaving early comes to needs the costs of segments, which this target's cost "
-            "model does not say: leave expected latency and energy out."
+            "Expected latency and energy need the costs of segments; this target's cost model "
+            "has none: omit them."
         )
     early = within(swept(ExitNetworkResults("", costs, segments, each)), POINTS)
     if early is None:  # too few images
@@ -208,12 +207,12 @@ def expected(
 
 
 def without_leaving(costs: Quantities) -> Quantities:
-    """Return the expected costs of images of which none leaves early."""
+    """Return the expected costs if no image leaves early."""
     return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
 
 
 def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
-    """Mark the thresholds that no network dominates on the test split, leaving early or not."""
+    """Mark the non-dominated thresholds on the test split, among all networks and thresholds."""
     if not found:
         return []
     networks = {each.network.id: each.network for each in found}
@@ -224,9 +223,9 @@ def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
 
 
 def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
-    """Return the fastest thresholds of one network that lose at most so many points.
+    """Return the fastest thresholds of one network that lose at most ``points`` of accuracy.
 
-    What is lost, and which are fastest, says the half of the validation split that chooses.
+    Loss and latency are those on the half of the validation split that chooses.
     """
     kept = []
     for each in found:
@@ -238,8 +237,8 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
 
 
 def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
-    """Yield thresholds of all exits: those that even shares of images reach, and never."""
-    n_each = max(3, int(_TRIED ** (1 / (len(network.heard) - 1))))
+    """Yield thresholds of all exits: quantiles of confidence, and ``NEVER``."""
+    n_each = max(3, int(_MAX_COMBINATIONS ** (1 / (len(network.heard) - 1))))
     of_each = []
     for heard in network.heard[:-1]:
         ordered = np.sort(half(heard["validation"].confidence))
@@ -253,7 +252,7 @@ def _point(seen: ExitStatistics) -> tuple[float, float]:
 
 
 def _expected(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Quantity:
-    """Return what an image costs on the average, given which share of images reaches a segment."""
+    """Return the mean cost of an image, given the fraction of images that reach each segment."""
     sources = {figure.source for figure in figures}
     low, value, high = (
         sum(

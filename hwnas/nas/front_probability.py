@@ -1,8 +1,8 @@
-"""What is believed of the candidates that a search evaluated, whatever sampler proposed them.
+"""Posterior estimates of candidates, for any sampler.
 
-The highest of many noisy readings was lucky. The Gaussian process that ``ParetoSampler`` searches
-with, given all that was read and how noisily, says how well each candidate truly answers, and
-how likely it is that none of the others beats it.
+The best of many noisy measurements is biased upwards. The Gaussian process of ``ParetoSampler``,
+given all measurements and their noise, estimates the true metric of each candidate and the
+probability that it is non-dominated.
 """
 
 import math
@@ -29,29 +29,29 @@ from hwnas.training.evaluation import fidelity
 
 Array = NDArray[np.float64]
 
-MIN_CANDIDATES = 8  #: different ones, below which readings are believed as they are
-# Candidates whose readings the process is given, and fitted to: time grows with their cube.
-_MOST, _FITTED = 2_000, 400
+MIN_CANDIDATES = 8  #: distinct ones; with fewer, measurements are used as they are
+# Maximum number of candidates for the process, and for its hyperparameters: time is cubic.
+_MAX_GIVEN, _MAX_FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class CandidatePosterior:
-    """What is believed of a candidate."""
+    """The posterior of a candidate."""
 
-    figure: Quantity  #: the true value of the metric, with the 95 % interval that it lies in
-    on_front: float  #: the probability that no other candidate dominates it
+    figure: Quantity  #: estimate of the true metric, with its 95 % interval
+    on_front: float  #: probability of being non-dominated
 
 
 @dataclass(frozen=True)
 class _Observations:
-    """What was read of different candidates, as errors: how far the metric is from perfect."""
+    """Measurements of distinct candidates, as errors: the distance to a perfect metric."""
 
-    perfect: float  #: value of the metric: 1 of accuracies, or 100 where they are per cent; else 0
+    perfect: float  #: value of the metric: 1 for accuracies, 100 if they are per cent, else 0
     sign: float  #: -1 where the metric is maximised, else 1
     errors: Array  #: ``(n,)``
-    stds: Array  #: of the logarithms of errors, ``(n,)``
+    stds: Array  #: standard deviations of the logarithms of errors, ``(n,)``
     costs: Array  #: ``(n, m)``, to be minimised
 
 
@@ -61,32 +61,29 @@ def beliefs(
     objectives: Sequence[str],
     lower: Callable[[Genotype], Graph] | None = None,
 ) -> list[CandidatePosterior]:
-    """Return what is believed of scored candidates, in their order.
+    """Return the posteriors of scored candidates, in their order.
 
-    The true metric of a candidate is what its choices and costs explain, and a part of its own.
-    Errors of reading are what the intervals of figures say, and independent: that all candidates
-    were read on the same images is not known here, so that differences between them are more
-    certain than said. A figure without an interval is exact.
+    The true metric is modelled by choices, costs and an independent residual. Measurement errors
+    follow from the intervals and are assumed independent; as all candidates share the same images,
+    differences are in fact more certain. A quantity without an interval is exact.
 
-    A genotype that comes again with another reading is believed by both readings. What was stopped
-    early counts with the wider interval that it has. Where there are fewer than ``MIN_CANDIDATES``
-    different genotypes there is no model: the metric is the reading with its own interval and
-    source, and the probability follows from readings alone.
+    Repeated measurements of a genotype are combined. A candidate that was stopped early has a wider
+    interval. With fewer than ``MIN_CANDIDATES`` genotypes there is no model: the metric is the
+    measurement, and probabilities follow from measurements alone.
 
     Args:
-        space: Of the genotypes.
-        candidates: Such as have the metric and all costs. What is infeasible has none, and is no
-            incumbent of others: ``scored`` leaves it out.
-        objectives: The metric and one to three costs, which are known.
-        lower: Returns the operators of a network, which sum it up; none: nothing does.
+        space: Search space of the genotypes.
+        candidates: Feasible candidates with the metric and all costs, as returned by ``scored``.
+        objectives: The metric and one to three costs.
+        lower: Maps a genotype to its graph for summary features; ``None``: no such features.
 
     Raises:
         ValueError: a candidate lacks an objective.
     """
     for candidate in candidates:
         if missing := [name for name in objectives if name not in candidate.figures]:
-            raise ValueError(f"Candidate {candidate.id} has no {', '.join(missing)}: only what was "
-                             "scored can be believed anything of.")  # fmt: skip
+            raise ValueError(f"Candidate {candidate.id} has no {', '.join(missing)}; only scored "
+                             "candidates have posteriors.")  # fmt: skip
     if not candidates:
         return []
     groups: dict[str, list[Candidate]] = {}
@@ -112,7 +109,7 @@ def beliefs(
 
 
 def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the candidates that something can be believed of: feasible, with all objectives."""
+    """Return the feasible candidates with all objectives."""
     return [
         c
         for c in candidates
@@ -135,7 +132,7 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
 
 
 def _combined(readings: Sequence[Quantity]) -> tuple[float, float]:
-    """Return value and standard deviation of one candidate's readings; equal ones count once."""
+    """Return mean and standard deviation of a candidate's measurements; equal ones count once."""
     different = {(figure.value, figure.std) for figure in readings}
     if exact := [value for value, std in different if std == 0]:
         return float(np.mean(exact)), 0.0
@@ -148,29 +145,29 @@ def _combined(readings: Sequence[Quantity]) -> tuple[float, float]:
 def _posterior(
     features: ChoiceFeatures, assignments: Sequence[Assignment], readings: _Observations
 ) -> tuple[Array, Array, Array]:
-    """Return mean, standard deviation and draws of logarithms of errors: ``(n,)``, ``(draws, n)``.
+    """Return mean, standard deviation and samples of log errors: ``(n,)``, ``(samples, n)``.
 
-    Where there are more candidates than the process is given, the others are believed by what it
-    predicts and by their own readings, and drawn independently.
+    Candidates beyond ``_MAX_GIVEN`` combine the prediction with their own measurement, and are
+    sampled independently.
     """
     n = len(assignments)
     known = CostedCandidates(assignments, features(assignments), readings.costs)
     inputs = Inputs(known, None, features.n_shares)
     logs = np.log(readings.errors)
-    # As the sampler does: what does not work at all would take the attention of the model.
+    # As in the sampler: networks that do not work at all would dominate the fit.
     limit = math.log(float(np.quantile(readings.errors, REFERENCE))) + CLIP
     told = np.minimum(logs, limit)
-    chosen = _spread(n, _FITTED)
+    chosen = _spread(n, _MAX_FITTED)
     x, stds = inputs(known), readings.stds
     parameters = fit_hyperparameters(x[chosen], told[chosen], stds[chosen], inputs.n_summary)
-    given = _spread(n, _MOST)
+    given = _spread(n, _MAX_GIVEN)
     model = Surrogate(x[given], told[given], parameters, stds[given])
     rng = np.random.default_rng(_SEED)
     mean, std, draws = np.zeros(n), np.zeros(n), np.zeros((_DRAWS, n))
     mean[given], std[given] = model.observed()
     draws[:, given] = model.sample(_DRAWS, rng)
     exact = stds == 0
-    draws[:, exact] = told[exact]  # without what rounding adds
+    draws[:, exact] = told[exact]  # without rounding errors
     rest = np.setdiff1d(np.arange(n), given)
     if len(rest):
         expected, spread = model.predict(x[rest])
@@ -179,12 +176,12 @@ def _posterior(
         mean[rest] = expected + gain * (told[rest] - expected)
         std[rest] = np.sqrt(gain) * stds[rest]
         draws[:, rest] = _independent(mean[rest], std[rest], rng)
-    beyond = logs - told  # is taken as read
+    beyond = logs - told  # kept as measured
     return mean + beyond, std, draws + beyond
 
 
 def _spread(n: int, most: int) -> NDArray[np.intp]:
-    """Return which candidates stand for all where there are too many: not the luckiest."""
+    """Return evenly spaced indices of at most ``most`` candidates: unbiased, unlike the best."""
     return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
 
 
@@ -193,7 +190,7 @@ def _independent(mean: Array, std: Array, rng: np.random.Generator) -> Array:
 
 
 def _figures(readings: _Observations, mean: Array, std: Array) -> list[Quantity]:
-    """Return the metric of logarithms of errors: mean and 95 % interval."""
+    """Return the metric of log errors: mean and 95 % interval."""
     best, sign = readings.perfect, readings.sign
     low = best + sign * np.exp(mean - sign * NORMAL_95 * std)
     high = best + sign * np.exp(mean + sign * NORMAL_95 * std)
@@ -203,7 +200,7 @@ def _figures(readings: _Observations, mean: Array, std: Array) -> list[Quantity]
 
 
 def _on_front(draws: Array, costs: Array) -> list[float]:
-    """Return in what part of draws of errors ``(draws, n)`` no other candidate dominates each."""
+    """Return the fraction of samples ``(samples, n)`` in which each candidate is non-dominated."""
     minimised = [False] * (1 + costs.shape[1])
     count = np.zeros(draws.shape[1])
     for errors in draws:
@@ -212,28 +209,26 @@ def _on_front(draws: Array, costs: Array) -> list[float]:
     return shares
 
 
-# Which candidates are worth finishing: those that may be on the front.
+# Candidates to fine-tune: those that are likely on the front.
 #
-# What search reads of a candidate is noisy, and of another training than the one that is delivered.
-# Once some candidates are finished, what search read of the others is translated into what
-# finishing
-# would make of them (``accuracy.fidelity``). ``belief`` then says how likely each is on the front.
+# The search measures with noise and before fine-tuning. Once some candidates are fine-tuned,
+# ``training.evaluation.fidelity`` translates the measurements of the others.
 
-_LEAST = 1e-9  # of what has a logarithm
+_MIN_COST = 1e-9  # for logarithms
 
 
 @dataclass(frozen=True)
 class CandidatePosteriors:
-    """What is known of all candidates of a search on one target."""
+    """The posteriors of all candidates of a search on one target."""
 
-    candidates: list[Candidate]  #: all, with what is believed of how well they answer
-    on_front: Mapping[str, float]  #: probability, by id, of those that were scored
+    candidates: list[Candidate]  #: all, with posterior estimates of the metric
+    on_front: Mapping[str, float]  #: probability of scored candidates, by id
 
     def band(self, probability: float, n_least: int = 0) -> list[Candidate]:
-        """Return the candidates that are at least so probable, or else the most probable ones.
+        """Return the candidates of at least a probability, and at least ``n_least`` of them.
 
         Returns:
-            Each genotype once, the most probable first.
+            Each genotype once, most probable first.
         """
         distinct = {c.id: c for c in reversed(self.candidates) if c.id in self.on_front}
         order = sorted(distinct.values(), key=lambda c: (-self.on_front[c.id], c.id))
@@ -248,14 +243,14 @@ def known(
     finished: Mapping[str, Quantity],
     lower: Callable[[Genotype], Graph] | None = None,
 ) -> CandidatePosteriors:
-    """Return what is believed of all candidates, given what some are after finishing.
+    """Return the posteriors of all candidates, given the metric of fine-tuned ones.
 
     Args:
-        space: Of the candidates.
-        candidates: As search read them.
-        view: Of the target.
-        finished: The metric after finishing, on the validation split, by id.
-        lower: Returns the operators of a network, which sum it up; none: nothing does.
+        space: Search space of the candidates.
+        candidates: The candidates as the search observed them.
+        view: The search from the perspective of the target.
+        finished: The metric after fine-tuning, on the validation split, by id.
+        lower: Maps a genotype to its graph for summary features; ``None``: no such features.
     """
     seen = [view.seen(candidate) for candidate in candidates]
     of_use = scored(seen, view.objectives)
@@ -286,11 +281,10 @@ def known(
 
 
 def spread(candidates: Sequence[Candidate], finished: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in an order of which any part fills the front.
+    """Return candidates in a space-filling order: every prefix covers the front.
 
-    Each is the one that is farthest from all before it and from what is finished, in the logarithm
-    of its cost, times the probability that it is on the front: steps of a front are felt as ratios,
-    and networks that cost little are trained in little time.
+    The next candidate maximises the distance to all earlier and fine-tuned ones in log cost, times
+    its probability of being on the front. Ratios of costs matter, and cheap networks train fast.
     """
     places = [_log_cost(c) for c in finished]
     left = sorted(candidates, key=lambda c: (_log_cost(c), c.id))
@@ -310,10 +304,10 @@ def spread(candidates: Sequence[Candidate], finished: Sequence[Candidate]) -> li
 
 
 def _log_cost(candidate: Candidate) -> float:
-    """Return the logarithm of a candidate's latency, on the target where it is lowest."""
+    """Return the logarithm of a candidate's lowest latency on any target."""
     figures = candidate.figures.items()
     known = [f.value for name, f in figures if name.rpartition(".")[2] == "latency_ms"]
-    return math.log(max(min(known, default=1.0), _LEAST))
+    return math.log(max(min(known, default=1.0), _MIN_COST))
 
 
 def _believed(
@@ -322,7 +316,7 @@ def _believed(
     found: Mapping[str, CandidatePosterior],
     finished: Mapping[str, Quantity],
 ) -> Candidate:
-    """Return a candidate with what is believed of its metric beside what was read."""
+    """Return a candidate with its posterior estimate, and the observed metric in details."""
     if candidate.id not in found or metric not in candidate.figures:
         return candidate
     own = found[candidate.id]
