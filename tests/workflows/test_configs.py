@@ -138,13 +138,13 @@ def test_defaults_are_the_documented_ones() -> None:
         ("target.dtype=float32", "Unknown dtype 'float32'"),
         ("target.runtime=vella", "Did you mean 'vela'"),
         ("target.meter=rappl", "Did you mean 'rapl'"),
-        ("target.batch=8", "by target.runtime=vela an inference reads one image"),
+        ("target.batch=8", "target.runtime=vela runs one image per inference"),
         ("target.threads=0", "target.threads must be a whole number in"),
         ("cost=table", "Unknown cost 'table'"),
         ("timing.repeats=2", "timing.repeats must be a whole number in"),
         ("tuning.n_plans=0", "tuning.n_plans"),
         ("rpc.tracker=here", "HOST:PORT"),
-        ("rpc.key=k", "go together"),
+        ("rpc.key=k", "must be set together"),
         ("dataset.shift=0.7", "dataset.shift"),
         ("dataset.validation=1", "dataset.validation"),
         ("scoring.n_recalibration=1", "scoring.n_recalibration must be a whole number in"),
@@ -166,7 +166,7 @@ def test_threads_are_those_of_the_roofline_or_refused() -> None:
 
 
 def test_threads_of_a_gpu_are_no_choice() -> None:
-    with pytest.raises(ConfigError, match=r"thread_counts=\[1, 4\]: Target 'cuda' takes as much"):
+    with pytest.raises(ConfigError, match=r"thread_counts=\[1, 4\]: the speed and power of target 'cuda'"):
         _compose("+target=cuda", "target.thread_counts=[1,4]")
 
 
