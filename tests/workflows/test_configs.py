@@ -166,7 +166,8 @@ def test_threads_are_those_of_the_roofline_or_refused() -> None:
 
 
 def test_threads_of_a_gpu_are_no_choice() -> None:
-    with pytest.raises(ConfigError, match=r"thread_counts=\[1, 4\]: the speed and power of target 'cuda'"):
+    message = r"thread_counts=\[1, 4\]: the speed and power of target 'cuda'"
+    with pytest.raises(ConfigError, match=message):
         _compose("+target=cuda", "target.thread_counts=[1,4]")
 
 
