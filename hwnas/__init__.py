@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hwnas.workflows.python_api import simulate as simulate
     from hwnas.workflows.python_api import split as split
     from hwnas.workflows.python_api import train as train
-    from hwnas.workflows.result_folders import verify as verify
+    from hwnas.workflows.python_api import verify as verify
 
 _PLACES = {
     "Cost": "hardware.costs.cost_model",
@@ -33,23 +33,14 @@ _PLACES = {
     "HwnasError": "core.errors",
     "ParetoSampler": "nas.pareto.sampler",
     "Score": "tasks.base",
-    "verify": "workflows.result_folders",
     **dict.fromkeys(
         (
-            "compare",
-            "load",
-            "plan",
-            "profile",
-            "replan",
-            "search",
-            "serve_check",
-            "simulate",
-            "split",
-            "train",
+            "compare", "load", "plan", "profile", "replan", "search", "serve_check", "simulate",
+            "split", "train", "verify",
         ),
         "workflows.python_api",
     ),
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

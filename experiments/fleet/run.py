@@ -23,7 +23,7 @@ import yaml
 import hwnas
 from experiments.fleet import trace
 from hwnas.fleet.plan import read_plan
-from hwnas.workflows.result_folders import PlanResult
+from hwnas.workflows.result_folders import FolderResult
 from hwnas.workflows.results import SearchResult
 
 HERE, RUNS = Path(__file__).parent, Path("runs/fleet")
@@ -64,14 +64,14 @@ def write_service(*, quick: bool) -> None:
     trace.write(RUNS)
 
 
-def down(plan: PlanResult, name: str) -> int:
+def down(plan: FolderResult, name: str) -> int:
     """Return how many machines must be down for one to lack of those that run."""
     found = read_plan(plan.path)
     most = max(hour.machines.get(name, 0) for hour in found.hours)
     return found.devices[name].quota - most + 1
 
 
-def write_telemetry(plan: PlanResult, path: Path, factor: float, without: str = "") -> None:
+def write_telemetry(plan: FolderResult, path: Path, factor: float, without: str = "") -> None:
     """Write what is seen when so many times the demand comes, perhaps with machines down."""
     said = yaml.safe_load((plan.path / "plan.yaml").read_text())
     rng = np.random.default_rng(_SEED)
@@ -86,14 +86,14 @@ def write_telemetry(plan: PlanResult, path: Path, factor: float, without: str = 
             writer.writerow([0, "", "", without, down(plan, without)])
 
 
-def told(name: str, found: PlanResult, began: float) -> list[str]:
+def told(name: str, found: FolderResult, began: float) -> list[str]:
     """Return what a plan or simulation says, with the seconds that it took."""
-    lines = [f"## {name} ({time.perf_counter() - began:.0f} s)", *found.sentences]
+    lines = [f"## {name} ({time.perf_counter() - began:.0f} s)", *found.messages]
     print(*lines, sep="\n", flush=True)
     return lines
 
 
-def keep(name: str, found: PlanResult) -> None:
+def keep(name: str, found: FolderResult) -> None:
     """Copy the tables and pictures of a plan into the results."""
     folder = RESULTS / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""What the terminal shows of a comparison."""
+"""Command ``compare``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from rich import box
@@ -12,9 +13,9 @@ from hwnas.analysis.fronts import Objective
 from hwnas.analysis.speedup_text import amount
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.tables import by_group, parts
-from hwnas.cli.console import Phases, print_lines
+from hwnas.cli.console import print_result, run_verb
 from hwnas.core.run_folder import Row
-from hwnas.workflows.compare import compare
+from hwnas.workflows.compare import ComparisonResult, compare
 from hwnas.workflows.config import CompareConfig
 
 _ROWS = 24
@@ -28,13 +29,14 @@ _OTHERS = {
 }
 
 
-def print_comparison(
-    console: Console,
-    comparison: Comparison,
-    tables: Mapping[str, Sequence[Row]],
-    sentences: Sequence[str],
-) -> None:
-    """Print the main tables, then what they mean."""
+def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
+    """Run ``compare``."""
+    run_verb(partial(compare, config, arguments), _print_comparison)
+
+
+def _print_comparison(console: Console, result: ComparisonResult) -> None:
+    comparison, tables = result.comparison, result.rows
+    assert comparison is not None
     console.print(_groups(comparison) if comparison.is_grouped else _fronts(comparison))
     names = comparison.groups
     if len(names) <= _WIDE:
@@ -45,7 +47,7 @@ def print_comparison(
         console.print()
         console.print(_equal(equal, comparison.objectives))
     console.print()
-    print_lines(console, sentences)
+    print_result(console, result)
 
 
 def _fronts(comparison: Comparison) -> Table:
@@ -120,16 +122,3 @@ def _table(title: str, *heads: str) -> Table:
     for i, head in enumerate(heads):
         table.add_column(Text(head), justify="right" if i else "left", no_wrap=i > 0)
     return table
-
-
-# ``python -m hwnas compare``: what the terminal shows of a comparison.
-
-
-def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
-    """Compare runs, and print the main tables."""
-    console = Console()
-    with Phases(console) as phases:
-        found = compare(config, arguments, phases)
-
-    print_comparison(console, found.comparison, found.tables, found.sentences)
-    print_lines(console, [f"Files in {found.path}: {' '.join(found.files)}"])

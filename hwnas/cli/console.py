@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,12 +20,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from hwnas.core import database
-from hwnas.core.errors import ProofError
 from hwnas.workflows.reporter import FinishedTrials, Stopwatch
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hwnas.core.run_folder import RunFolder
     from hwnas.nas.search_progress import SearchView
+    from hwnas.workflows.result_folders import FolderResult
+
+Result = TypeVar("Result")
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
@@ -223,23 +227,49 @@ def print_lines(console: Console, lines: Sequence[str], style: str | None = None
         console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def run_verb(
+    verb: Callable[[Phases], Result],
+    show: Callable[[Console, Result], None],
+    *,
+    quiet: bool = False,
+) -> Result:
+    """Run a verb with progress bars, then print its result and the duration of its phases."""
+    console = Console(quiet=quiet)
+    with Phases(console) as phases:
+        result = verb(phases)
+    show(console, result)
+    print_phases(console, phases)
+    return result
+
+
+def print_result(
+    console: Console, result: FolderResult, table: Callable[[FolderResult], Table] | None = None
+) -> None:
+    """Print the main table of a result, its messages and its files."""
+    if table is not None:
+        console.print(table(result))
+    page = f"Open in a browser: {result.path / 'report.html'}" * ("report.html" in result.files)
+    files = f"Files in {result.path}: {' '.join(result.files)}"
+    print_lines(console, [*result.messages, files, page])
+
+
 def print_files(
     console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
 ) -> None:
-    """Print where the files of a search are, and what looks at them and at its study.
+    """Print the files of a search, and the next commands.
 
     Args:
-        console: Where it is printed.
-        storage: The database of the study; ``None``: a file in the folder.
-        folder: Of the run.
-        names: Of its files; those that are not there are left out.
+        console: The console.
+        storage: URL of the study's database; ``None``: a file in the folder.
+        folder: The run folder.
+        names: Names of files; missing files are left out.
     """
     run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
     there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
     page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
     commands = {
-        f"python -m hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
-        f"python -m hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
+        f"hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
+        f"hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
         f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
     }
     lines = [
@@ -252,20 +282,9 @@ def print_files(
 
 
 def print_phases(console: Console, phases: Phases) -> None:
-    """Say what each phase took."""
+    """Print the duration of each phase."""
+    if not phases.seconds:
+        return
     costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     total = sum(phases.seconds.values())
     console.print(f"Took {total:.1f} s: {costs}.", highlight=False, soft_wrap=True)
-
-
-def timed(console: Console, work: Callable[[Phases], object]) -> None:
-    """Do work that ends with a proof, and print how long it took, whether that holds or not."""
-    with Phases(console) as phases:
-        failure: ProofError | None = None
-        try:
-            work(phases)
-        except ProofError as error:
-            failure = error
-    print_phases(console, phases)
-    if failure is not None:
-        raise failure

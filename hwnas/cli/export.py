@@ -1,7 +1,7 @@
-"""``python -m hwnas export``: what the terminal shows of exports."""
+"""Commands ``export`` and ``compress``."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,30 +11,44 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas import tasks
-from hwnas.cli.console import print_lines, timed
+from hwnas.cli.console import print_lines, run_verb
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import folder as folders
+from hwnas.export.prove import ProofEvidence
 from hwnas.tasks.metrics import format_value, metric_of
-from hwnas.workflows.compress import CompressionOutcome, compress
+from hwnas.workflows.compress import CompressionResult, compress
 from hwnas.workflows.config import CompressConfig, ExportConfig
-from hwnas.workflows.export import ExportedModel, export
+from hwnas.workflows.export import ExportResult, export
+from hwnas.workflows.result_folders import Export
 
 
 def export_command(config: ExportConfig, arguments: Sequence[str]) -> None:
-    """Export models of a search, and print what was found of each.
+    """Run ``export``.
 
     Raises:
-        ProofError: an export does not hold what it should; its folder is marked as failed.
+        ProofError: A check fails; the folder is marked as failed.
     """
-    console = Console()
-    told = partial(print_export, console)
-    timed(console, lambda phases: export(config, arguments, phases, told))
+    run_verb(partial(export, config, arguments), _print_exports).checked()
 
 
-def print_export(console: Console, done: ExportedModel) -> None:
-    """Print what was found of an export, and where it is."""
-    place, row, evidence = done.path, done.proof, done.evidence
+def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
+    """Run ``compress``.
+
+    Raises:
+        ProofError: A check fails; the folder is marked as failed.
+    """
+    run_verb(partial(compress, config, arguments), _print_compression).checked()
+
+
+def _print_exports(console: Console, result: ExportResult) -> None:
+    for done in result.exports:
+        if done.evidence is not None:  # else an earlier command printed it
+            _print_export(console, done, done.evidence)
+
+
+def _print_export(console: Console, done: Export, evidence: ProofEvidence) -> None:
+    place, row = done.path, done.proof
     task = tasks.from_json(row["task"])
     metric = task.metric
     table = Table(
@@ -93,47 +107,38 @@ def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
     ), f"±{format_value(metric, (figure.high - figure.low) / 2)}"
 
 
-# ``python -m hwnas compress``: what the terminal shows of it.
-
-
-def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
-    """Compress a network, and print what it was and what it became.
-
-    Raises:
-        ProofError: the export does not hold what it should; its folder is marked as failed.
-    """
-    console = Console()
-
-    def told(done: CompressionOutcome) -> None:
-        print_export(console, done.done)
-        _print(console, config, done)
-
-    timed(console, lambda phases: compress(config, arguments, phases, told))
-
-
-def _print(console: Console, config: CompressConfig, done: CompressionOutcome) -> None:
-    proof = done.done.proof
+def _print_compression(console: Console, result: CompressionResult) -> None:
+    _print_exports(console, result)
+    (done,) = result.exports
+    proof = done.proof
     means, rows = {}, proof["figures"]
-    if "exits" in proof:  # as before: segment by segment
+    if "exits" in proof:  # segment by segment, as before compression
         means = proof["exits"]["found"]["costs"]
         rows = {**rows, **proof["exits"]["worst"], **means}
     after = {name: Quantity(*row) for name, row in rows.items()}
+    console.print(_cost_table(result, after, means))
+    found = result.compression
+    counts = sorted(Counter(found.bits.values()).items())
+    parts = [f"{n} layer{'s' * (n != 1)} of {bits} bits" for bits, n in counts]
+    parts += [f"{found.prune:.0%} of the channels removed"] * bool(found.prune)
+    print_lines(console, [f"{', '.join(parts).capitalize()}; other weights stay in int8."])
+
+
+def _cost_table(
+    result: CompressionResult, after: Mapping[str, Quantity], means: Iterable[str]
+) -> Table:
+    """Return costs before and after compression, with the limits of the budget."""
     table = Table("", "before", "after", "change", "limit", box=box.SIMPLE_HEAD, show_edge=False)
     for part in table.columns[1:]:
         part.justify = "right"
-    limits = config.allowed.limits
+    limits = result.limits
     names = ("latency_ms", "energy_mj", *means, "sram_kib", "flash_kib", *limits)
     for name in dict.fromkeys(names):
-        if name in done.before and name in after:
-            a, b = done.before[name].value, after[name].value
+        if name in result.before and name in after:
+            a, b = result.before[name].value, after[name].value
             limit = limits.get(name)
             table.add_row(
                 escape(metric_of(name).title), f"{a:.4g}", f"{b:.4g}", f"{b / a - 1:+.0%}",
                 "" if limit is None else f"{limit:g}",
             )  # fmt: skip
-    console.print(table)
-    found = done.compression
-    counts = sorted(Counter(found.bits.values()).items())
-    told = [f"{n} layer{'s' * (n != 1)} of {bits} bits" for bits, n in counts]
-    told += [f"{found.prune:.0%} of the channels taken out"] * bool(found.prune)
-    print_lines(console, [f"{', '.join(told).capitalize()}; other weights stay in int8."])
+    return table

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hwnas.cli.console import Phases, print_files, print_lines, print_phases
+from hwnas.cli.console import print_files, print_lines, run_verb
 from hwnas.core.run_folder import Row
 from hwnas.hardware.target import Target
 from hwnas.models.families import annotations
@@ -317,23 +318,16 @@ def _joint_table(members: Sequence[Member]) -> Table:
     return table
 
 
-# ``python -m hwnas search``: what the terminal shows of a search.
-
-
 def search_command(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
-    """Search, and print what was found.
+    """Run ``search`` for one target or several."""
+    show = partial(_print_search, has_several_targets=len(configs) > 1)
+    run_verb(partial(search_for_front, configs, arguments), show)
 
-    Args:
-        configs: One for each target.
-        arguments: Of the command line.
-    """
-    console = Console()
-    with Phases(console) as phases:
-        outcome = search_for_front(configs, arguments, phases)
+
+def _print_search(console: Console, outcome: SearchOutcome, *, has_several_targets: bool) -> None:
     if outcome.leader:
         print_lines(console, [outcome.leader])
         return
-    (print_front if len(configs) == 1 else print_fronts)(console, outcome)
+    (print_fronts if has_several_targets else print_front)(console, outcome)
     print_lines(console, outcome.foreign, style="red")
     print_lines(console, [asked(front) for front in outcome.fronts])
-    print_phases(console, phases)

@@ -1,13 +1,14 @@
-"""``python -m hwnas search accuracy=table``: what the terminal shows of it."""
+"""Command ``search accuracy=table``."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hwnas.cli.console import Phases, print_files, print_lines
+from hwnas.cli.console import print_files, print_lines, run_verb
 from hwnas.tasks.metrics import metric_of
 from hwnas.workflows.config import TabularConfig
 from hwnas.workflows.search.tabular import TabularOutcome, search_table
@@ -16,14 +17,11 @@ _ROWS = 24
 
 
 def tabular_command(config: TabularConfig, arguments: Sequence[str]) -> None:
-    """Search, and print what was found."""
-    console = Console()
-    with Phases(console) as phases:
-        outcome = search_table(config, arguments, phases)
-    _print(console, config, outcome)
+    """Run ``search accuracy=table``."""
+    run_verb(partial(search_table, config, arguments), partial(_print, config))
 
 
-def _print(console: Console, config: TabularConfig, outcome: TabularOutcome) -> None:
+def _print(config: TabularConfig, console: Console, outcome: TabularOutcome) -> None:
     names, members = outcome.benchmark.names, outcome.members
     table = Table("id", *(escape(metric_of(n).title) for n in names), box=box.SIMPLE_HEAD)
     for part in table.columns[1:]:

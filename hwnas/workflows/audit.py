@@ -46,17 +46,17 @@ _FORMAT = 1  #: of audit.json
 
 
 @dataclass(frozen=True)
-class AuditOutcome:
+class AuditResult:
     """What an audit found."""
 
     path: Path  #: of the search
     findings: Sequence[AuditFinding]
     leaving: Mapping[str, str]  #: what would leave the front, in words, by id
-    words: Sequence[str]
+    messages: Sequence[str]
     metric: str
 
 
-def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
+def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
     """Train networks of a search alone, and write how the supernet's ranking compares.
 
     Args:
@@ -92,7 +92,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditOutcome:
         content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
         content["costs"] = [*members.judged_by.values()]
         _write(folder, png, content)
-    return AuditOutcome(folder.path, findings, leaving, words, metric)
+    return AuditResult(folder.path, findings, leaving, words, metric)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Fronts of runs and of other tools, as numbers, tests and figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.hardware import backends
 from hwnas.workflows.config import CompareConfig
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import FolderResult
 
 _RECORDED = ("hwnas", "moocore", "numpy", "scipy", "matplotlib")
 _MAIN = "hypervolume_share"
@@ -41,14 +42,10 @@ class _ComparisonReport:
 
 
 @dataclass(frozen=True)
-class ComparisonOutcome:
+class ComparisonResult(FolderResult):
     """A comparison and its folder."""
 
-    path: Path
-    comparison: Comparison
-    sentences: Sequence[str]
-    tables: Mapping[str, Sequence[Row]]  #: rows by the name of their CSV file
-    files: Sequence[str]
+    comparison: Comparison | None = field(default=None, repr=False)
 
 
 def compare_runs(
@@ -57,7 +54,7 @@ def compare_runs(
     objectives: Sequence[Objective],
     arguments: Sequence[str],
     reporter: Reporter,
-) -> ComparisonOutcome:
+) -> ComparisonResult:
     """Compare runs and write everything into a folder of its own.
 
     Args:
@@ -80,7 +77,8 @@ def compare_runs(
             "versions": {name: backends.version(name) for name in _RECORDED},
         }
         folder.write_json("manifest.json", manifest)
-    return ComparisonOutcome(path, found.comparison, found.sentences, found.tables, _files(found))
+    files, tables = _files(found), found.tables
+    return ComparisonResult(path, found.sentences, tables, "indicators", files, found.comparison)
 
 
 def _found(
@@ -234,7 +232,7 @@ _NAMED = 6  # runs that are named
 
 def compare(
     config: CompareConfig, arguments: Sequence[str], reporter: Reporter
-) -> "ComparisonOutcome":
+) -> ComparisonResult:
     """Compare runs and write everything into a folder of its own.
 
     Args:

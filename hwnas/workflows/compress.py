@@ -1,7 +1,7 @@
 """A network of a search for another budget, without a new search: bits, channels, then training."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from hwnas.training.finetuning.compression import (
 )
 from hwnas.workflows import components
 from hwnas.workflows.config import CompressConfig
-from hwnas.workflows.export import ExportedModel, failures, picked, refuse, write_export
+from hwnas.workflows.export import ExportResult, failures, picked, write_export
 from hwnas.workflows.proof_record import ExportRequest, PickedNetwork
 from hwnas.workflows.reporter import Reporter
 
@@ -44,32 +44,28 @@ _SPARES = (0.02, 0.05, 0.12)
 
 
 @dataclass(frozen=True)
-class CompressionOutcome:
-    """A network before and after."""
+class CompressionResult(ExportResult):
+    """An export of a compressed network, with its costs before."""
 
-    done: ExportedModel
-    before: Quantities  #: of its own weights, where the target packs them; else as it is estimated
+    #: with its own weights if the target packs weights, else estimated
+    before: Quantities
     compression: Compression
+    limits: Mapping[str, float]  #: of the budget
 
 
 def compress(
-    config: CompressConfig,
-    arguments: Sequence[str],
-    reporter: Reporter,
-    told: Callable[[CompressionOutcome], None],
-) -> None:
-    """Fit a network of a search into a budget, train it for that, and write it as an export.
+    config: CompressConfig, arguments: Sequence[str], reporter: Reporter
+) -> CompressionResult:
+    """Fit a network of a search into a budget, train it, and export it.
 
     Args:
-        config: Which network of which search, and what it must fit.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
-        told: Is given what came of it, also where it does not hold.
+        config: The options.
+        arguments: Arguments of the command line.
+        reporter: Receives phases and messages.
 
     Raises:
-        BudgetError: nothing that may be done makes it fit.
-        ConfigError: it fits already, or the target only measures.
-        ProofError: the export does not hold what it should; its folder is marked as failed.
+        BudgetError: No compression fits.
+        ConfigError: The network fits already, or the target measures costs.
     """
     if unreachable := compression.unsupported_limits(config.allowed):
         raise ConfigError(f"budget.{unreachable[0]}: compress works towards upper limits alone.")
@@ -87,8 +83,8 @@ def compress(
         work = _CompressionJob(config, pick, reporter)
         found = work.found()
         done = write_export(work.made(found), name, order)
-    told(CompressionOutcome(done, work.before, found))
-    refuse(failures(done, order.root))
+    limits = config.allowed.limits
+    return CompressionResult([done], failures(done, order.root), work.before, found, limits)
 
 
 @dataclass(frozen=True)

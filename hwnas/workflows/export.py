@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
 from hwnas.export.proof_file import read_proof
-from hwnas.export.prove import ProofEvidence, Prover, kept_images, prove
+from hwnas.export.prove import Prover, kept_images, prove
 from hwnas.export.prove_exits import ExitNetworkFiles
 from hwnas.export.prove_exits import prove as prove_exits
 from hwnas.export.reference_images import IMAGES
@@ -37,63 +37,57 @@ from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
 from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, reported, title
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import Export
 from hwnas.workflows.search import context, finish_runs
 
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
 
 @dataclass(frozen=True)
-class ExportedModel:
-    """One model as files in a folder of its own."""
+class ExportResult:
+    """Exports of one command."""
 
-    path: Path
-    proof: Row  #: what ``proof.json`` says
-    evidence: ProofEvidence
+    exports: Sequence[Export]
+    failed: Sequence[str]  #: failed checks, with the folders
+
+    def checked(self) -> "ExportResult":
+        """Return the result, if no check failed.
+
+        Raises:
+            ProofError: A check fails; the files are kept.
+        """
+        if self.failed:
+            failed = "; ".join(self.failed)
+            raise ProofError(f"Checks of the export fail: {failed}. The files are kept.")
+        return self
 
 
-def export(
-    config: ExportConfig,
-    arguments: Sequence[str],
-    reporter: Reporter,
-    told: Callable[[ExportedModel], None],
-) -> list[Path]:
-    """Export models of a search; return the folder of each, also of those that were there already.
+def export(config: ExportConfig, arguments: Sequence[str], reporter: Reporter) -> ExportResult:
+    """Export networks of a search, each into its folder.
+
+    Networks that the same, interrupted command exported earlier are part of the result.
 
     Args:
-        config: Which, and of which search.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
-        told: Is given each model that is exported now, as soon as it is there.
-
-    Raises:
-        ProofError: an export does not hold what it should; its folder is marked as failed.
+        config: The options.
+        arguments: Arguments of the command line.
+        reporter: Receives phases and messages.
     """
+    exports: list[Export] = []
     failed: list[str] = []
     order = ExportRequest(config, arguments, Path(config.dir or default_path("export")))
     with picked(order, reporter) as picks, reporter.phase("Export", len(picks)) as advance:
         for name, pick in picks.items():
-            if pick is not None:
-                done = write_export(pick, name, order)
-                told(done)
-                failed += failures(done, order.root)
+            done = Export(order.root / name) if pick is None else write_export(pick, name, order)
+            exports.append(done)
+            failed += failures(done, order.root)
             advance(1)
-    refuse(failed)
-    return [order.root / name for name in picks]
+    return ExportResult(exports, failed)
 
 
-def failures(done: ExportedModel, root: Path) -> list[str]:
-    """Return what does not hold of a model, with the name of its folder."""
-    return [f"{done.path.relative_to(root)}: {check}" for check in done.evidence.failed]
-
-
-def refuse(failed: Sequence[str]) -> None:
-    """Say what does not hold.
-
-    Raises:
-        ProofError: something does not.
-    """
-    if failed:
-        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+def failures(done: Export, root: Path) -> list[str]:
+    """Return the failed checks of an export, with its folder."""
+    checks = done.evidence.failed if done.evidence is not None else []
+    return [f"{done.path.relative_to(root)}: {check}" for check in checks]
 
 
 @contextlib.contextmanager
@@ -242,7 +236,7 @@ def _picked(
     return [known[genotype_id] for genotype_id in ids]
 
 
-def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> ExportedModel:
+def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export:
     """Finish a network, write it into a folder of its own, and prove what it does."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
@@ -286,4 +280,4 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         if order.config.sign is not None:
             signing.sign(folder, signing.private_key(order.config.sign))
         place = folders.keep(folder, order.root, final)
-    return ExportedModel(place, row, evidence)
+    return Export(place, evidence=evidence)

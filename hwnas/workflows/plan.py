@@ -3,7 +3,7 @@
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -11,16 +11,18 @@ from hwnas.core import files
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.files import atomic_folder
 from hwnas.core.manifest import FORMAT
-from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
+from hwnas.core.run_folder import RunFolder, default_path, initial_manifest
 from hwnas.core.schema import OPEN
 from hwnas.core.typed_files import read_json
 from hwnas.workflows.config import PlanConfig, SimulateConfig
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import FolderResult
 
 if TYPE_CHECKING:
     from hwnas.fleet.plan import DeploymentPlan
     from hwnas.fleet.simulation import HourStatistics, Kill, Throttle
 
+MAIN_TABLE = "classes"  #: shown by notebooks
 _NEEDED = ("highspy", "numba")
 _MIN_SPEED = 1e-3  # of throttled machines
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
@@ -36,17 +38,6 @@ class _Manifest(TypedDict):
 
 
 _MANIFEST: Any = Annotated[_Manifest, OPEN]
-
-
-@dataclass(frozen=True)
-class PlanOutcome:
-    """A plan in its folder, with what simulations saw."""
-
-    path: Path
-    plan: "DeploymentPlan"
-    tables: Mapping[str, Sequence[Row]]  #: rows by the name of their CSV file
-    sentences: Sequence[str]
-    files: Sequence[str]
 
 
 def check_ready(verb: str, folder: str | None) -> None:
@@ -66,7 +57,7 @@ def check_ready(verb: str, folder: str | None) -> None:
         files.check_new_folder(Path(folder), "run.dir")
 
 
-def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
     """Plan a deployment, and write it into a folder of its own.
 
     Args:
@@ -99,16 +90,19 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     tables |= {"sketches": bought, "plans": beside.rows if beside else []}
     sentences = summary.describe_plan(found) + alternatives.describe_sketches(bought, found.plan)
     sentences += beside.sentences if beside else []
-    told = PlanOutcome(Path(), found.plan, tables, sentences, ())
-    content = files_of(told, [*found.seen, *found.spiked])
-    return write_plan_folder("plan", config, arguments, told, content)
+    result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
+    content = files_of(found.plan, result, [*found.seen, *found.spiked])
+    return write_plan_folder("plan", config, arguments, result, content)
 
 
-def files_of(found: PlanOutcome, seen: "Sequence[HourStatistics]") -> dict[str, bytes]:
-    """Return the files of a plan, but for its tables.
+def files_of(
+    plan: "DeploymentPlan", result: FolderResult, seen: "Sequence[HourStatistics]"
+) -> dict[str, bytes]:
+    """Return the files of a plan without its tables, by name.
 
     Args:
-        found: The plan, with its tables.
+        plan: The plan.
+        result: Its tables and messages.
         seen: What simulations of it saw, of spikes too: replicas may work as much as in them.
     """
     from hwnas.fleet import page as report
@@ -116,18 +110,18 @@ def files_of(found: PlanOutcome, seen: "Sequence[HourStatistics]") -> dict[str, 
     from hwnas.fleet.deployment import files as deployment
     from hwnas.fleet.deployment.pools import max_utilisation
 
-    pictures = report.plan_figures(found.plan, found.tables)
-    page = report.plan_page(found.plan, found.tables, found.sentences, pictures)
+    pictures = report.plan_figures(plan, result.rows)
+    page = report.plan_page(plan, result.rows, result.messages, pictures)
     return {
-        "summary.txt": lines(found.sentences),
-        "plan.yaml": summary.as_bytes(found.plan),
+        "summary.txt": lines(result.messages),
+        "plan.yaml": summary.as_bytes(plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
-        **deployment.deployment_files(found.plan, max_utilisation([one.busy for one in seen])),
+        **deployment.deployment_files(plan, max_utilisation([one.busy for one in seen])),
     }
 
 
-def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
     """Simulate a plan, and write what was seen into a folder of its own; as ``plan``."""
     check_ready("simulate", config.run.dir)
     from hwnas.fleet import simulation, summary
@@ -150,30 +144,31 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     tables = summary.tables(found, seen, {})
     sentences = summary.describe_statistics(found, seen)
     sentences += summary.describe_failures(seen, config.kills)
-    told = PlanOutcome(Path(), found, tables, sentences, ())
-    return write_plan_folder("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
+    result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
+    content = {"summary.txt": lines(sentences)}
+    return write_plan_folder("simulate", config, arguments, result, content)
 
 
 def write_plan_folder(
     verb: str,
     config: Any,
     arguments: Sequence[str],
-    found: PlanOutcome,
+    result: FolderResult,
     content: Mapping[str, bytes],
     place: Path | None = None,
-) -> PlanOutcome:
+) -> FolderResult:
     """Write a plan or a simulation into a folder of its own; return it with its files.
 
     Args:
         verb: What made it.
         config: Of the verb.
         arguments: Likewise.
-        found: What was found.
+        result: Tables and messages.
         content: Files by name, but for tables.
         place: The folder; default: as the configuration says, else one of the time.
     """
     path = place or Path(config.run.dir or default_path(verb))
-    there = {name: rows for name, rows in found.tables.items() if rows}
+    there = {name: rows for name, rows in result.rows.items() if rows}
     with atomic_folder(path, remove_stale=not (place or config.run.dir)) as building:
         folder = RunFolder(building)
         for name, data in content.items():
@@ -185,7 +180,7 @@ def write_plan_folder(
         folder.write_json("manifest.json", manifest | {"versions": versions})
     named = dict.fromkeys(name.partition("/")[0] for name in content)
     names = [*named, *(f"{name}.csv" for name in there)]
-    return replace(found, path=path, tables=there, files=names)
+    return replace(result, path=path, rows=there, files=names)
 
 
 def lines(sentences: Sequence[str]) -> bytes:

@@ -1,21 +1,15 @@
 """Measures a latency table, and how wrong it is."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
-import random
-import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hwnas.analysis.figures import prediction_png
-from hwnas.core.errors import CompileError, ConfigError, HwnasError, TableError
+from hwnas.core.errors import CompileError, TableError
 from hwnas.core.progress import Progress
-from hwnas.hardware import backends
-from hwnas.hardware.backends import base
 from hwnas.hardware.costs.table_cost import Calibration
 from hwnas.hardware.latency_tables import provenance
 from hwnas.hardware.latency_tables.latency_table import (
@@ -24,22 +18,21 @@ from hwnas.hardware.latency_tables.latency_table import (
     load_table,
     table_name,
 )
-from hwnas.hardware.profiling import operator_measurement, table_transfer, throughput
+from hwnas.hardware.profiling import operator_measurement, table_transfer
 from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
 from hwnas.hardware.profiling.passes import ProfiledSpace
 from hwnas.hardware.runtimes.pool import DevicePool
-from hwnas.hardware.runtimes.worker import Worker
-from hwnas.hardware.target import Remote, Target
-from hwnas.hardware.timing import single_runs
+from hwnas.hardware.target import Remote
 from hwnas.models.graph import Graph, OpSpec, distinct
 from hwnas.models.spaces import Genotype
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.device import SHIPPED, effort, fill, source
-from hwnas.workflows.networks import Networks, read_networks
-from hwnas.workflows.profile_kit import OfflineProfile
-from hwnas.workflows.profile_kit import profile as profile_elsewhere
-from hwnas.workflows.profile_layers import LatencyBreakdown, layered
+from hwnas.workflows.networks import read_networks
+from hwnas.workflows.profile_kit import profile_offline
+from hwnas.workflows.profile_layers import layer_latencies
+from hwnas.workflows.profile_throughput import throughput_messages
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import ProfileResult
 
 
 def transfer_table(
@@ -112,23 +105,10 @@ def _covering(
     )
 
 
-_COMPARED = 8  #: networks on which runtimes are compared
 _ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
 
 
-@dataclass(frozen=True)
-class ProfileOutcome:
-    """What profiling a target came to."""
-
-    table: LatencyTable | None = None
-    spaces: Sequence[str] = ()  #: whose networks were measured
-    extras: Sequence[str] = ()  #: what else is worth knowing, a line each
-    transfer: Mapping[str, float] | None = None  #: of a table that another's stands in for
-    layers: LatencyBreakdown | None = None  #: of one network, where that was asked for
-    elsewhere: OfflineProfile | None = None  #: of a device out of reach
-
-
-def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileOutcome:
+def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileResult:
     """Measure what a target's table lacks, and calibrate it.
 
     Args:
@@ -139,23 +119,54 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
     with reporter.timed("Load data"):
         parts, data = read_networks(config, reporter)
     reporter.say(data.notes)
-    if config.elsewhere:
-        return ProfileOutcome(elsewhere=profile_elsewhere(config, parts, reporter))
+    if config.is_offline:
+        return ProfileResult(*profile_offline(config, parts, reporter))
     if config.genotype is not None:
-        return ProfileOutcome(layers=layered(parts, config))
+        layers = layer_latencies(parts, config)
+        return ProfileResult(layers.path, layers.messages, layers=layers)
     table = provenance.writable_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
     _describe(table, config, arguments)
     subjects = [ProfiledSpace(member, parts.fused_graph) for member in parts.space.members]
     with table.locked(), _open_pool(config) as pool:
         if config.transfer_from is not None:
             (only,) = subjects
-            return ProfileOutcome(
-                table, transfer=transfer_table(config, table, only, pool, reporter)
-            )
+            report = transfer_table(config, table, only, pool, reporter)
+            return ProfileResult(table.path, [_transfer_message(table, report)], table)
         measured = {s.space.name: _measured(config, table, s, pool, reporter) for s in subjects}
     held_out = next(iter(measured.values()))
-    extras = _extras(config, parts, held_out, reporter) if not config.rpc.tracker else []
-    return ProfileOutcome(table, [*measured], extras)
+    messages = [line for space in measured for line in _error_messages(table, space)]
+    if not config.rpc.tracker:
+        messages += throughput_messages(config, parts, held_out, reporter)
+    return ProfileResult(table.path, messages, table)
+
+
+def _transfer_message(table: LatencyTable, report: Mapping[str, float]) -> str:
+    return (
+        f"{len(table.entries)} operators in {table.path}, most of them transferred. Networks left "
+        f"out of the fit: Spearman {report['spearman']:.4f}, MAPE {report['mape']:.2%}; interval "
+        f"±{report['interval']:.1%} of {report['coverage']:.0%}."
+    )
+
+
+def _error_messages(table: LatencyTable, space: str) -> Iterator[str]:
+    """Yield the prediction errors of a table on one search space."""
+    known = table.calibration[space]
+    error, n_predicted = known["error"], len(table.entries) - len(table.plans())
+    seen = "leave-one-out" if "foretold" in known else "in neither the fit nor the interval"
+    predicted = f", {n_predicted} of them predicted" * bool(n_predicted)
+    of = f" of {space}" * (len(table.calibration) > 1)
+    yield f"{len(table.entries)} operators in {table.path}{predicted}."
+    yield f"Error on {error['n']} networks{of}, {seen}:"
+    for name in ("table", "macs"):
+        e = error[name]
+        yield (
+            f"  {name:<6} within 5 %: {e['within_5']:.1%}, within 10 %: {e['within_10']:.1%}, "
+            f"MAPE {e['mape']:.2%}, Spearman {e['spearman']:.4f}, Kendall {e['kendall']:.4f}"
+        )
+    yield (
+        f"Interval: ±{error['table']['interval']:.1%}, contains {error['table']['coverage']:.1%} "
+        f"of them (target: 95 %). {error['drifted']} were measured while the machine drifted."
+    )
 
 
 def _measured(
@@ -295,106 +306,3 @@ def _sampled(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
     """Return the networks that are fitted, then those that set the interval, then the others."""
     counts = config.networks
     return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
-
-
-def _extras(
-    config: ProfileConfig, parts: Networks, held_out: Sequence[MeasuredNetwork], phases: Progress
-) -> list[str]:
-    """Return what else is worth knowing of this target, a line each."""
-    extras = _ThroughputResults(config, parts, held_out, phases)
-    lines = []
-    for name, extra in (
-        ("Percentiles", extras.percentiles),
-        ("Batch sizes", extras.batches),
-        ("Runtimes", extras.runtimes),
-    ):
-        try:
-            lines.append(extra())
-        except HwnasError as error:  # the table is whole all the same
-            lines.append(f"{name}: {error}")
-    return lines
-
-
-@dataclass(frozen=True)
-class _ThroughputResults:
-    """What the networks that were measured last say beside the table."""
-
-    config: ProfileConfig
-    parts: Networks
-    held_out: Sequence[MeasuredNetwork]
-    phases: Progress
-
-    @property
-    def middle(self) -> MeasuredNetwork:
-        """The median network."""
-        by_latency = sorted(self.held_out, key=lambda whole: whole.timing.median_ms)
-        return by_latency[len(by_latency) // 2]
-
-    def percentiles(self) -> str:
-        """Say how much slower the slowest inferences are than most."""
-        genotype, n = self.middle.genotype, single_runs(self.middle.timing.median_ms / 1e3)
-        net, target = self.parts.fused_graph(genotype), self.parts.target_of(genotype)
-        phase = self.phases.phase("Single inferences", 1)
-        with phase as advance, self._worker(target) as worker:
-            n_plans = self.config.tuning.n_plans
-            plans = {op: worker.tune(op, n_plans) for op in {node.op for node in net}}
-            p = worker.percentiles(net, plans, n)
-            advance(1)
-        return (
-            f"Network {genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 {p['p90_ms']:.4f}, "
-            f"p99 {p['p99_ms']:.4f} ms over {n} single inferences, which budgets of p99 are told "
-            f"by target.facts.p99_over_p50={p['p99_ms'] / p['p50_ms']:.3g}."
-        )
-
-    def batches(self) -> str:
-        """Say how fast the median network is at several batch sizes, on the threads it chose."""
-        genotype = self.middle.genotype
-        lowered = dataclasses.replace(self.parts.lower(genotype), batch=0, threads=0)
-        target = self.parts.target_of(genotype)
-        found = throughput.time_batch_sizes(lowered, target, self._worker, self.phases)
-        best = throughput.recommended_batch(found)
-        sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
-        return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
-
-    def runtimes(self) -> str:
-        """Compare the runtimes that this CPU has."""
-        n = min(_COMPARED, len(self.held_out))
-        chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
-        # In the dtype, batch size and threads of each target, whatever a network chose.
-        nets = [
-            dataclasses.replace(self.parts.lower(whole.genotype), dtype="", batch=0, threads=0)
-            for whole in chosen
-        ]
-        target = self.config.target
-        found = throughput.compare_runtimes(nets, _comparable(target), self._worker, self.phases)
-        name = f"{target.runtime} {target.dtype}"
-        if name not in found:
-            return f"{name} refuses a network of this search space; runtimes were not compared."
-        own = found[name]
-        ratios = {
-            name: statistics.median(a / b for a, b in zip(values, own, strict=True))
-            for name, values in found.items()
-        }
-        fastest = min(ratios, key=lambda name: ratios[name])
-        compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-        return (
-            f"Latency of {len(nets)} networks over this target's, median: {compared}. "
-            f"Fastest here: {fastest}."
-        )
-
-    def _worker(self, target: Target) -> Worker:
-        return Worker(target, self.config.timing, Remote(), self.config.tuning.limit_s)
-
-
-def _comparable(target: Target) -> list[Target]:
-    """Return the same device by every backend that measures here, in every dtype."""
-    found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
-    for backend in backends.known():
-        if not backend.measured or backends.lacking(backend.needs):
-            continue
-        for dtype in backend.dtypes:
-            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
-                other = dataclasses.replace(plain, runtime=backend.name, dtype=dtype)
-                base.backend_of(other)
-                found.append(other)
-    return found

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,55 +34,28 @@ _POOL = 400  #: networks that a kit is chosen from
 _REFERENCE = 300  #: networks that stand for what is searched
 
 
-@dataclass(frozen=True)
-class OfflineProfile:
-    """What profiling a device out of reach came to."""
-
-    kit: Path | None = None
-    n_networks: int = 0
-    file: Path | None = None
-    left_out: dict[str, float] = field(default_factory=dict)  #: see ``MeasuredDevice.left_out``
-    reach: float = 0.0  #: median half width of intervals over what is searched, relative
-    notes: Sequence[str] = ()
-
-    def sentences(self, config: ProfileConfig) -> list[str]:
-        """Return what it came to, in words, with the command that comes next."""
-        left_out = [f"Left out: {note}" for note in self.notes] if self.file else list(self.notes)
-        if self.kit is not None:
-            return [
-                f"{self.n_networks} networks in {self.kit}. Take the folder to the device and see "
-                "there: python measure.py --help; then say here: "
-                f"{profile_command(config, f'measured={self.kit}/results.csv')}",
-                *left_out,
-            ]
-        e = self.left_out
-        return [
-            *left_out,
-            f"{self.n_networks} networks in {self.file}. Each left out in turn and foretold by the "
-            f"others: MAPE {e['mape']:.2%}, within 5 %: {e['within_5']:.1%}, within 10 %: "
-            f"{e['within_10']:.1%}, Spearman {e['spearman']:.4f}; the interval holds "
-            f"{e['coverage']:.1%} of them (95 % wanted).",
-            f"Half width of the interval: {self.reach:.1%} (median). Search with: "
-            f"{next_command('search', config, f'cost={COST}')}",
-        ]
-
-
-def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> OfflineProfile:
-    """Write a kit, or read what was measured."""
+def profile_offline(
+    config: ProfileConfig, parts: Networks, reporter: Reporter
+) -> tuple[Path, list[str]]:
+    """Write a kit, or fit a device file to measurements; return its path and messages."""
     if config.measured is not None:
         with reporter.timed("Fit"):
-            return _read(config, parts)
+            return _fit(config, parts)
     assert config.kit is not None
     with reporter.timed("Write kit"):
-        return _write(config.kit, config, parts)
+        return _write_kit(Path(config.kit), config, parts)
 
 
-def _write(kit: str, config: ProfileConfig, parts: Networks) -> OfflineProfile:
+def _write_kit(path: Path, config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     chosen = _next(config, parts) if config.front_of is not None else _first(config, parts)
     networks = [KitNetwork(genotype, parts.exported_graph(genotype)) for genotype in chosen]
-    path = Path(kit)
     notes = folder.write_kit(path, networks, config.target, profile_command(config))
-    return OfflineProfile(kit=path, n_networks=len(networks), notes=notes)
+    next_step = profile_command(config, f"measured={path}/results.csv")
+    message = (
+        f"{len(networks)} networks in {path}. Copy the folder to the device and run there: "
+        f"python measure.py --help; then run here: {next_step}"
+    )
+    return path, [message, *notes]
 
 
 def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
@@ -170,7 +143,7 @@ def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
     return found
 
 
-def _read(config: ProfileConfig, parts: Networks) -> OfflineProfile:
+def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     target = config.target
     facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
     found = measurements.read_measurements(
@@ -185,11 +158,16 @@ def _read(config: ProfileConfig, parts: Networks) -> OfflineProfile:
     device = _fitted(config, parts, found.ms, notes)
     path = backend.device_path(target)
     notes += _lost(path, device)
-    left_out, reach = device.leave_one_out(), device.interval_half_width
+    e, reach = device.leave_one_out(), device.interval_half_width
     device.save(path)
-    return OfflineProfile(
-        n_networks=len(device.ms), file=path, left_out=left_out, reach=reach, notes=notes
-    )
+    return path, [
+        *(f"Left out: {note}" for note in notes),
+        f"{len(device.ms)} networks in {path}. Leave-one-out errors: MAPE {e['mape']:.2%}, within "
+        f"5 %: {e['within_5']:.1%}, within 10 %: {e['within_10']:.1%}, Spearman "
+        f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
+        f"Half width of the interval: {reach:.1%} (median). Search with: "
+        f"{next_command('search', config, f'cost={COST}')}",
+    ]
 
 
 def _files(measured: object) -> list[Path]:

@@ -47,8 +47,15 @@ class LatencyBreakdown:
     layers: Sequence[LayerLatency]
     source: str
 
+    @property
+    def messages(self) -> list[str]:
+        """Return the sum and the files."""
+        total = sum(layer.latency_ms for layer in self.layers)
+        where = f"Files in {self.path}: layers.csv layers.png"
+        return [f"Sum {total:.5f} ms, {self.source}. {where}"]
 
-def layered(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
+
+def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
     """Return, plot and write the latency of each operator of one network."""
     assert config.genotype is not None
     name, lowered = _find(networks, config.genotype)

@@ -1,37 +1,40 @@
-"""``hwnas.search`` and its like: keywords in, results out; what the command line does, silently.
+"""The Python API: one function per verb, with the options of the command line as keywords.
 
-Keywords are the options of the command line: ``train__epochs=3``, ``train={"epochs": 3}`` and
-``**{"train.epochs": 3}`` say ``train.epochs=3``. Lists are lists, and paths may be ``Path``.
+``train__epochs=3``, ``train={"epochs": 3}`` and ``**{"train.epochs": 3}`` all set ``train.epochs``.
+Lists are lists; paths may be ``Path``. Nothing is printed.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwnas.core import processes
 from hwnas.core.errors import ConfigError
-from hwnas.core.progress import Progress
-from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.training.evaluation.base import Evaluator
 from hwnas.workflows import config
 from hwnas.workflows.config import RunConfig
 from hwnas.workflows.config.arguments import as_arguments, for_targets, last_text
 from hwnas.workflows.config.compose import compose, with_resumed
 from hwnas.workflows.config.grammar import says
 from hwnas.workflows.reporter import RecordingReporter
-from hwnas.workflows.result_folders import (
-    ComparisonResult,
-    PlanResult,
-    ProfileResult,
-    ServeCheckResult,
-    SplitResult,
-    TrainResult,
-)
-from hwnas.workflows.results import SearchResult
-from hwnas.workflows.search.custom import CustomComponents
 
-_OWN_DATA = "data"  # folder, beside supernets
+if TYPE_CHECKING:
+    from hwnas.core.progress import Progress
+    from hwnas.hardware.costs.cost_model import CostModel
+    from hwnas.training.evaluation.base import Evaluator
+    from hwnas.workflows.compare import ComparisonResult
+    from hwnas.workflows.result_folders import Export, FolderResult, ProfileResult, TrainResult
+    from hwnas.workflows.results import SearchResult
+    from hwnas.workflows.search.custom import CustomComponents
+
+    Folder = str | os.PathLike[str]
+
+Result = TypeVar("Result")
+
+_USER_DATA = "data"  # folder next to the supernets
 _WORKERS = "study.workers"
 
 
@@ -45,248 +48,290 @@ def search(
 ) -> SearchResult:
     """Find, verify and report a Pareto front of networks for a target.
 
-    One process searches unless ``study__workers``, or the run that is resumed, says otherwise.
-    Processes that it starts do not import the script that calls this.
+    One process searches unless ``study__workers``, or the resumed run, sets another number. Worker
+    processes do not import your script.
 
     Args:
-        evaluator: Says how accurate networks are, instead of reading images. Those on the front are
-            trained and verified as ever::
+        evaluator: Predicts the accuracy of networks instead of training them. Members of the front
+            are still trained and verified::
 
                 class Prior:
                     def score(self, genotype, incumbent=None):
                         depth = sum(v for n, v in genotype.options if n.endswith("depth"))
                         return hwnas.Score(hwnas.Quantity(1 - 0.5**depth, "modelled"))
 
-        cost_model: Says what networks cost, instead of the target's. Verification keeps to what
-            the target's own files show. The budget is held against it, so that it says what
-            objectives and budget are about, and ``latency_ms``; for this one ask
+        cost_model: Predicts the costs of networks instead of the target's cost model. Verification
+            uses the target's own files. It must return ``latency_ms`` and every cost in the
+            objectives and the budget; for this one, give
             ``objectives=["accuracy", "latency_ms"], budget="none"``::
 
                 class Widths:
-                    max_cost_queries = None  # how many a sampler may ask for: any number
+                    max_cost_queries = None  # no limit to the queries of a sampler
 
                     def cost(self, genotype):
                         width = sum(v for n, v in genotype.options if n.endswith("width"))
                         latency = hwnas.Quantity(0.001 * width, "modelled")
                         return hwnas.Cost({"latency_ms": latency})
 
-        progress: Is told of phases.
-        resume: A run to go on with; it needs the same objects again.
-        options: Of ``python -m hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may
-            be a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
-            ``(N, n)``, or a data set of torch's: it is kept as a file beside supernets, and split
-            as others are. A ``Path`` is ``dataset="images", dataset__path=...``.
+        progress: Receives the phases.
+        resume: Folder of a run to continue, with the same ``evaluator`` and ``cost_model``.
+        options: Options of ``hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may be
+            a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
+            ``(N, n)``, or a torch data set: it is saved to a file next to the supernets and split
+            like other data. A ``Path`` means ``dataset="images", dataset__path=...``.
 
     Raises:
-        HwnasError: what the user can mend, in one line.
+        HwnasError: One line, with the fix.
     """
     processes.tune_process()
     resumed = {} if resume is None else {"run.resume": resume}
-    given = with_resumed(as_arguments(_with_file(options) | resumed))
-    if last_text(given, _WORKERS) is None:
-        given.append(f"{_WORKERS}=1")
-    quiet, own = RecordingReporter(progress), CustomComponents(evaluator, cost_model)
-    if says(given, "accuracy", "table"):
-        return _search_table(given, own, quiet)
+    arguments = with_resumed(as_arguments(_with_file(options) | resumed))
+    if last_text(arguments, _WORKERS) is None:
+        arguments.append(f"{_WORKERS}=1")
+    from hwnas.workflows.results import SearchResult
+    from hwnas.workflows.search.custom import CustomComponents
+
+    reporter, custom = RecordingReporter(progress), CustomComponents(evaluator, cost_model)
+    if says(arguments, "accuracy", "table"):
+        return _search_table(arguments, custom, reporter)
     from hwnas.workflows.search.run import search_for_front as run
 
-    configs = [compose("search", each) for each in for_targets(given)]
+    configs = [compose("search", each) for each in for_targets(arguments)]
     if len(configs) > 1:
         config.check_common(configs)
-    outcome = run(config.agreed(configs), given, quiet, own)
-    return SearchResult(outcome.folder.path, (*quiet.lines, *outcome.notes))
+    outcome = run(config.agreed(configs), arguments, reporter, custom)
+    return SearchResult(outcome.folder.path, (*reporter.lines, *outcome.notes))
 
 
 def _search_table(
-    given: Sequence[str], own: CustomComponents, quiet: RecordingReporter
+    arguments: Sequence[str], custom: CustomComponents, reporter: RecordingReporter
 ) -> SearchResult:
-    if own.named:
+    if custom.named:
         raise ConfigError(
-            f"accuracy=table: the table says it all; leave out {', '.join(own.named)}."
+            f"accuracy=table reads accuracies and costs from the table: leave out "
+            f"{', '.join(custom.named)}."
         )
+    from hwnas.workflows.results import SearchResult
     from hwnas.workflows.search.tabular import search_table
 
-    outcome = search_table(compose("tabular", given), given, quiet)
-    return SearchResult(outcome.folder.path, tuple(quiet.lines))
+    outcome = search_table(compose("tabular", arguments), arguments, reporter)
+    return SearchResult(outcome.folder.path, tuple(reporter.lines))
 
 
 def _with_file(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options whose data of the user's own are a file."""
+    """Return options with data in memory replaced by a file."""
     data = options.get("dataset")
     if data is None or isinstance(data, str | dict):
         return options
     if isinstance(data, os.PathLike):
         return options | {"dataset": "images", "dataset.path": Path(data).absolute()}
-    from hwnas.workflows.python_data import kept
+    from hwnas.workflows.python_data import save_data
 
     run = options.get("run") or {}
-    named = [options.get("run__supernets"), options.get("run.supernets"), run.get("supernets")]
-    folder = next((name for name in named if name is not None), RunConfig().supernets)
-    path = kept(data, Path(folder, _OWN_DATA))
+    folders = [options.get("run__supernets"), options.get("run.supernets"), run.get("supernets")]
+    folder = next((name for name in folders if name is not None), RunConfig().supernets)
+    path = save_data(data, Path(folder, _USER_DATA))
     return options | {"dataset": "images", "dataset.path": path.absolute()}
 
 
 def load(path: str | Path) -> SearchResult:
-    """Return the search in a folder, finished or not.
+    """Return an existing search, finished or not.
 
     Raises:
-        RunError: there is none.
+        RunError: The folder has no search.
     """
+    from hwnas.workflows.results import SearchResult
+
     return SearchResult(Path(path))
 
 
+def _run(
+    verb: Callable[[Any, Sequence[str], RecordingReporter], Result],
+    name: str,
+    progress: Progress | None,
+    options: dict[str, Any],
+) -> tuple[Result, tuple[str, ...]]:
+    """Run a verb of one target; return its result and the messages on the way."""
+    processes.tune_process()
+    arguments, reporter = with_resumed(as_arguments(options)), RecordingReporter(progress)
+    result = verb(compose(name, arguments), arguments, reporter)
+    return result, tuple(reporter.lines)
+
+
 def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
-    """Train the supernet of a search space, or with ``genotype=...`` one network of it alone.
+    """Train the supernet of a search space, or with ``genotype=...`` one network.
 
     Args:
-        progress: Is told of phases.
-        options: Of ``python -m hwnas train``; ``dataset`` as of ``search``.
+        progress: Receives the phases.
+        options: Options of ``hwnas train``; ``dataset`` as for ``search``.
     """
-    processes.tune_process()
     from hwnas.workflows.train import train as run
 
-    given, quiet = with_resumed(as_arguments(_with_file(options))), RecordingReporter(progress)
-    found = run(compose("train", given), given, quiet)
-    if found is None:
+    result, messages = _run(run, "train", progress, _with_file(options))
+    if result is None:
         raise ConfigError("Only the first process of torchrun has a result: use the command line.")
-    return TrainResult(found.path, found.summary, tuple(quiet.lines))
+    return replace(result, messages=messages)
 
 
 def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResult:
-    """Measure a target's latency table, and say how wrong it is.
+    """Measure the latency table of a target and its prediction error.
 
     Args:
-        progress: Is told of phases.
-        options: Of ``python -m hwnas profile``, but for those that make no table of this machine:
-            ``genotype``, ``kit`` and ``measured``.
+        progress: Receives the phases.
+        options: Options of ``hwnas profile``.
     """
-    processes.tune_process()
     from hwnas.workflows.profile import profile as run
 
-    if others := [name for name in ("genotype", "kit", "measured") if name in options]:
-        raise ConfigError(f"{others[0]}=... makes no table; use the command line.")
-    quiet, given = RecordingReporter(progress), as_arguments(_with_file(options))
-    found = run(compose("profile", given), given, quiet)
-    assert found.table is not None
-    return ProfileResult.of(found.table, [*quiet.lines, *found.extras])
+    result, messages = _run(run, "profile", progress, _with_file(options))
+    return replace(result, messages=(*messages, *result.messages))
 
 
 def compare(
-    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    progress: Progress | None = None,
-    **options: Any,
+    runs: Folder | Sequence[Folder], *, progress: Progress | None = None, **options: Any
 ) -> ComparisonResult:
     """Compare the fronts of searches, and of other tools in CSV files.
 
     Args:
-        runs: Searches, their folders, CSV files, or patterns as ``"runs/search/*"``; one or
+        runs: Searches, their folders, CSV files, or patterns such as ``"runs/search/*"``; one or
             several.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas compare``.
+        progress: Receives the phases.
+        options: Options of ``hwnas compare``.
     """
-    processes.tune_process()
     from hwnas.workflows.compare import compare as run
 
-    named = runs if isinstance(runs, str | os.PathLike) else [*runs]
-    given = as_arguments({"runs": named, **options})
-    found = run(compose("compare", given), given, RecordingReporter(progress))
-    return ComparisonResult(found.path, tuple(found.sentences))
+    paths = runs if isinstance(runs, str | os.PathLike) else [*runs]
+    return _run(run, "compare", progress, {"runs": paths, **options})[0]
 
 
-def split(export: str | Path, *, progress: Progress | None = None, **options: Any) -> SplitResult:
-    """Cut the network of an export in two, and time both parts on targets.
+def export(run: Folder, *, progress: Progress | None = None, **options: Any) -> list[Export]:
+    """Write networks of a search as files for the device, with a proof of their behaviour.
+
+    Exports of the same command, if it was interrupted, are returned too.
+
+    Args:
+        run: A search, or its folder.
+        progress: Receives the phases.
+        options: Options of ``hwnas export``: ``pick="knee"``, ``dir="models"``.
+
+    Raises:
+        ProofError: A check fails; the folder is kept.
+    """
+    from hwnas.workflows.export import export as write
+
+    result, messages = _run(write, "export", progress, {"run": run, **options})
+    return [replace(each, messages=messages) for each in result.checked().exports]
+
+
+def compress(
+    run: Folder, *, pick: str = "knee", progress: Progress | None = None, **options: Any
+) -> Export:
+    """Fit a network of a search into another budget, and export it.
+
+    Args:
+        run: A search, or its folder.
+        pick: The network: an id, or as for ``export``.
+        progress: Receives the phases.
+        options: Options of ``hwnas compress``: ``budget={"flash_kib": 20}``.
+
+    Raises:
+        BudgetError: No compression fits.
+        ProofError: A check fails; the folder is kept.
+    """
+    from hwnas.workflows.compress import compress as fit
+
+    result, messages = _run(fit, "compress", progress, {"run": run, "id": pick, **options})
+    (done,) = result.checked().exports
+    return replace(done, messages=messages)
+
+
+def verify(export: Folder, *, progress: Progress | None = None, **options: Any) -> list[str]:
+    """Repeat the proof of an export with the installed runtimes; return the messages.
 
     Args:
         export: The folder of an export.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
+        progress: Receives the phases.
+        options: Options of ``hwnas verify``: ``data=DIR``, ``target="npu"``.
+
+    Raises:
+        ProofError: A check fails.
+    """
+    from hwnas.workflows.verify import verify as run
+
+    def verb(config: Any, _: Sequence[str], reporter: RecordingReporter) -> None:
+        run(config, reporter)
+
+    return [*_run(verb, "verify", progress, {"export": export, **options})[1]]
+
+
+def split(export: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
+    """Split the network of an export in two, and time both parts on targets.
+
+    Args:
+        export: The folder of an export.
+        progress: Receives the phases.
+        options: Options of ``hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
     """
     processes.tune_process()
     from hwnas.workflows.split import split as run
 
-    given = as_arguments({"export": export, **options})
-    configs = [compose("split", each) for each in for_targets(given, searched=False)]
-    found = run(configs, given, RecordingReporter(progress))
-    return SplitResult(found.path, tuple(found.sentences))
+    arguments = as_arguments({"export": export, **options})
+    configs = [compose("split", each) for each in for_targets(arguments, searched=False)]
+    return run(configs, arguments, RecordingReporter(progress))
 
 
 def plan(
     service: str | Path, fleet: str | Path, *, progress: Progress | None = None, **options: Any
-) -> PlanResult:
+) -> FolderResult:
     """Choose models, devices and replicas for a service.
 
     Args:
-        service: The file of what is asked for.
-        fleet: The file of what there is.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas plan``: ``objective="carbon"``.
+        service: The service file.
+        fleet: The fleet file.
+        progress: Receives the phases.
+        options: Options of ``hwnas plan``: ``objective="carbon"``.
     """
-    processes.tune_process()
     from hwnas.workflows.plan import plan as run
 
-    given = as_arguments({"service": service, "fleet": fleet, **options})
-    found = run(compose("plan", given), given, RecordingReporter(progress))
-    return PlanResult(found.path, tuple(found.sentences))
+    return _run(run, "plan", progress, {"service": service, "fleet": fleet, **options})[0]
 
 
-def simulate(
-    plan: str | Path | PlanResult, *, progress: Progress | None = None, **options: Any
-) -> PlanResult:
+def simulate(plan: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
     """Simulate a plan.
 
     Args:
         plan: A plan, or its folder.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas simulate``: ``kill="spot"``.
+        progress: Receives the phases.
+        options: Options of ``hwnas simulate``: ``kill="spot"``.
     """
-    processes.tune_process()
     from hwnas.workflows.plan import simulate as run
 
-    folder = plan.path if isinstance(plan, PlanResult) else plan
-    given = as_arguments({"plan": folder, **options})
-    found = run(compose("simulate", given), given, RecordingReporter(progress))
-    return PlanResult(found.path, tuple(found.sentences))
+    return _run(run, "simulate", progress, {"plan": plan, **options})[0]
 
 
 def replan(
-    plan: str | Path | PlanResult,
-    telemetry: str | Path,
-    *,
-    progress: Progress | None = None,
-    **options: Any,
-) -> PlanResult:
-    """Change a plan by what was seen since.
+    plan: Folder, telemetry: str | Path, *, progress: Progress | None = None, **options: Any
+) -> FolderResult:
+    """Change a plan according to telemetry.
 
     Args:
         plan: A plan, or its folder.
         telemetry: A CSV file, or the URL of a Prometheus server.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas replan``: ``move_cost=0.5``.
+        progress: Receives the phases.
+        options: Options of ``hwnas replan``: ``move_cost=0.5``.
     """
-    processes.tune_process()
     from hwnas.workflows.replan import replan as run
 
-    folder = plan.path if isinstance(plan, PlanResult) else plan
-    given = as_arguments({"plan": folder, "telemetry": telemetry, **options})
-    found = run(compose("replan", given), given, RecordingReporter(progress))
-    return PlanResult(found.path, tuple(found.sentences))
+    return _run(run, "replan", progress, {"plan": plan, "telemetry": telemetry, **options})[0]
 
 
-def serve_check(
-    plan: str | Path | PlanResult, *, progress: Progress | None = None, **options: Any
-) -> ServeCheckResult:
-    """Hold simulated latencies of a plan's pools against those of a server of this machine.
+def serve_check(plan: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
+    """Compare simulated latencies of a plan's pools with a server on this machine.
 
     Args:
         plan: A plan, or its folder.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas serve-check``: ``server="ray"``.
+        progress: Receives the phases.
+        options: Options of ``hwnas serve-check``: ``server="ray"``.
     """
-    processes.tune_process()
     from hwnas.workflows.replan import serve_check as run
 
-    folder = plan.path if isinstance(plan, PlanResult) else plan
-    given = as_arguments({"plan": folder, **options})
-    found = run(compose("serve-check", given), given, RecordingReporter(progress))
-    return ServeCheckResult(found.path, tuple(found.sentences))
+    return _run(run, "serve-check", progress, {"plan": plan, **options})[0]

@@ -24,7 +24,7 @@ class Dataset(Protocol):
 UserData = tuple[ArrayLike, ArrayLike] | Dataset  #: images and targets
 
 
-def kept(data: UserData, folder: Path) -> Path:
+def save_data(data: UserData, folder: Path) -> Path:
     """Return the file that holds images and targets; it is named after their content.
 
     Runs refer to the file, so that other processes, other commands and later sessions read the

@@ -13,8 +13,9 @@ from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.files import atomic_folder
 from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
 from hwnas.workflows.config import ReplanConfig, ServeCheckConfig
-from hwnas.workflows.plan import PlanOutcome, check_ready, files_of, recorded, write_plan_folder
+from hwnas.workflows.plan import MAIN_TABLE, check_ready, files_of, recorded, write_plan_folder
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import FolderResult
 
 if TYPE_CHECKING:
     from hwnas.fleet.deployment.pools import DeployedPool
@@ -28,19 +29,9 @@ _MOST_LATE = 0.1  # of what is measured: how late requests may leave
 _SLOWER = 0.01  # that is told
 
 
-@dataclass(frozen=True)
-class ServeCheckOutcome:
-    """What a server did, against its simulation, by its folder."""
-
-    path: Path
-    rows: Sequence[Row]  #: by pool and load
-    sentences: Sequence[str]
-    files: Sequence[str]
-
-
 def serve_check(
     config: ServeCheckConfig, arguments: Sequence[str], reporter: Reporter
-) -> ServeCheckOutcome:
+) -> FolderResult:
     """Serve pools of a plan on this machine, and hold their latencies against simulations.
 
     Args:
@@ -193,7 +184,7 @@ def _write(
     tables: dict[str, list[Row]],
     facts: Row,
     sentences: Sequence[str],
-) -> ServeCheckOutcome:
+) -> FolderResult:
     path = Path(config.run.dir or default_path("serve-check"))
     with atomic_folder(path, remove_stale=config.run.dir is None) as building:
         folder = RunFolder(building)
@@ -204,7 +195,7 @@ def _write(
         manifest = initial_manifest("serve-check", arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest)
     names = [*(f"{name}.csv" for name in tables), "serve_check.json", "summary.txt"]
-    return ServeCheckOutcome(path, tables["loads"], sentences, names)
+    return FolderResult(path, sentences, tables, "loads", names)
 
 
 # Plans that go on: from a plan's folder and telemetry to another folder of a plan.
@@ -220,7 +211,7 @@ class _ReadTelemetry:
     by_hour: bool  #: whether times are hours of the plan
 
 
-def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> PlanOutcome:
+def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
     """Change a plan by telemetry, and write it into a folder of its own.
 
     Args:
@@ -277,22 +268,22 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         *decisions.describe_decisions(old, found, told.down),
         *summary.describe_plan(found.found),
     ]
-    planned = PlanOutcome(Path(), new, tables, said, ())
-    content = files_of(planned, [*now.seen, *now.spiked])
+    planned = FolderResult(Path(), said, tables, MAIN_TABLE)
+    content = files_of(new, planned, [*now.seen, *now.spiked])
     if config.in_place:
         return _in_place(config, arguments, planned, content)
     return write_plan_folder("replan", config, arguments, planned, content)
 
 
 def _in_place(
-    config: ReplanConfig, arguments: Sequence[str], told: PlanOutcome, content: dict[str, bytes]
-) -> PlanOutcome:
+    config: ReplanConfig, arguments: Sequence[str], result: FolderResult, content: dict[str, bytes]
+) -> FolderResult:
     """Write a plan, and have it take the place of the one that it came from."""
     given, own = Path(config.plan), Path(config.plan).resolve()
     beside, former = own.with_name(f".{own.name}.new"), _former(own)
     for left in (beside, former):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    found = write_plan_folder("replan", config, arguments, told, content, beside)
+    found = write_plan_folder("replan", config, arguments, result, content, beside)
     own.rename(former)
     beside.rename(own)
     shutil.rmtree(former)

@@ -3,9 +3,10 @@
 import base64
 import html
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name  # python_api imports this module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,12 +24,11 @@ from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
 from hwnas.tasks.metrics import quality_in, quality_names
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.workflows.result_folders import html_lines, html_table
+from hwnas.workflows.result_folders import Export, html_lines, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hwnas.workflows.result_folders import Export
     from hwnas.workflows.why_sources import WhyReport
 
 
@@ -41,7 +41,7 @@ class SearchResult(os.PathLike[str]):
     """
 
     path: Path
-    notes: tuple[str, ...] = ()  #: what the search said on the way
+    messages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.manifest["verb"] != "search":
@@ -113,7 +113,7 @@ class SearchResult(os.PathLike[str]):
 
         return why(WhyConfig(str(self.path), genotype_id))
 
-    def export(self, pick: str = "knee", **options: Any) -> "list[Export]":
+    def export(self, pick: str = "knee", **options: Any) -> list[Export]:
         """Write models as files for the device, with a proof of what they do.
 
         Args:
@@ -124,11 +124,10 @@ class SearchResult(os.PathLike[str]):
         Raises:
             ProofError: a file does not do what it should; its folder is kept.
         """
-        from hwnas.workflows.result_folders import export
-
+        export: Callable[..., list[Export]] = resolve_name("hwnas.workflows.python_api:export")
         return export(self, pick=pick, **options)
 
-    def compress(self, pick: str = "knee", **options: Any) -> "Export":
+    def compress(self, pick: str = "knee", **options: Any) -> Export:
         """Fit a network into another budget: weights of few bits, fewer channels.
 
         Args:
@@ -139,8 +138,7 @@ class SearchResult(os.PathLike[str]):
             BudgetError: nothing makes it fit.
             ProofError: a file does not do what it should; its folder is kept.
         """
-        from hwnas.workflows.result_folders import compress
-
+        compress: Callable[..., Export] = resolve_name("hwnas.workflows.python_api:compress")
         return compress(self, pick=pick, **options)
 
     def _repr_html_(self) -> str:
@@ -148,7 +146,7 @@ class SearchResult(os.PathLike[str]):
         count = f"{manifest.get('n_candidates', 'some')} candidates"
         heading = f"Search in {self.path}: {manifest['status']}, {count}"
         parts = [f"<h4>{html.escape(heading)}</h4>", *self._picture(), *self._rows()]
-        return "".join([*parts, html_lines(self.notes)])
+        return "".join([*parts, html_lines(self.messages)])
 
     def _picture(self) -> Iterator[str]:
         if (path := self.path / "front.png").exists():

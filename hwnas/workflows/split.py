@@ -29,25 +29,14 @@ from hwnas.hardware.memory import replica_mib
 from hwnas.hardware.target import Target
 from hwnas.hardware.target import facts as target_facts
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import FolderResult
 
 _N_IMAGES = 64  # that parts are held against the whole network on
 
 
-@dataclass(frozen=True)
-class SplitOutcome:
-    """The parts of a network in a folder, and what they cost."""
-
-    path: Path
-    name: str  #: of the network, as plans call it
-    cuts: Sequence[Row]
-    profile: Sequence[Row]  #: a row for each part, and the whole network, by target and batch
-    sentences: Sequence[str]
-    files: Sequence[str]
-
-
 def split(
     configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Reporter
-) -> SplitOutcome:
+) -> FolderResult:
     """Cut the network of an export in two, prove the parts, and time them.
 
     Args:
@@ -85,7 +74,7 @@ def split(
     path = _written(configs, arguments, targets, tables, content)
     names = [each.name for each in found] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
     sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
-    return SplitOutcome(path, whole.name, tables.rows, profile, sentences, names)
+    return FolderResult(path, sentences, {"cuts": tables.rows, "profile": profile}, "cuts", names)
 
 
 def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Target:

@@ -38,6 +38,7 @@ from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows.config import TrainConfig
 from hwnas.workflows.profile_layers import find_genotype
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.result_folders import Line, TrainResult
 
 # Logs for TensorBoard.
 
@@ -85,23 +86,8 @@ _EVERY = 50  # rows of the log between two writes of its file
 _IN_FLOAT, _IN_INT8 = ", in float32", ", in int8 as calibrated"
 _SUFFIX = {_IN_INT8: "_int8"}  #: of figures in the summary
 
-Line = tuple[str, str, str]
 
-
-@dataclass(frozen=True)
-class TrainingOutcome:
-    """What a training came to."""
-
-    path: Path  #: of the run folder
-    title: str  #: what the figures are of
-    metric: str
-    figures: Sequence[Line]  #: what, value, interval; in words
-    summary: Row
-
-
-def train(
-    config: TrainConfig, arguments: Sequence[str], reporter: Reporter
-) -> TrainingOutcome | None:
+def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> TrainResult | None:
     """Train what is asked for and write everything into the run folder.
 
     Args:
@@ -141,7 +127,7 @@ def train(
             reporter.say(summary["notes"], alarming=True)
             folder.write_json("summary.json", {"format": _FORMAT} | summary)
             folder.write_json("manifest.json", manifest | {"status": "finished"})
-        return TrainingOutcome(folder.path, title, setup.data.task.metric, rows, summary)
+        return TrainResult(folder.path, title, setup.data.task.metric, rows, summary)
 
 
 def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:

@@ -11,7 +11,7 @@ from hwnas.export import card
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.evaluation.rank_audit import AuditedNetwork, AuditFinding
 from hwnas.workflows import train
-from hwnas.workflows.audit import AuditOutcome
+from hwnas.workflows.audit import AuditResult
 
 ERROR = Quantity(2.5e-12, "measured", 2.0e-12, 3.0e-12)
 
@@ -29,6 +29,6 @@ def test_audits_have_digits(tiny: SearchSpace) -> None:
     )
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(audit._audit_table(AuditOutcome(Path(), [finding], {}, [], "mae")))
+        console.print(audit._audit_table(AuditResult(Path(), [finding], {}, [], "mae")))
     row = captured.get().splitlines()[-1].split()
     assert row[1:] == ["front", "2.5e-12", "±5e-13", "2.5e-12", "±5e-13", "4e-12"]

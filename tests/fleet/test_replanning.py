@@ -90,7 +90,7 @@ def test_nothing_changes_where_nothing_changed(folder: Path, factor: float) -> N
     found = hwnas.replan(folder / "plan", seen, run__dir="same")
     assert (found.path / "plan.yaml").read_bytes() == (folder / "plan" / "plan.yaml").read_bytes()
     assert "decisions" not in found.tables
-    assert "Nothing changed" in found.sentences[0]
+    assert "Nothing changed" in found.messages[0]
 
 
 def test_half_more_is_served_and_next_to_nothing_is_stopped(folder: Path) -> None:
@@ -171,10 +171,10 @@ def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) ->
     assert [(pool.replicas, pool.spread) for pool in left[0].pools] == [(2, 0)]
     assert left[1].pools == quiet.pools  # of which there is one to spare as before
     words = "machines of box are down there is no redundancy in the hours 0:"
-    assert any(words in said for said in found.sentences)
+    assert any(words in said for said in found.messages)
     again = hwnas.replan(found, "down.csv", run__dir="again")
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
-    assert again.sentences[1].startswith("1 of box down (measured): no hour needs more machines")
+    assert again.messages[1].startswith("1 of box down (measured): no hour needs more machines")
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     whole = hwnas.replan(found, "up.csv", run__dir="whole")
     assert [hour.pools for hour in read_plan(whole.path).hours] == [busy.pools, quiet.pools]
@@ -193,7 +193,7 @@ def test_spares_that_are_asked_for_later_are_a_change_of_the_service(tmp_path: P
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     found = hwnas.replan(plan, "up.csv", run__dir="spared")
     assert [pool.spread for pool in read_plan(found.path).hours[0].pools] == [1]
-    assert "service.yaml, fleet.yaml or files that they name" in found.sentences[0]
+    assert "service.yaml, fleet.yaml or files that they name" in found.messages[0]
 
 
 def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> None:
@@ -202,7 +202,7 @@ def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> N
     old, new = read_plan(folder / "plan"), read_plan(found.path)
     assert _moved(old, new, 2)[1] > 0
     assert all(_moved(old, new, hour)[1:] == (0, 0) for hour in (0, 1, 3))
-    assert "20.0% of web late, p99 of web 80 ms (measured)" in found.sentences[0]
+    assert "20.0% of web late, p99 of web 80 ms (measured)" in found.messages[0]
 
 
 def test_hours_that_are_alike_are_as_late_as_one_of_them(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_another_accuracy_in_the_service_is_a_change_of_its_own(folder: Path) ->
     service.write_text(yaml.safe_dump(content))
     seen = _seen(read_plan(folder / "plan"), {})
     found = hwnas.replan(folder / "plan", seen, service=service, run__dir="files")
-    assert "service.yaml, fleet.yaml or files" in found.sentences[0]
+    assert "service.yaml, fleet.yaml or files" in found.messages[0]
     assert all(row["accuracy"] >= 0.77 - 1e-6 for row in found.table("classes").to_pylist()
                if row["class"] == "web")  # fmt: skip
 
@@ -381,10 +381,10 @@ def test_when_hour_0_begins_is_kept_and_said_anew(folder: Path) -> None:
     Path("plan/plan.yaml").write_bytes(to_yaml(plan))
     kept = hwnas.replan("plan", "seen.csv", n_seeds=1, run__dir="kept")  # the third of them
     assert (kept.path / "plan.yaml").read_bytes() == to_yaml(plan)
-    assert "byte for byte" in kept.sentences[0]
+    assert "byte for byte" in kept.messages[0]
     anew = hwnas.replan("plan", "seen.csv", begin="2026-01-30T23:00", n_seeds=1, run__dir="anew")
     assert read_plan(anew.path).begin_min == 3 * 60
-    assert anew.sentences[0].startswith("Planned again")  # the second, of which less was asked
+    assert anew.messages[0].startswith("Planned again")  # the second, of which less was asked
 
 
 def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:

@@ -26,7 +26,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent
 from hwnas.training.data import loading
 from hwnas.workflows import results
-from hwnas.workflows.python_data import kept
+from hwnas.workflows.python_data import save_data
 from hwnas.workflows.results import SearchResult
 from hwnas.workflows.search.front import SearchOutcome
 
@@ -99,7 +99,7 @@ def test_what_the_terminal_would_show_is_noted(
     outcome = SearchOutcome(RunFolder(found.path), {}, fronts, missed=["npu: None fits."])
     monkeypatch.setattr("hwnas.workflows.search.run.search_for_front", lambda *_: outcome)
     foreign = "Searched with a foreign table: of another machine."
-    assert hwnas.search(target="npu").notes == ("Twice as fast.", "npu: None fits.", foreign)
+    assert hwnas.search(target="npu").messages == ("Twice as fast.", "npu: None fits.", foreign)
 
 
 def test_front_has_the_columns_of_every_row(
@@ -148,7 +148,7 @@ def test_nothing_is_printed_and_nothing_left_behind(
     known = {*ConfigStore.instance().repo}
     compared = hwnas.compare([found], n_bootstrap=0)
     assert compared.table("points").num_rows >= found.front.num_rows
-    assert compared.sentences
+    assert compared.messages
     assert capfd.readouterr() == ("", "")
     assert not GlobalHydra.instance().is_initialized()
     assert {*ConfigStore.instance().repo} == known
@@ -165,7 +165,7 @@ def test_one_network_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert low < value < high
     assert trained.log.num_rows == trained.summary["steps"] > 0
     assert f"{value:.5g}" in trained._repr_html_()
-    assert trained.notes == ("Look at your images.", f"Run folder: {trained.path}")
+    assert trained.messages == ("Look at your images.", f"Run folder: {trained.path}")
     assert "<p>Look at your images.</p>" in trained._repr_html_()
 
 
@@ -226,7 +226,7 @@ def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
 def test_images_of_torch_without_channels_are_not_turned(tmp_path: Path) -> None:
     images = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
     tensors = TensorDataset(torch.from_numpy(images), torch.tensor([0, 1]))
-    assert kept(tensors, tmp_path) == kept((images, [0, 1]), tmp_path)
+    assert save_data(tensors, tmp_path) == save_data((images, [0, 1]), tmp_path)
 
 
 @pytest.mark.parametrize(("recorded", "workers"), [([], 1), (["study.workers=2"], 2)])

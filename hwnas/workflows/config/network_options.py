@@ -50,7 +50,7 @@ class ProfileConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        self._check_elsewhere()
+        self._check_offline()
         here = self.genotype is not None or self.kit is not None or self.measured is not None
         if not here and not backends.get(self.target.runtime).measured:
             raise ConfigError(
@@ -68,18 +68,18 @@ class ProfileConfig:
                 )
 
     @property
-    def elsewhere(self) -> bool:
+    def is_offline(self) -> bool:
         """Whether the device is out of reach."""
         return self.kit is not None or self.measured is not None
 
-    def _check_elsewhere(self) -> None:
+    def _check_offline(self) -> None:
         name, kits = self.target.name, backends.get(self.target.runtime).is_offline
-        if self.elsewhere and not kits:
+        if self.is_offline and not kits:
             raise ConfigError(
                 f"kit and measured are for devices out of reach: target '{name}' has "
                 f"target.runtime={self.target.runtime}."
             )
-        if kits and not self.elsewhere and self.genotype is None:
+        if kits and not self.is_offline and self.genotype is None:
             raise ConfigError(
                 f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
                 "there, and say measured=results.csv."

@@ -26,7 +26,7 @@ from hwnas.models.families import annotations
 from hwnas.models.graph import Graph, OpSpec, Signature
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import DatasetConfig
-from hwnas.workflows import profile
+from hwnas.workflows import profile_throughput
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.networks import Networks
 from tests.conftest import target
@@ -164,10 +164,10 @@ def told(
             MeasuredNetwork(g, LatencyFeatures(1, 1, 1), 1, RepeatedMeasurement(timing(ms)), "")
             for g in genotypes
         ]
-        return profile._extras(config, parts, wholes, NullProgress())
+        return profile_throughput.throughput_messages(config, parts, wholes, NullProgress())
 
-    monkeypatch.setattr(profile, "Worker", open_worker)
-    monkeypatch.setattr(profile, "_comparable", lambda plain: [replace(plain, batch=1)])
+    monkeypatch.setattr(profile_throughput, "Worker", open_worker)
+    monkeypatch.setattr(profile_throughput, "_comparable", lambda plain: [replace(plain, batch=1)])
     return lines
 
 
