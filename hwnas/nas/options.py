@@ -1,4 +1,4 @@
-"""Who proposes candidates, and where trials are kept: the options ``sampler.*`` and ``study.*``."""
+"""The options ``sampler.*`` and ``study.*``."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +13,7 @@ NAME = "hwnas"  #: of the study in a file
 
 @dataclass
 class SamplerConfig:
-    """Which sampler proposes candidates."""
+    """The sampler and its options."""
 
     name: str = "pareto"
     population_size: int = bounded("[2, 10_000]", 50)  #: of nsga2
@@ -32,7 +32,7 @@ class SamplerConfig:
 
 @dataclass
 class StudyConfig:
-    """Where the study is kept, and how many processes work on it."""
+    """The storage of the study, and the number of processes."""
 
     storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
     name: str = NAME  #: of the study in that database

@@ -1,7 +1,7 @@
 """The Optuna study of a run: a working copy in memory, and finished trials in SQLite.
 
-A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial,
-but how long it had worked on it.
+A finished trial is written in one transaction. A killed run leaves no partial trial, only its
+elapsed time.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _CUT_OFF = "cut_off"  # attribute of the study: of the trial under way, and of k
 
 @final
 class LocalStudy:
-    """Asks a sampler for candidates and keeps what became of them; one process works on it."""
+    """The study of a single process."""
 
     def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
         self._space, self.objectives = space, tuple(objectives)
@@ -47,11 +47,11 @@ class LocalStudy:
         self._by_id = {known.id: known for known in self.candidates}
 
     def find(self, genotype: Genotype) -> Candidate | None:
-        """Return what became of a genotype, if it was tried before."""
+        """Return the result of an earlier trial of a genotype."""
         return self._by_id.get(genotype.id)
 
     def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
-        """Return a trial with an option for every choice; none where there are enough."""
+        """Return a trial with an option for every choice; ``None`` after ``n_trials``."""
         if len(self.candidates) >= n_trials:
             return None
         self._memory.sampler = sampler
@@ -61,7 +61,7 @@ class LocalStudy:
         return trial
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
-        """Keep what became of a trial."""
+        """Store the result of a trial."""
         self._still()
         told = trials.tell(self._memory, trial, candidate, violations, self.objectives)
         with readable(str(self._path)):
@@ -71,9 +71,10 @@ class LocalStudy:
 
     @property
     def spent_s(self) -> float:
-        """The seconds that trials took: finished ones, and those in which the run was killed.
+        """Elapsed seconds of finished and of interrupted trials.
 
-        The latter are spent once a candidate is scored, which a supernet may be trained for first.
+        Interrupted trials count only after the first scored candidate: before, the time may have
+        been supernet training.
         """
         is_scored = any(candidate.state != "infeasible" for candidate in self.candidates)
         took_s = trials.spent_s(self._memory.get_trials(deepcopy=False), self.objectives)
@@ -85,7 +86,7 @@ class LocalStudy:
         self._storage.engine.dispose()
 
     def _note(self, trial: Trial) -> None:
-        """Keep how long the trial under way took by now: it may never be told."""
+        """Store the elapsed time of the current trial, in case the run is killed."""
         began = trial.datetime_start
         assert began is not None
         took_s = (datetime.now() - began).total_seconds()
@@ -99,7 +100,7 @@ class LocalStudy:
 
 
 def _cut_off_s(study: optuna.Study) -> float:
-    """Return the seconds of trials that were under way when a run was killed."""
+    """Return the seconds of interrupted trials."""
     if (said := study.user_attrs.get(_CUT_OFF)) is None:
         return 0.0
     finished = {str(trial.datetime_start) for trial in study.get_trials(deepcopy=False)}

@@ -1,7 +1,6 @@
-"""Candidates as trials of an Optuna study: how they are told, and read back.
+"""Candidates as trials of an Optuna study: writing and reading.
 
-User attributes are for people who look at a study (``optuna-dashboard``); what is read back is in
-system attributes.
+User attributes are for people (``optuna-dashboard``); hwnas reads system attributes.
 """
 
 import base64
@@ -34,15 +33,15 @@ _MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashb
 
 
 def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
-    """Return the seconds that finished trials took, one after the other."""
+    """Return the total duration of finished trials in seconds."""
     took = (trial.duration for trial in trials if is_finished(trial, objectives))
     return sum(duration.total_seconds() for duration in took if duration is not None)
 
 
 def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
-    """Return from when to when a trial was worked on, as far as is known; nothing if never.
+    """Return start and end of the work on a trial; empty if unknown.
 
-    One that was cut off may be found dead, and failed, the day after.
+    An interrupted trial may be marked as failed much later.
     """
     begun, seen = trial.datetime_start, trial.system_attrs.get(ALIVE)
     end = None if seen is None else datetime.fromisoformat(seen)
@@ -54,7 +53,7 @@ def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
 
 
 def clock_s(spans: Iterable[Span]) -> float:
-    """Return the seconds of the clock that are within at least one of some spans."""
+    """Return the length of the union of time spans in seconds."""
     total, until = timedelta(), datetime.min
     for begun, end in sorted(spans):
         total += max(timedelta(), end - max(begun, until))
@@ -63,13 +62,13 @@ def clock_s(spans: Iterable[Span]) -> float:
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return what Optuna draws from for each choice."""
+    """Return the Optuna distribution of each choice."""
     return {name: _distribution(options) for name, options in space.choices.items()}
 
 
 @contextmanager
 def verbosity_kept() -> Iterator[None]:
-    """Have Optuna tell afterwards what it told before: ``create`` silences its progress."""
+    """Restore Optuna's logging level on exit; ``create`` lowers it."""
     before = optuna.logging.get_verbosity()
     try:
         yield
@@ -78,7 +77,7 @@ def verbosity_kept() -> Iterator[None]:
 
 
 def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
-    """Return the study of that name, new or as it is."""
+    """Return the study of a name; create it if necessary."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
         StudyDirection.MAXIMIZE if metric_of(name).maximise else StudyDirection.MINIMIZE
@@ -104,8 +103,8 @@ def tell(
 ) -> FrozenTrial:
     """Finish a trial.
 
-    A candidate that was not scored is told no accuracy, or the largest error so far: samplers that
-    know constraints rank it by its violations. One without a cost is told as failed.
+    An unscored candidate is reported with accuracy 0 or the largest error so far: samplers with
+    constraints rank it by its violations. A candidate without costs is reported as failed.
     """
     with warnings.catch_warnings():
         # A database that was away, or a worker that died here: it is told again what it knows.
@@ -133,7 +132,7 @@ def tell(
 
 
 def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float:
-    """Return what a candidate is told that was not scored: nothing right, or the largest error."""
+    """Return the value reported for an unscored candidate: accuracy 0, or the largest error."""
     if metric_of(metric).maximise:
         return 0.0
     i, states = objectives.index(metric), (TrialState.COMPLETE,)
@@ -141,7 +140,7 @@ def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float
 
 
 def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
-    """Return a trial with what ``optuna-dashboard`` shows beside its objectives.
+    """Return a trial with additional attributes for ``optuna-dashboard``.
 
     Costs by names that end with their units; and constraints, by which it marks the infeasible.
     """
@@ -155,14 +154,14 @@ def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) 
 
 
 def unmarked(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial as it was, for samplers: they would see each constraint twice."""
+    """Return a trial without these attributes: samplers would see each constraint twice."""
     plain = copy.copy(trial)
     plain.system_attrs = {n: value for n, value in trial.system_attrs.items() if n != _MARKS}
     return plain
 
 
 def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
-    """Return whether a trial came to its end, and not the process that worked on it."""
+    """Return whether a trial ended regularly, not by the death of its process."""
     if trial.state != TrialState.FAIL:
         return trial.state == TrialState.COMPLETE
     told = _kept(trial, CANDIDATE)

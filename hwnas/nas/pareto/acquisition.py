@@ -1,4 +1,4 @@
-"""Expected hypervolume improvement where one objective is uncertain and the others are known.
+"""Expected hypervolume improvement with one uncertain objective and known costs.
 
 Everything is minimised here. With the costs of a candidate known, the volume that it adds is a sum
 over the cells between the costs of the front: a cell's size times how far the candidate's error
@@ -23,7 +23,7 @@ _CELLS = 4_000_000  # of candidates times cells that are worked on at once
 
 
 def log_normal_improvement(mean: Array, std: Array) -> Improvement:
-    """Return how far errors ``exp(N(mean, std))`` are expected below levels."""
+    """Return the expected improvement of errors ``exp(N(mean, std))`` below levels."""
     mean, std = mean[:, None], std[:, None]
 
     def improvement(levels: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What is expected of candidates: models of their error and costs, and what they would gain."""
+"""Models of errors and costs of candidates, and their expected gain of hypervolume."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,26 +15,26 @@ from hwnas.nas.pareto.features import Assignment
 from hwnas.nas.pareto.models import DurationModel, FeasibilityModel, ModelledCost, calibrated, logs
 
 Array = NDArray[np.float64]
-#: Assignments to what is known of them beside their choices and costs, ``(n, k)``.
+#: Maps assignments to additional features, ``(n, k)``.
 Knowledge = Callable[[Sequence[Assignment]], Array]
 
-_MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
+_MAX_OBSERVATIONS = 400  # of a Gaussian process, to limit its time
 REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
-# How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
-# take all the attention of a model of those that do.
+# Log range beyond it within which errors are distinguished: networks that do not work at all would
+# dominate the fit.
 CLIP = 0.5
 
-# What uncertainty is multiplied by, in turns: a model that is wrong and sure of it is found out by
-# what is proposed as if it were less sure.
+# Exploration factors of the standard deviation, used alternately: proposals with a larger one
+# reveal an overconfident model.
 _CURIOSITIES = (0.5, 1.0, 2.0)
-# Of the range of the first candidates: a line must not be followed to where a cost is zero.
+# Relative to the range of the first candidates: no extrapolation towards zero cost.
 _WITHIN = -2.0, 3.0
-_WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
+_WIDE = 20.0  # ratio of costs beyond which the hypervolume neglects cheap candidates
 
 
 @dataclass(frozen=True)
 class CostedCandidates:
-    """Candidates with what is known before they are evaluated."""
+    """Candidates with features and costs, before evaluation."""
 
     assignments: Sequence[Assignment]
     features: Array
@@ -43,11 +43,9 @@ class CostedCandidates:
 
 @dataclass(frozen=True)
 class History:
-    """What is known of trials.
+    """The trials: features ``(n, d)``, costs ``(n, m)``, and errors ``(n,)``.
 
-    ``(n, d)`` features, ``(n, m)`` costs, and ``(n,)`` of all that is of the error.
-
-    The error of what broke a limit is NaN: it may not have been evaluated.
+    The error of an infeasible candidate is NaN: it may not have been evaluated.
     """
 
     numbers: Sequence[int]
@@ -66,13 +64,13 @@ class History:
 
     @property
     def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
-        """The features of all that was tried, and whether each fits all limits, ``(n,)``."""
+        """The features of all tried candidates, and whether each is feasible, ``(n,)``."""
         fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
         return [*self.features, *self.refused], fitted
 
     @property
     def evaluated(self) -> "History":
-        """Only what has an error."""
+        """Only trials with an error."""
         return self.only(np.flatnonzero(np.isfinite(self.errors)))
 
     def first(self, n: int) -> "History":
@@ -98,7 +96,7 @@ class History:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is expected of candidates."""
+    """The models of errors and costs, with the front for expected gains."""
 
     errors: Surrogate
     inputs: "Inputs"
@@ -114,19 +112,18 @@ class Expectation:
     odds: FeasibilityModel | None = None  #: that candidates fit, where some that were tried did not
 
     def merits(self, known: CostedCandidates) -> Array:
-        """Return gains, or those for each second, times the odds that candidates fit, ``(n,)``."""
+        """Return gains or gains per second, times the probability of feasibility, ``(n,)``."""
         merits = self.gains(known)
         if self.pace is not None:
             merits = merits / self.pace(known.assignments)
         return merits if self.odds is None else merits * self.odds(known.features)
 
     def gains(self, known: CostedCandidates) -> Array:
-        """Return the expected gain of candidates as a share of the hypervolume, ``(n,)``.
+        """Return the expected gain of candidates as a fraction of the hypervolume, ``(n,)``.
 
-        Where costs span a wide range, it is the mean of that and of the same with logarithms of
-        costs: half as slow is as much at a hundredth of the limit as at the limit, where the
-        hypervolume itself hardly sees what is cheap. There, errors count up to those of the
-        cheapest: what lies between them and the others would gain nothing otherwise.
+        If costs span a wide range, it is the mean of the gains with costs and with log costs: the
+        plain hypervolume neglects cheap candidates. With log costs, the reference error is that of
+        the cheapest front members; candidates between them and the others would gain nothing else.
         """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, self.curiosity * std)
@@ -154,12 +151,12 @@ class Expectation:
 
     @property
     def volume(self) -> float:
-        """The hypervolume of the front, up to where gains are counted."""
+        """The hypervolume of the front up to the reference point."""
         return self._volume(np.asarray)
 
     @property
     def by_ratio(self) -> bool:
-        """Whether costs span so wide a range that they count by their logarithms, too."""
+        """Whether costs span so wide a range that their logarithms count, too."""
         costs = np.vstack([self.front_costs, self.reference[1:]])
         low, high = costs.min(axis=0), costs.max(axis=0)
         return bool((low > 0).all() and (high > _WIDE * low).any())
@@ -182,14 +179,12 @@ class Expectation:
 
 @final
 class Inputs:
-    """What the model of the error reads: choices, costs, and what else is known of candidates.
-
-    What a network costs says something of its accuracy.
+    """The inputs of the error model: features of choices, costs and additional features.
 
     Args:
-        first: What costs and knowledge are scaled by.
-        knowledge: What else is known.
-        n_shares: How many of the features of choices sum up a candidate: the last ones.
+        first: Candidates that determine the scaling of costs and additional features.
+        knowledge: Returns additional features.
+        n_shares: Number of summary features among the features of choices: the last ones.
     """
 
     def __init__(
@@ -217,11 +212,11 @@ class Inputs:
 
 @final
 class Learner:
-    """Fits models to trials. What it returns is a function of the trials alone.
+    """Fits models to trials; the result depends only on the trials.
 
     Args:
-        n_startup: Trials before the first model.
-        n_shares: How many features of choices sum up a candidate: the last ones.
+        n_startup: Number of trials before the first model.
+        n_shares: Number of summary features among the features of choices: the last ones.
     """
 
     def __init__(self, n_startup: int, n_shares: int):
@@ -251,15 +246,15 @@ class Learner:
         knowledge: Knowledge | None = None,
         pace: DurationModel | None = None,
     ) -> Expectation:
-        """Return what is expected of candidates.
+        """Return the models and the front.
 
         Args:
-            evaluated: Trials with an error, ``n_startup`` of them at least.
-            costs: Models of costs that are not known.
-            pending: What others evaluate: it counts as if it turned out as expected.
-            everything: Costs of all candidates that fit ``(n, m)``, where they are known.
-            knowledge: What the model of the error reads beside choices and costs.
-            pace: How long trials take, where gains count by the second.
+            evaluated: At least ``n_startup`` trials with an error.
+            costs: Models of unknown costs.
+            pending: Candidates under evaluation: they count with their predicted error.
+            everything: Costs of all feasible candidates ``(n, m)``, if known.
+            knowledge: Returns additional features.
+            pace: Model of trial time, if gains count per second.
         """
         startup = evaluated.first(self._n_startup)
         limit = float(np.quantile(startup.errors, REFERENCE))
@@ -297,7 +292,7 @@ class Learner:
         return Expectation(errors, inputs, costs, *told)
 
     def _n_known(self, history: History) -> int:
-        """Return to how many trials is fitted: again whenever a tenth more are known."""
+        """Return the number of trials for fitting: it grows in steps of a tenth."""
         n = self._n_startup
         while (more := max(n + 1, n * 11 // 10)) <= len(history.errors):
             n = more
@@ -311,10 +306,10 @@ class Learner:
 
 
 def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
-    """Return errors as they are believed to be, where readings of them are known to be noisy.
+    """Return posterior errors of noisy measurements.
 
-    The lowest of many noisy readings was lucky: a front of readings would ask too much of
-    candidates. What was read exactly is as it was read.
+    The best of many noisy measurements is biased; a front of raw measurements would be too
+    optimistic. Exact measurements stay unchanged.
 
     Args:
         evaluated: Trials with an error.
@@ -335,11 +330,11 @@ def _log(costs: Array) -> Array:
 
 
 def _most_telling(history: History) -> NDArray[np.intp]:
-    """Return which observations are kept where there are too many: the best, and some of all."""
+    """Return the indices of the observations to use: the best, and evenly spaced others."""
     n = len(history.errors)
-    if n <= _MOST:
+    if n <= _MAX_OBSERVATIONS:
         return np.arange(n)
-    best = np.argsort(history.errors, kind="stable")[: _MOST * 3 // 4]  # NaN last
+    best = np.argsort(history.errors, kind="stable")[: _MAX_OBSERVATIONS * 3 // 4]  # NaN last
     rest = np.setdiff1d(np.arange(n), best)
-    spread = rest[np.linspace(0, len(rest) - 1, _MOST - len(best)).astype(np.intp)]
+    spread = rest[np.linspace(0, len(rest) - 1, _MAX_OBSERVATIONS - len(best)).astype(np.intp)]
     return np.sort(np.concatenate([best, spread]))

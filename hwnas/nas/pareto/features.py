@@ -1,4 +1,4 @@
-"""Choices as vectors, for models of what networks come to."""
+"""Features of choices for surrogate models, and the space of proposals."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-#: An assignment to numbers that sum it up; the first grows with the size of its network.
+#: Maps an assignment to summary features; the first grows with the network's size.
 FeatureFunction = Callable[[Mapping[str, Any]], Sequence[float]]
 
 _DRAWN, _SEED = 200, 0  # assignments that say how far what sums them up varies
@@ -23,9 +23,9 @@ class ChoiceFeatures:
     """Maps assignments of options to vectors.
 
     A choice of numbers is one feature, scaled to [0, 1]; any other has one for each option. Choices
-    that offer the same options form a group, of which each option's share is a feature too (or the
-    mean of numbers): how often something occurs tells more than where, when little is known yet. A
-    choice that is not active in an assignment is not in it, and has a feature that says so.
+    with equal options form a group with the frequency of each option (or the mean of numbers) as
+    features: with few data, frequencies predict better than positions. An inactive choice is
+    missing in an assignment and has an indicator feature.
 
     Args:
         choices: Options by name.
@@ -108,14 +108,14 @@ def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[
     return found | {None: (0.0,) * len(options)} if absent else found
 
 
-# What a sampler chooses among: assignments of options to choices.
+# The space of proposals: assignments of options to choices.
 
 Assignment = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Offspring:
-    """An assignment and the numbers of the trials that it descends from."""
+    """An assignment and the numbers of its parent trials."""
 
     assignment: Assignment
     ancestors: frozenset[int] = frozenset()
@@ -123,7 +123,7 @@ class Offspring:
 
 @dataclass(frozen=True)
 class ProposalSpace:
-    """All that can be proposed."""
+    """The space of all proposals."""
 
     options: Mapping[str, Sequence[Any]]
     active: Callable[[Assignment], Assignment]
@@ -137,13 +137,13 @@ class ProposalSpace:
         return math.prod(len(options) for options in self.options.values())
 
     def all(self) -> list[Assignment]:
-        """Return all assignments, of those without a difference one."""
+        """Return all distinct assignments."""
         rows = itertools.product(*self.options.values())
         found = (dict(zip(self.options, row, strict=True)) for row in rows)
         return list({self.key(assignment): assignment for assignment in found}.values())
 
     def key(self, assignment: Assignment) -> Hashable:
-        """Return what is equal for equal candidates."""
+        """Return a key that is equal for equal candidates."""
         return tuple(sorted(self.active(assignment).items()))
 
     def vectors(self, assignments: Sequence[Assignment]) -> Array:

@@ -1,4 +1,4 @@
-"""How long trials take: where time is the limit, gains count by the second."""
+"""Models of trial time, costs and feasibility, and calibration of intervals."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -23,12 +23,11 @@ _FOUND = 0.25  # of the seconds expected, below which nothing was trained
 
 @final
 class DurationModel:
-    """The seconds that trials are expected to take: some for each, and more with their work.
+    """A linear model of trial time: a constant plus work times non-negative coefficients.
 
-    What a trial takes on this machine, with these data, is learned from those that ended: least
-    squares of coefficients that are not negative. Of long trials it is the relative error that
-    counts, and of short ones the absolute one. A trial that took far less than the others say had
-    found its network trained: it is left out.
+    It is fitted to ended trials by non-negative least squares, with relative errors for long trials
+    and absolute errors for short ones. A trial that took far less than predicted found its network
+    in the cache and is left out.
 
     Args:
         work: Computes what is known of trials before they begin.
@@ -65,7 +64,7 @@ def _fitted(rows: Array, seconds: Array) -> Array:
 def learned(
     work: Work | None, assignments: Sequence[Assignment], seconds: Array
 ) -> DurationModel | None:
-    """Return what trials take, where that is asked and enough of them ended."""
+    """Return the model of trial time, if requested and if enough trials ended."""
     if work is None or np.isfinite(seconds).sum() < _ENOUGH:
         return None
     known = np.isfinite(seconds)
@@ -115,7 +114,7 @@ def least(errors: NDArray[np.float64], is_share: bool) -> float:
     return _LEAST if is_share or len(usual) == 0 else _LEAST * float(np.median(usual))
 
 
-# Costs that are only told, as a model of them.
+# Costs that are known only after a trial.
 
 
 @final
@@ -137,7 +136,7 @@ def logs(values: Array) -> Array:
     return np.log(values) if (values > 0).all() else values
 
 
-# How likely candidates are to keep limits that only tell once one was tried, and to be taken.
+# Feasibility under constraints that are known only after a trial.
 
 _MOST = 400  # candidates that the process is given: the last ones
 

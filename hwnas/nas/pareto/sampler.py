@@ -1,11 +1,11 @@
-"""``sampler=pareto``: knows the costs of candidates, and learns only what is expensive.
+"""``sampler=pareto``: computes the costs of candidates, and models only the expensive objective.
 
-The expensive objective (accuracy) gets a Gaussian process over the logarithm of its error; all
-other objectives are computed before a candidate is chosen. The candidate of the highest expected
-gain of hypervolume is proposed: among all of a space that can be enumerated, else among children of
-the front and random ones. Where time is the limit, it is the gain for each second that a trial
-takes that counts. What is proposed depends on the seed, the trial's number and the trials
-before it alone: a study that is resumed goes on as it would have.
+The logarithm of the error of the expensive objective (accuracy) is modelled by a Gaussian process;
+all other objectives are computed before a candidate is chosen. The sampler proposes the candidate
+with the highest expected gain of hypervolume: among all candidates of a space that can be
+enumerated, else among children of the front and random ones. With a time limit, it maximises the
+gain per second. A proposal depends only on the seed, the trial's number and earlier trials, so a
+resumed study makes the same proposals.
 """
 
 import random
@@ -32,7 +32,7 @@ from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, set_system
 
 @final
 class ParetoSampler(BaseSampler):
-    """An Optuna sampler for two or three objectives of which one is expensive.
+    """An Optuna sampler for two or three objectives, one of them expensive to evaluate.
 
     Example::
 
@@ -44,29 +44,26 @@ class ParetoSampler(BaseSampler):
         )
 
     Args:
-        costs: Computes all objectives but the expensive one, to be minimised: of what is maximised
-            the negative. Without it they are modelled, too.
-        seed: Of everything random.
-        search_space: What is searched; default: what all trials of the study have in common.
-        active: Returns what of an assignment has an effect; equal results are the same candidate.
+        costs: Returns all objectives except the expensive one, ``(n, m)``, to be minimised
+            (maximised ones negated). Default: these objectives are modelled, too.
+        seed: Seed of all random numbers.
+        search_space: The choices; default: the intersection of all trials of the study.
+        active: Returns the part of an assignment that has an effect; assignments with equal active
+            parts are the same candidate.
         optional: Choices that may have no effect.
-        root: A choice that decides which others matter; the first trials cover its options.
-        scope: Returns the choices that may matter in an assignment; default: all.
-        expensive: The number of the expensive objective.
-        bound: The best value that it can have; default: 1 or 100 if values are fractions or per
-            cent of something maximised, 0 if something positive is minimised.
-        n_startup: Trials before the model is asked, spread over costs and choices.
-        n_costs: Candidates of a proposal whose costs are computed, where that takes long; those of
+        root: A choice that determines the effective choices; the first trials cover its options.
+        scope: Returns the choices that may have an effect in an assignment; default: all.
+        expensive: Index of the expensive objective.
+        bound: Best possible value of the expensive objective; default: 1 or 100 for maximised
+            fractions or percentages, 0 for minimised positive values.
+        n_startup: Number of trials before the model is used, spread over costs and choices.
+        n_costs: Number of candidates per proposal with computed costs, if that is slow; costs of
             the others are modelled. Default: all.
-        features: Computes what else is known of candidates before they are evaluated ``(n, k)``, of
-            numbers that are finite. The 40 candidates that gain most by choices and costs are told
-            apart by a model that reads these, too. Default: nothing.
-        work: Computes what the time of trials grows with ``(n, k)``, of numbers that are not
-            negative. Candidates are then chosen by what they gain for each second that they are
-            expected to take, after those that ended: where time is the limit, not their number.
-            Default: by what they gain.
-        summary: Sums up a candidate by numbers that say something of its network as a whole, in
-            little time: it is asked of all that are looked at. Default: nothing.
+        features: Returns additional features of candidates, ``(n, k)``, finite, for example
+            zero-cost scores. A model with these features re-ranks the 40 best candidates.
+        work: Returns non-negative quantities that are proportional to trial time, ``(n, k)``. The
+            sampler then maximises gain per second, using a model fitted to ended trials.
+        summary: Returns fast summary features of a candidate; called for all compared candidates.
     """
 
     def __init__(  # noqa: PLR0913
@@ -102,7 +99,7 @@ class ParetoSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return what is proposed together: all choices among options."""
+        """Return the choices that are sampled together: all discrete ones."""
         if self._search_space is not None:
             return dict(self._search_space)
         return {
@@ -114,8 +111,8 @@ class ParetoSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the candidate that is expected to gain most; record why."""
-        if search_space.keys() <= trial.params.keys():  # none, or tried again as it was
+        """Return the candidate with the highest expected gain; record the reason."""
+        if search_space.keys() <= trial.params.keys():  # no choices, or a retried trial
             return {}
         if self._costed is None or self._costed.space.options.keys() != search_space.keys():
             choices = {name: _options(d) for name, d in search_space.items()}
@@ -138,7 +135,7 @@ class ParetoSampler(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Return a random value of what is not a choice of all trials."""
+        """Return a random value of a parameter outside the common search space."""
         return self._independent.sample_independent(study, trial, name, distribution)
 
     def _propose(
@@ -176,7 +173,7 @@ class ParetoSampler(BaseSampler):
         evaluated: History,
         knowledge: Knowledge | None = None,
     ) -> Expectation:
-        """Return what is expected after what is known."""
+        """Return the model of errors and gains, given all trials."""
         assert self._learner is not None
         costs = self._learner.costs(history) if costed.are_modelled else []
         pending = costed.of(history.pending, costs) if history.pending else None
@@ -186,7 +183,7 @@ class ParetoSampler(BaseSampler):
 
 
 def _odds(space: ProposalSpace, history: History) -> FeasibilityModel | None:
-    """Return how likely candidates are to fit; none where all that were tried did."""
+    """Return the feasibility model; ``None`` if all tried candidates were feasible."""
     features, fitted = history.tried
     return (
         None

@@ -1,4 +1,4 @@
-"""Which candidate is expected to gain most: among all of a space, or among bred ones."""
+"""Selection of the candidate with the highest expected gain, among all or by evolution."""
 
 import random
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -27,7 +27,7 @@ ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
 
 @final
 class CostedSpace:
-    """Says which candidates fit all limits, and what they cost.
+    """Computes the costs and the feasibility of candidates.
 
     Args:
         space: What is chosen among.
@@ -109,7 +109,7 @@ class ShortlistedCandidate:
 
 
 def ranked(space: ProposalSpace, best: Sequence[Scored], model: Expectation) -> list[Scored]:
-    """Return candidates by what another model chooses them by, the best first."""
+    """Return candidates ranked by another model, best first."""
     assignments = [bred.assignment for _, bred, _ in best]
     costs = np.stack([costs for _, _, costs in best])
     merits = model.merits(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
@@ -120,7 +120,7 @@ def ranked(space: ProposalSpace, best: Sequence[Scored], model: Expectation) -> 
 def account(
     space: ProposalSpace, chosen: ShortlistedCandidate, model: Expectation, scale: ObjectiveScale
 ) -> Proposal:
-    """Return what was expected of a candidate."""
+    """Return the record of a proposal with the predictions of the model."""
     assignment = chosen.bred.assignment
     known = CostedCandidates([assignment], space.vectors([assignment]), chosen.costs[None])
     *errors, std = model.intervals(known)[0].tolist()
@@ -149,7 +149,7 @@ _SHORTLIST = 40  # parents of a generation; candidates of which all that can be 
 def of_all(
     costed: CostedSpace, taken: Container[Hashable], model: Expectation
 ) -> tuple[list[Scored], int]:
-    """Return the best of all candidates that were not proposed yet, and of how many."""
+    """Return the best candidates that were not proposed yet, and their total number."""
     space, known = costed.space, costed.all(model.costs)
     merits = model.merits(known)
     order: list[int] = np.argsort(-merits, kind="stable").tolist()

@@ -1,4 +1,4 @@
-"""The first candidates of ``sampler=pareto``, before there is anything to learn from."""
+"""The first candidates of ``sampler=pareto``: spread over costs, choices and branches."""
 
 import bisect
 import itertools
@@ -13,8 +13,6 @@ from hwnas.nas.pareto.expectation import CostedCandidates, History
 from hwnas.nas.pareto.features import Assignment, ProposalSpace
 from hwnas.nas.pareto.selection import CostedSpace
 from hwnas.nas.trial_attributes import Proposal
-
-# Which candidates come first, before there is a model: spread over costs, choices and branches.
 
 Array = NDArray[np.float64]
 
@@ -45,7 +43,7 @@ def logarithmic(costs: Array, share: float, width: int) -> int:
 
 
 def least_alike(rows: Array, before: Array) -> int:
-    """Return which of rows is farthest from all before; where there are none, the most usual."""
+    """Return the row that is farthest from all earlier ones; without these, the most central."""
     if len(before) == 0:
         distances = -((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
     else:
@@ -239,6 +237,6 @@ def _drawn(costed: CostedSpace, rng: random.Random) -> CostedCandidates:
 
 
 def other(space: ProposalSpace, taken: Container[Hashable], rng: random.Random) -> Assignment:
-    """Return a random candidate; in all likelihood, one that was not proposed yet."""
+    """Return a random candidate, preferably one that was not proposed yet."""
     drawn = [space.draw(rng) for _ in range(_DRAWN)]
     return next((a for a in drawn if space.key(a) not in taken), drawn[0])
