@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         _run_verb(arguments[0], arguments[1:])
     except HwnasError as error:
-        return _refuse(str(error), error.exit_code, error.shown)
+        return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
     except Exception as error:
@@ -86,10 +86,8 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _refuse(message: str, code: int, shown: str = "") -> int:
+def _refuse(message: str, code: int) -> int:
     print(f"hwnas: {' '.join(message.split())}", file=sys.stderr)
-    if shown:
-        print(shown, file=sys.stderr)
     return code
 
 

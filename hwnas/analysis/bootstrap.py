@@ -1,23 +1,20 @@
-"""What the intervals of points mean for indicators: a parametric bootstrap.
+"""Parametric bootstrap: intervals of indicators from the intervals of points.
 
-Every value is drawn anew from its 95 % interval, many times, and indicators are computed of what
-was drawn. A figure of one network that is the same in several runs is drawn once for all of them:
-what was measured once does not differ between them. Different figures are drawn independently;
-where their errors go together (one test split, one latency table), differences between fronts are
-surer than is said here.
+All values are sampled many times from their 95 % intervals, and indicators are computed for each
+sample. A measurement that several runs share is sampled once for all of them. Other values are
+sampled independently; if their errors are correlated (same test split, same latency table), the
+intervals of differences between fronts are too wide.
 
-Hypervolume and R2 judge a front by itself. A front is a maximum over noisy points, so that noise
-makes it look better than it is: drawn fronts are better than the one that was found, which in its
-turn is better than the true one, by about as much. Basic (reverse percentile) intervals
-``[2 v - q97.5, 2 v - q2.5]`` turn that shift around; the plain percentiles would count it twice. An
-interval may therefore end below the indicator itself. IGD+ and the epsilons compare a front with
-the best of all, which is drawn anew with it, so that the shift cancels for the most part; their
-intervals are plain percentiles, which stay within what is possible.
+Hypervolume and R2 are of one front. A front is a maximum over noisy points, so that noise makes it
+look better than it is: sampled fronts are better than the observed front, which is better than the
+true one by about the same amount. Basic (reverse percentile) intervals ``[2 v - q97.5, 2 v -
+q2.5]`` correct this shift; percentiles would double it. An interval may therefore end below the
+indicator. IGD+ and the epsilons compare a front with the reference set, which is sampled, too, so
+that most of the shift cancels; their intervals are percentiles, which stay in the valid range.
 
-What is not in it: intervals of modelled figures, which are those of the model and move all networks
-together (energies of memory accesses, for example); that members were selected among many
-candidates by the same noisy figures (which verification on the test split undoes); and the noise of
-training, which only seeds show.
+Not included: intervals of modelled figures, which are errors of the model common to all networks
+(for example energies of memory accesses); the selection of members by noisy figures (verification
+on the test split removes it); training noise (several seeds show it).
 
 Source: Davison and Hinkley, "Bootstrap methods and their application", 1997, chapter 5.
 """
@@ -33,14 +30,14 @@ from hwnas.analysis.indicators import BY_NAME, Yardstick
 from hwnas.core import pareto
 
 _Z = 1.959963984540054  # of 95 %
-_TINY = 1e-6  # of a positive value, below which it is not drawn
+_MIN_FRACTION = 1e-6  # of a positive value: lower bound of its samples
 
 BootstrapInterval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class BootstrapDraws:
-    """How often values are drawn, and the seed from which everything drawn follows."""
+    """Number of samples and seed."""
 
     n: int = 1000  #: 0: no intervals
     seed: int = 0
@@ -51,7 +48,7 @@ DRAWS = BootstrapDraws()
 
 @dataclass(frozen=True)
 class FrontUncertainty:
-    """What is uncertain about each front, in their order."""
+    """Uncertainty of each front, in order."""
 
     intervals: Sequence[Mapping[str, BootstrapInterval]]  #: 95 %, by indicator
     on_own: Sequence[Array]  #: each point's probability of being on its own front
@@ -59,7 +56,7 @@ class FrontUncertainty:
 
 
 def has_intervals(fronts: Sequence[RunFront]) -> bool:
-    """Return whether any point has an interval that is drawn from."""
+    """Return whether any point has an interval to sample from."""
     return any(bool((f.is_random & (f.low < f.high)).any()) for f in fronts)
 
 
@@ -69,19 +66,19 @@ def uncertainty(
     found: Sequence[Mapping[str, float]],
     draws: BootstrapDraws,
 ) -> FrontUncertainty:
-    """Return what drawn comparisons say.
+    """Return intervals of indicators and probabilities of points.
 
     Args:
-        fronts: What is compared.
-        yardstick: The frame, which stays as it is, as does a reference set that is given.
-        found: The indicators of the fronts as they are.
-        draws: How many of them.
+        fronts: The compared fronts.
+        yardstick: The frame and the reference set; without a true front, that of each sample.
+        found: The indicators of the fronts.
+        draws: Number of samples and seed.
     """
     maximise = yardstick.frame.maximise
     samples: list[list[dict[str, float]]] = [[] for _ in fronts]
     own = [np.zeros(len(front.points)) for front in fronts]
     every = np.zeros(sum(len(front.points) for front in fronts))
-    for values_of in drawn(fronts, draws):
+    for values_of in sampled(fronts, draws):
         points = np.concatenate(values_of)
         best = pareto.non_dominated(points, maximise, keep_equal=True)
         every += best
@@ -98,36 +95,36 @@ def uncertainty(
     )
 
 
-def drawn(fronts: Sequence[RunFront], draws: BootstrapDraws) -> Iterator[list[Array]]:
-    """Yield the values of all fronts, as often as is said.
+def sampled(fronts: Sequence[RunFront], draws: BootstrapDraws) -> Iterator[list[Array]]:
+    """Yield samples of the values of all fronts.
 
-    Below and above a value half a normal distribution each: its median is the value, and its 2.5 %
-    and 97.5 % quantiles are the ends of the interval.
+    Each value has a split normal distribution: the median is the value, the 2.5 % and 97.5 %
+    quantiles are the ends of the interval.
     """
     rows: dict[tuple[object, ...], int] = {}
-    places = [_places(front, rows) for front in fronts]
+    indices = [_noise_indices(front, rows) for front in fronts]
     below = [(front.values - front.low) / _Z * front.is_random for front in fronts]
     above = [(front.high - front.values) / _Z * front.is_random for front in fronts]
-    floors = [np.where(f.values > 0, f.values * _TINY, -np.inf) for f in fronts]
+    floors = [np.where(f.values > 0, f.values * _MIN_FRACTION, -np.inf) for f in fronts]
     rng = np.random.default_rng(draws.seed)
     for _ in range(draws.n):
         noise = rng.standard_normal(len(rows))
         values_of = []
         for i, front in enumerate(fronts):
-            z = noise[places[i]]
+            z = noise[indices[i]]
             values = front.values + z * np.where(z < 0, below[i], above[i])
             values_of.append(np.maximum(values, floors[i]))
         yield values_of
 
 
-def _places(front: RunFront, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:
-    """Return which random number each value takes: the same for one measurement of one network.
+def _noise_indices(front: RunFront, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:
+    """Return the index of the random number of each value ``(n, objectives)``.
 
     Args:
-        front: Of ``n`` points.
-        rows: Numbers that are taken, by what was measured; grows.
+        front: A front of ``n`` points.
+        rows: Index by measurement, so that fronts share it; extended.
     """
-    own = "" if front.run.candidates else front.name  # ids of other tools may mean anything
+    own = "" if front.run.candidates else front.name  # ids in CSV files are not unique
     numbers = []
     for i, point in enumerate(front.points):
         ends = zip(front.values[i], front.low[i], front.high[i], strict=True)

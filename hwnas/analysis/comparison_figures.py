@@ -1,4 +1,4 @@
-"""A comparison as figures for a paper: PNG, and SVG with its text as text."""
+"""Figures of a comparison for papers: PNG, and SVG with editable text."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from hwnas.analysis.indicators import AttainmentSurface
 from hwnas.analysis.significance import Ranking
 from hwnas.core.run_folder import Row
 
-#: Okabe and Ito's palette, which colour-blind people can tell apart; yellow is too light for lines.
+#: Palette of Okabe and Ito, safe for colour blindness, without yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP*X<>"
-_NAMED = 20  # groups in a legend
-_WIDE = 10  # range of a cost beyond which its axis is logarithmic
-_CROWD = 400  # members beyond which intervals hide more than they show; marks are an image then
-_LONG = 100  # evaluations beyond which their axis is, too
+_MAX_LEGEND = 20  # groups
+_LOG_RATIO = 10  # of costs, from which their axis is logarithmic
+_MAX_INTERVALS = 400  # members with error bars; markers of more are rasterised
+_LOG_EVALUATIONS = 100  # ratio of evaluations
 _LINES = ("-", "--", ":", "-.")
-#: What makes figures the same for the same input, with text that can be selected and edited.
+#: Deterministic output, and text as text.
 _STYLE: Any = {  # matplotlib types its keys one by one
     "svg.fonttype": "none",
     "svg.hashsalt": "hwnas",
-    "text.parse_math": False,  # a name with dollars is a name
+    "text.parse_math": False,  # names may contain dollars
     "font.size": 9,
     "axes.axisbelow": True,
     "axes.spines.top": False,
@@ -47,19 +47,19 @@ def fronts(
     quality: Objective,
     costs: Sequence[Objective],
 ) -> Pictures:
-    """Draw the fronts of all runs, the quality over each cost, as far as the reference point.
+    """Draw the fronts of all runs, quality over each cost, up to the reference point.
 
-    With 95 % intervals, where there are not too many members to tell them apart.
+    With 95 % intervals unless there are many members.
     """
     groups = [*dict.fromkeys(front.group for front in compared)]
     alpha = 0.45 if len(compared) > len(groups) else 0.9
-    crowded = sum(int(front.mask.sum()) for front in compared) > _CROWD
+    crowded = sum(int(front.mask.sum()) for front in compared) > _MAX_INTERVALS
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
             columns = box.objectives.index(cost), box.objectives.index(quality)
             for front in compared:
-                if len(box.objectives) == 2:  # with more, steps would not bound anything
+                if len(box.objectives) == 2:  # steps are bounds of two objectives only
                     points, look = front.members[:, columns], groups.index(front.group)
                     _draw_stairs(axes, points, cost, look, alpha)
                 _draw_front(axes, front, columns, groups, alpha=alpha, crowded=crowded)
@@ -71,7 +71,7 @@ def fronts(
 
 
 def _draw_stairs(axes: Axes, points: Array, cost: Objective, look: int, alpha: float) -> None:
-    """Draw the best that a front reaches up to each cost; of one to be maximised, down to it."""
+    """Draw the best quality up to each cost (down to it, if the cost is maximised)."""
     x, y = points[np.lexsort((points[:, 1], points[:, 0]))].T
     axes.step(
         x, y, where="pre" if cost.maximise else "post", color=COLOURS[look % len(COLOURS)], lw=0.9,
@@ -107,10 +107,7 @@ def _draw_front(
 
 
 def attainment(surfaces: Sequence[AttainmentSurface], box: ReferenceFrame) -> Pictures:
-    """Draw what half of each group's runs attain, shaded between a quarter and three quarters.
-
-    As far as the reference point.
-    """
+    """Draw the median attainment surface of each group, shaded between the quartiles."""
     groups = [*dict.fromkeys(surface.group for surface in surfaces)]
     costs = [*dict.fromkeys(surface.cost for surface in surfaces)]
     with mpl.rc_context(_STYLE):
@@ -129,7 +126,7 @@ def attainment(surfaces: Sequence[AttainmentSurface], box: ReferenceFrame) -> Pi
 
 
 def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, end: float) -> None:
-    """Draw the surfaces of a group from their best cost on, as far as the end."""
+    """Draw the surfaces of a group from their best cost to ``end``."""
     colour = COLOURS[look % len(COLOURS)]
     line = _LINES[look // len(COLOURS) % len(_LINES)]
     label = f"{by[50].group} ({by[50].n_runs} runs)"
@@ -144,22 +141,21 @@ def _draw_surface(axes: Axes, by: Mapping[int, AttainmentSurface], look: int, en
 
 
 def _extended(surface: AttainmentSurface, end: float) -> Array:
-    """Return a staircase ``(k, 2)`` from its best cost on, as far as the end."""
+    """Return a step function ``(k, 2)`` from its best cost to ``end``."""
     points = surface.points[::-1] if surface.cost.maximise else surface.points
     return np.vstack([points, [end, points[-1, 1]]]) if len(points) else points
 
 
 def _stairs(grid: Array, x: Array, y: Array) -> Array:
-    """Return the height of a staircase at each place; NaN before its first step."""
+    """Return the value of a step function; NaN before its first step."""
     steps = np.searchsorted(x, grid, side="right") - 1
     return np.where(steps >= 0, y[np.maximum(steps, 0)], np.nan)
 
 
 def convergence(rows: Sequence[Row]) -> Pictures:
-    """Draw the hypervolume over evaluations and, where times are known, over seconds.
+    """Draw the hypervolume over evaluations and, if known, over seconds.
 
-    Of a group of several runs the median, shaded from the lower to the upper quartile, as far as
-    all of them go.
+    Groups of several runs: the median, shaded between the quartiles, up to the shortest run.
     """
     kinds = [("evaluations", "evaluations (networks scored)")]
     if any(row["seconds"] for row in rows):
@@ -174,7 +170,7 @@ def convergence(rows: Sequence[Row]) -> Pictures:
                     _draw_growth(axes, own, kind, look)
             axes.set_xlabel(title)
             axes.set_ylabel("hypervolume share, as searched")
-            _stretch(axes, _LONG)
+            _stretch(axes, _LOG_EVALUATIONS)
         many = len({row["run"] for row in rows}) > len(groups)
         words = "median over runs; shaded: quartiles" if many else ""
         _legend(figure, panels[0], len(groups), words)
@@ -201,7 +197,7 @@ def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
 
 
 def critical_difference(ranking: Ranking, title: str) -> Pictures:
-    """Draw mean ranks, and bars over groups that are not told apart (Demšar, 2006)."""
+    """Draw mean ranks, with bars over groups that do not differ significantly (Demšar, 2006)."""
     order = sorted(range(len(ranking.groups)), key=lambda i: ranking.mean_ranks[i])
     cliques, n = ranking.cliques(), len(order)
     half = (n + 1) // 2
@@ -231,7 +227,7 @@ def critical_difference(ranking: Ranking, title: str) -> Pictures:
 
 
 def _draw_scale(axes: Axes, n: int, width: float) -> None:
-    """Draw the axis of ranks, and above it how wide the critical difference is."""
+    """Draw the axis of ranks and the critical difference."""
     axes.plot([1, n], [0, 0], color="black", lw=1)
     for tick in range(1, n + 1):
         axes.plot([tick, tick], [0, 0.12], color="black", lw=1)
@@ -253,11 +249,11 @@ def _panels(n: int) -> tuple[Figure, list[Axes]]:
 def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
     axes.set_xlabel(cost.title)
     axes.set_ylabel(quality.title)
-    _stretch(axes, _WIDE)
+    _stretch(axes, _LOG_RATIO)
 
 
 def _stretch(axes: Axes, range_: float) -> None:
-    """Make the axis of costs logarithmic if they have more than that range."""
+    """Make the horizontal axis logarithmic if the ratio of its values is above ``range_``."""
     low, high = axes.dataLim.intervalx
     if low <= 0 or high / low <= range_:
         return
@@ -274,7 +270,7 @@ def _end(
     vertical: tuple[Objective, Array],
     box: ReferenceFrame,
 ) -> None:
-    """End axes at the reference point where values lie beyond it: those count nothing."""
+    """End axes at the reference point if values are beyond it."""
     for (objective, values), limits, limit in (
         (horizontal, axes.get_xlim, axes.set_xlim),
         (vertical, axes.get_ylim, axes.set_ylim),
@@ -288,14 +284,14 @@ def _end(
 
 
 def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
-    """Put a legend below, of as many columns as there is room for."""
+    """Put a legend below the figure, with as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    if n > _NAMED:
-        title = "; ".join(filter(None, [title, f"the first {_NAMED} of {n}"]))
+    if n > _MAX_LEGEND:
+        title = "; ".join(filter(None, [title, f"the first {_MAX_LEGEND} of {n}"]))
     for n_columns in range(min(n, 4), 0, -1):
         legend = figure.legend(
-            handles[:_NAMED], labels[:_NAMED], loc="outside lower center", ncols=n_columns,
-            title=title or None, title_fontsize=8,
+            handles[:_MAX_LEGEND], labels[:_MAX_LEGEND], loc="outside lower center",
+            ncols=n_columns, title=title or None, title_fontsize=8,
         )  # fmt: skip
         if n_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
             break
@@ -303,7 +299,7 @@ def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
 
 
 def _saved(figure: Figure) -> Pictures:
-    """Return the figure in both formats, without dates."""
+    """Return the figure as PNG and SVG, without dates."""
     found = {}
     for suffix, dates in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         buffer = io.BytesIO()

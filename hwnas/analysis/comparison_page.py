@@ -1,4 +1,4 @@
-"""A comparison of fronts, as a page."""
+"""Page of a comparison of fronts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,25 +17,17 @@ from hwnas.nas.front import distinct
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics import Metric, metric_of
 
-#: A member's probability of being on the front of all that is compared.
+#: Column of the probability to be on the union of all fronts.
 _ON_ALL = "p_on_front_of_all"
 _SEARCHED = (
-    "Each point is a network, with its figures as its search read them (or its file gives them). "
-    "Coloured: the front of its run. Grey: networks that another one of the same run dominates: "
-    "no less accurate, and no dearer in any objective. The thin lines are the best that a front "
-    "reaches up to each cost."
+    "Each point is a network with its searched figures (or those of its file). Coloured: the front "
+    "of its run. Grey: dominated networks. Thin lines: the best quality up to each cost."
 )
-_LIMITS = (
-    "Sliders set limits: what does not fit turns grey. A limit is held against the worse end of an "
-    "interval, where there is one."
-)
-_CHANCE = (
-    "P(on the front of all): how often a network is on the front of all that are compared, when "
-    "each figure is drawn from its interval."
-)
+_LIMITS = "Sliders set limits on the worse end of intervals: networks beyond them turn grey."
+_CHANCE = "P(on the front of all): probability to be on the front of all runs, by bootstrap."
 _TITLES = {
-    "fronts": "Fronts, as a figure for a paper",
-    "attainment": "What runs of a group attain",
+    "fronts": "Fronts as a figure",
+    "attainment": "Attainment surfaces of groups",
     "convergence": "Convergence",
     "critical_difference": "Ranks of groups",
 }
@@ -51,11 +43,11 @@ def page(
     """Return the page of a comparison.
 
     Args:
-        comparison: What is compared.
-        rows: Of its tables, by name of their CSV file.
-        findings: What it means, in sentences.
-        pictures: SVG by name of their file.
-        facts: About the comparison.
+        comparison: The comparison.
+        rows: Rows of its tables, by name of their CSV file.
+        findings: Verdicts, one line each.
+        pictures: SVG figures by file name.
+        facts: Name and value of options and versions.
     """
     return Page(
         "hwnas: fronts compared",
@@ -90,7 +82,7 @@ def _explorer(comparison: Comparison) -> FrontExplorer:
 
 
 def _spaces(fronts: Sequence[RunFront]) -> set[str]:
-    """Return the search spaces of each run, several joined; CSV files name none."""
+    """Return the different search spaces of runs; those of one run are joined."""
     return {
         " + ".join(sorted({candidate.genotype.space for candidate in front.run.candidates}))
         for front in fronts
@@ -100,23 +92,23 @@ def _spaces(fronts: Sequence[RunFront]) -> set[str]:
 
 def _about_choices(fronts: Sequence[RunFront], spaces: set[str]) -> str:
     if not spaces:
-        return "Fronts of CSV files: which choices their networks made is not known."
+        return "CSV files have no choices of networks."
     if len(spaces) > 1:
         names = ", ".join(sorted(spaces))
-        return f"The search spaces differ ({names}): choices are not shown side by side."
+        return f"The search spaces differ ({names}): choices are not shown."
     if all(front.run.candidates for front in fronts):
         return ""
-    return "Which choices the networks of CSV files made is not known: only runs are shown there."
+    return "Choices are of runs only: CSV files have none."
 
 
 def _common_limits(fronts: Sequence[RunFront]) -> Mapping[str, float]:
-    """Return the budget, where all runs had the same."""
+    """Return the budget if all runs have the same."""
     first = fronts[0].run.limits
     return first if all(front.run.limits == first for front in fronts) else {}
 
 
 def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metric]:
-    """Return the columns of all figures that any network has, objectives first."""
+    """Return the columns of the figures of all networks, objectives first."""
     found: dict[str, Metric] = {}
     for objective in comparison.objectives:
         name = objective.name
@@ -135,20 +127,20 @@ def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metri
 
 
 def _chances(uncertainty: FrontUncertainty | None, i: int) -> Sequence[float]:
-    """Return the probability of each point of a front of being on that of all, where known."""
+    """Return the probability of each point to be on the union of fronts; empty if unknown."""
     return [] if uncertainty is None else uncertainty.on_all[i].tolist()
 
 
 def _run(
     front: RunFront, comparison: Comparison, chances: Sequence[float], options: bool
 ) -> RunData:
-    """Return a run with its front as it is compared.
+    """Return a run with its compared front.
 
     Args:
-        front: What is compared of it.
-        comparison: With whom.
-        chances: Of its points.
-        options: Whether its choices are shown.
+        front: The front.
+        comparison: The comparison.
+        chances: Probabilities of its points.
+        options: Whether choices are shown.
     """
     run, own = front.run, kind_of(front.run, comparison.kind)
     same = {*run.directions} == {objective.name for objective in comparison.objectives}
@@ -166,10 +158,9 @@ def _run(
 
 
 def _points(front: RunFront, kind: FrontStage) -> list[PagePoint]:
-    """Return each network that was compared once, those on the front as it is compared.
+    """Return each network once; members are those on the compared front.
 
-    A member that is dominated, because it was verified or because fewer objectives are compared
-    than were searched in, is none here.
+    Verification, or fewer objectives than in the search, may have removed members.
     """
     candidates = {c.id: c for c in distinct(front.run.candidates)}
     options = shown(c.genotype for c in candidates.values())

@@ -1,4 +1,4 @@
-"""The tables of a comparison, as text that a page shows."""
+"""Tables of a comparison for its page."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from hwnas.analysis.indicators import INDICATORS
 from hwnas.analysis.page.model import PageTable
 from hwnas.analysis.significance import PairTest
 from hwnas.analysis.summary import Comparison
-from hwnas.analysis.text import p_value, size
+from hwnas.analysis.verdicts import p_value, size
 from hwnas.core.run_folder import Row
 
 _MAIN = "hypervolume_share"
-_LEFT_OUT = "hypervolume"  # its share says the same
-_WIDE = 30  # fronts whose coverage is shown, each against each
+_LEFT_OUT = "hypervolume"  # redundant with its share
+_MAX_COVERAGE = 30  # fronts in the table of coverage
 _NONE = "\u2013"
 _ARROWS = {True: "↑", False: "↓"}
-#: Columns of tables that need no other form: their heads, and whether they are shares.
+#: Column headers.
 _VERIFICATION = {
     "run": "run", "n_members": "members", "n_left": "left the front",
     "hypervolume_share_searched": "hypervolume share, searched",
@@ -32,15 +32,21 @@ _SHARED = {
     "first": "first", "second": "second", "n_shared": "networks on both",
     "share_of_first": "share of the first", "share_of_second": "share of the second",
 }  # fmt: skip
+_RECOSTED = {
+    "members_of": "front of", "on": "on the target of", "n_members": "members", "n_fit": "fit",
+    "n_already_there": "already on the front", "n_joining": "would join",
+    "hypervolume_share": "hypervolume share",
+    "hypervolume_share_with_them": "with joining networks",
+}  # fmt: skip
 _SHARES = ("mape", "share_of_first", "share_of_second")
 
 
 def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[PageTable]:
-    """Return the tables of a comparison that have rows.
+    """Return the non-empty tables of a comparison.
 
     Args:
-        comparison: What was compared.
-        rows: Of its CSV files, by name.
+        comparison: The comparison.
+        rows: The rows of its CSV files, by name.
     """
     found = [*_groups(comparison), _indicators(comparison), *_tests(comparison)]
     found += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]
@@ -49,13 +55,15 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
         _plain("Searched against verified", rows["verification"], _VERIFICATION, "verification"),
         _plain("Predicted latency against measured", rows["predictions"], _PREDICTIONS,
                "predictions"),
-        _plain("Networks that fronts have in common", rows["shared"], _SHARED, "shared"),
+        _plain("Networks in common", rows["shared"], _SHARED, "shared"),
+        _plain("Fronts costed on each other's target", rows.get("recosted_fronts", ()), _RECOSTED,
+               "recosted_fronts"),
     ]  # fmt: skip
     return [table for table in found if table.rows]
 
 
 def _heads(comparison: Comparison) -> dict[str, str]:
-    """Return the heads of indicators that all fronts have; arrows: which direction is better."""
+    """Return headers of the indicators of all fronts, with an arrow for the better direction."""
     return {
         i.name: f"{i.title} {_ARROWS[i.higher_is_better]}"
         for i in INDICATORS
@@ -104,8 +112,8 @@ def _tests(comparison: Comparison) -> Iterator[PageTable]:
         "p by Holm", "",
     ]  # fmt: skip
     note = (
-        "Of the hypervolume share. A12: how often a run of the first group has the higher one, "
-        f"ties counted half. Holm: corrected for all pairs. {_file('tests')}"
+        "Hypervolume share. A12: probability that a run of the first group has the higher one. "
+        f"Holm: p corrected for all pairs. {_file('tests')}"
     )
     rows = [_test(test) for test in comparison.tests[_MAIN]]
     yield PageTable("Differences between groups", heads, rows, note)
@@ -125,7 +133,7 @@ def _ladders(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]
         best = "Highest" if quality.maximise else "Lowest"
         title = f"{best} {quality.title} for {cost.title} {_bound(cost.maximise)}"
         body = _by_level(rows, cost, "limit", quality.name)
-        note = f"{_over_runs(comparison)}The limit is met by intervals, too. {_file('ladder')}"
+        note = f"{_over_runs(comparison)}Limits include intervals. {_file('ladder')}"
         yield PageTable(title, [cost.title, *comparison.groups], body, note)
 
 
@@ -140,7 +148,7 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
 
 
 def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
-    """Return a line for each level of one cost's rows: the level, and the groups' values."""
+    """Return a row per level of a cost, with the values of groups."""
     cells = tables.by_group([row for row in rows if row["cost"] == cost.name], level, value)
     return [[f"{at:g}", *map(_number, own.values())] for at, own in cells.items()]
 
@@ -152,7 +160,7 @@ def _bound(is_least: bool) -> str:
 def _over_runs(comparison: Comparison) -> str:
     if not comparison.is_grouped:
         return ""
-    return f"Median over runs; {_NONE}: half of them or more have none. "
+    return f"Median over runs; {_NONE}: not in half or more of them. "
 
 
 def _growth(comparison: Comparison, rows: Sequence[Row]) -> PageTable:
@@ -165,10 +173,7 @@ def _growth(comparison: Comparison, rows: Sequence[Row]) -> PageTable:
         ]
         for count, own in growth.items()
     ]
-    note = (
-        f"{_over_runs(comparison)}Figures as searched; each network is counted once. "
-        f"{_file('convergence')}"
-    )
+    note = f"{_over_runs(comparison)}Searched figures; different networks. {_file('convergence')}"
     return PageTable("Hypervolume share after evaluations", ["evaluations", *groups], body, note)
 
 
@@ -176,18 +181,18 @@ def _coverage(rows: Sequence[Row]) -> PageTable:
     names = list(dict.fromkeys(str(row["run"]) for row in rows))
     share = {(str(row["run"]), str(row["covered"])): row["share"] for row in rows}
     note = (
-        "Which share of the front of the column has a network on the front of the row that is as "
-        f"good or better in all objectives. {_file('coverage')}"
+        "Fraction of the front of the column that the front of the row weakly dominates. "
+        f"{_file('coverage')}"
     )
     body = [
         [a, *(_NONE if a == b else f"{share[a, b]:.0%}" for b in names)]
-        for a in (names if 1 < len(names) <= _WIDE else ())
+        for a in (names if 1 < len(names) <= _MAX_COVERAGE else ())
     ]
     return PageTable("Coverage", ["", *names], body, note)
 
 
 def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str) -> PageTable:
-    """Return rows as they are; columns of median changes are named after what changed."""
+    """Return a table of rows; columns of median changes follow the others."""
     changes = [key for key in (rows[0] if rows else ()) if key.startswith("median_change_")]
     every = {**heads, **{key: f"{key.removeprefix('median_change_')}, change" for key in changes}}
     cells = [
@@ -199,7 +204,7 @@ def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str)
 
 
 def _cell(name: str, value: Any) -> str:
-    """Return a figure; of hypervolume shares as many digits each, so that they can be compared."""
+    """Return a value as text; hypervolume shares have four decimals."""
     is_share = name.startswith(_MAIN) and value is not None
     return f"{value:.4f}" if is_share else _number(value)
 

@@ -1,4 +1,4 @@
-"""Pictures: a front, predictions against measurements, the layers of a network."""
+"""Figures: fronts, predictions against measurements, layers of a network."""
 
 import io
 from collections.abc import Container, Mapping, Sequence
@@ -17,15 +17,15 @@ from hwnas.nas.front import pareto_front
 from hwnas.nas.member import NEAR
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in
 
-# Okabe and Ito's palette, which colour-blind people can tell apart.
+# Palette of Okabe and Ito, safe for colour blindness.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
 NEARBY, FOR_ALL = "#E69F00", "#000000"
-BESIDE = "#8A6D3B"  # as on the page
+OVERLAY = "#8A6D3B"  # as on the page
 
-_WIDE = 10.0  # ratio of costs from which they are drawn by their logarithms, as on the page
+_LOG_RATIO = 10.0  # of costs, from which their axis is logarithmic, as on the page
 
 Corner = Literal["lower right", "lower left", "upper right", "upper left"]
-#: Where no front is, by whether the metric and the cost are maximised.
+#: Corner without points, by whether metric and cost are maximised.
 _CORNERS: Mapping[tuple[bool, bool], Corner] = {
     (True, False): "lower right",
     (True, True): "lower left",
@@ -35,7 +35,7 @@ _CORNERS: Mapping[tuple[bool, bool], Corner] = {
 
 
 class NotebookFigure(Figure):
-    """A figure that notebooks show, pyplot loaded or not."""
+    """A figure that notebooks display without pyplot."""
 
     def _repr_png_(self) -> bytes:
         return _png(self)
@@ -43,7 +43,7 @@ class NotebookFigure(Figure):
 
 @dataclass(frozen=True)
 class FrontPanel:
-    """The front of one target, to be drawn over its first cost; as searched if none is verified."""
+    """The front of one target over its first cost; searched if nothing is verified."""
 
     front: FrontData
     title: str
@@ -51,12 +51,12 @@ class FrontPanel:
 
 
 def front_png(*panels: FrontPanel) -> bytes:
-    """Return a PNG of the metric over a cost: searched points, verified points, budget line."""
+    """Draw the metric over a cost: searched and verified points, budget; PNG."""
     return _png(front_figure(*panels))
 
 
 def front_figure(*panels: FrontPanel) -> NotebookFigure:
-    """Return the same as a figure of matplotlib's."""
+    """Draw the metric over a cost: searched and verified points, budget."""
     n = len(panels)
     size = (8, 5) if n == 1 else (6 * n, 5)
     figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
@@ -69,16 +69,16 @@ def front_figure(*panels: FrontPanel) -> NotebookFigure:
 def _draw_front(axes: Axes, panel: FrontPanel) -> None:
     front = panel.front
     candidates, members, beside = front.candidates, front.members, front.beside
-    metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
-    found = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
-    on_front = {candidate.id for candidate in found}
+    metric, cost = quality(front.objectives), paid(front.objectives)[0]
+    drawn = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
+    on_front = {candidate.id for candidate in drawn}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures[metric].value for c in rest],
         s=10, color=DOMINATED, label="dominated (searched)", zorder=1,
     )  # fmt: skip
-    searched = [candidate.figures for candidate in found]
+    searched = [candidate.figures for candidate in drawn]
     axes.scatter(
         [f[cost].value for f in searched],
         [f[metric].value for f in searched],
@@ -110,8 +110,8 @@ def _draw_front(axes: Axes, panel: FrontPanel) -> None:
             label="fits all targets, on the joint front",
         )  # fmt: skip
     if beside is not None:
-        _draw_beside(axes, beside, metric, cost)
-    costs = [candidate.figures[cost].value for candidate in (*rest, *found)]
+        _draw_overlay(axes, beside, metric, cost)
+    costs = [candidate.figures[cost].value for candidate in (*rest, *drawn)]
     costs += [member.figures[cost].value for member in members]
     if beside is not None:
         costs += [point[cost].value for point in beside.points if cost in point]
@@ -119,45 +119,45 @@ def _draw_front(axes: Axes, panel: FrontPanel) -> None:
         limit = front.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
         costs.append(limit)
-    if costs and 0 < _WIDE * min(costs) < max(costs):
-        _by_ratio(axes)
-    axes.set_xlabel(metric_of(cost).title)
-    axes.set_ylabel(metric_of(metric).title)
+    if costs and 0 < _LOG_RATIO * min(costs) < max(costs):
+        _log_scale(axes)
+    axes.set_xlabel(column(cost).title)
+    axes.set_ylabel(column(metric).title)
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc=_CORNERS[metric_of(metric).maximise, metric_of(cost).maximise])
 
 
-def _by_ratio(axes: Axes) -> None:
-    """Have costs of very different sizes on a scale of ratios, with plain numbers beside it."""
+def _log_scale(axes: Axes) -> None:
+    """Make the axis of costs logarithmic, with plain numbers."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_beside(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> None:
-    """Draw the networks of another run, and the best metric of theirs up to each cost."""
-    sign = -1.0 if metric_of(cost).maximise else 1.0
+def _draw_overlay(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> None:
+    """Draw the networks of another run, and their best metric up to each cost."""
+    sign = -1.0 if column(cost).maximise else 1.0
     places = sorted(
         ((p[cost].value, p[metric].value, p[metric]) for p in beside.points if cost in p),
         key=lambda place: (sign * place[0], place[1]),
     )
     x, y = [place[0] for place in places], [place[1] for place in places]
-    best = np.maximum if metric_of(metric).maximise else np.minimum
-    axes.step(x, best.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)
+    best = np.maximum if column(metric).maximise else np.minimum
+    axes.step(x, best.accumulate(y), where="post", color=OVERLAY, lw=1, alpha=0.6, zorder=1)
     ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
             for _, _, f in places]  # fmt: skip
     errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
               [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
     axes.errorbar(
-        x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=BESIDE, mfc="white",
+        x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=OVERLAY, mfc="white",
         alpha=0.8, label=beside.label, zorder=1.5,
     )  # fmt: skip
 
 
 def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
-    """Return a PNG of predicted and of MACs over measured latency, for held-out networks."""
+    """Draw predicted latency and MACs over measured latency for held-out networks; PNG."""
     rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
     measured = [float(row["measured_ms"]) for row in rows]
     predicted = [float(row["predicted_ms"]) for row in rows]
@@ -190,7 +190,7 @@ def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
 
 
 def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
-    """Return a PNG of the latency of each operator: name, ms, and what limits it."""
+    """Draw the latency of each operator (name, ms, bound); PNG."""
     colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
     height = 1.2 + 0.2 * len(layers)
     figure = Figure(figsize=(8, height), dpi=150, layout="constrained")

@@ -1,4 +1,4 @@
-"""Runs and what is compared of them: fronts as points with intervals, in named objectives."""
+"""Runs, their fronts as points with intervals, and the frame of a comparison."""
 
 import json
 import math
@@ -21,54 +21,54 @@ from hwnas.tasks.metrics import is_metric, metric_of
 Array = NDArray[np.float64]
 FrontStage = Literal["searched", "verified"]
 
-MOST_OBJECTIVES = 4
+_MAX_OBJECTIVES = 4
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A figure that is compared, and which direction is better."""
+    """A compared figure with its direction."""
 
     name: str
     maximise: bool
 
     @property
     def title(self) -> str:
-        """Label with unit; the name itself where it is not one of ours."""
-        return metric_of(self.name).title if is_metric(self.name) else self.name
+        """Label with unit; the name for unknown figures."""
+        return column(self.name).title if is_known(self.name) else self.name
 
     @property
     def unit(self) -> str:
-        """The unit; empty where there is none, or none is known."""
-        return metric_of(self.name).unit if is_metric(self.name) else ""
+        """The unit; empty if there is none or the figure is unknown."""
+        return column(self.name).unit if is_known(self.name) else ""
 
 
 def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
-    """Return the objectives that ``{accuracy: max, latency_ms: min}`` names.
+    """Return the objectives of a mapping ``{accuracy: max, latency_ms: min}``.
 
     Raises:
-        ConfigError: there are not two to four, or a direction is not what the figure allows.
+        ConfigError: there are not two to four, or a direction is wrong.
     """
     for name, direction in directions.items():
         if direction not in ("max", "min"):
             raise ConfigError(f"objectives: {name} must be max or min, got '{direction}'.")
-        if is_metric(name) and metric_of(name).maximise is not (direction == "max"):
-            raise ConfigError(f"objectives: {name}: {direction} is the wrong way round.")
-    if not 2 <= len(directions) <= MOST_OBJECTIVES:
+        if is_known(name) and column(name).maximise is not (direction == "max"):
+            raise ConfigError(f"objectives: {name}: {direction} is the wrong direction.")
+    if not 2 <= len(directions) <= _MAX_OBJECTIVES:
         raise ConfigError(
-            f"Fronts are compared in 2 to {MOST_OBJECTIVES} objectives, got {len(directions)}: "
-            "name some with objectives='{accuracy: max, latency_ms: min}'."
+            f"Fronts are compared in 2 to {_MAX_OBJECTIVES} objectives, got {len(directions)}: "
+            "select some by objectives='{accuracy: max, latency_ms: min}'."
         )
     return tuple(Objective(name, direction == "max") for name, direction in directions.items())
 
 
 def declared(names: Sequence[str]) -> dict[str, str]:
-    """Return the directions of figures that are ours."""
-    return {name: "max" if metric_of(name).maximise else "min" for name in names}
+    """Return the directions of known figures."""
+    return {name: "max" if column(name).maximise else "min" for name in names}
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A network as a point: its figures, at least those that are compared."""
+    """A network with its figures, which include the compared ones."""
 
     id: str
     figures: Quantities
@@ -76,37 +76,39 @@ class FrontPoint:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What one run, or one file of another tool, says."""
+    """A run, or a front of a CSV file."""
 
     name: str
-    directions: Mapping[str, str]  #: its own objectives; empty where the file names none
-    scored: Sequence[FrontPoint]  #: all that fits the budget and was scored, as search read it
-    verified: Sequence[FrontPoint] | None = None  #: members that may be delivered, if verified
+    directions: Mapping[str, str]  #: objectives of the run; empty for CSV files
+    scored: Sequence[FrontPoint]  #: all networks within the budget, as searched
+    verified: Sequence[FrontPoint] | None = None  #: verified members within the budget
     group: str = ""
-    block: str | None = None  #: what pairs it with runs of other groups: its seed
+    block: str | None = None  #: seed, which pairs runs of different groups
     config: Mapping[str, Any] = field(default_factory=dict)
-    data: str | None = None  #: on which data accuracies were read, if the run says so
+    data: str | None = None  #: identifies data and splits, if known
     limits: Mapping[str, float] = field(default_factory=dict)
     target: str | None = None
-    notes: tuple[str, ...] = ()  #: what a reader must know
-    #: in order of trials, with what is believed of those of a search that has ended; of runs only
+    notes: tuple[str, ...] = ()  #: remarks for the reader
+    #: in order of trials, with posterior figures if the search has ended; empty for CSV files
     candidates: Sequence[Candidate] = ()
-    seconds: Mapping[int, float] = field(default_factory=dict)  #: since the start, by trial
-    members: Sequence[Member] = ()  #: verified members, those that left the front, too
+    seconds: Mapping[int, float] = field(
+        default_factory=dict
+    )  #: since the start of the search, by trial
+    members: Sequence[Member] = ()  #: all verified members, including those off the front
     path: str = ""
 
 
 @dataclass(frozen=True)
 class RunFront:
-    """The points of a run that are compared, and their values in order of the objectives."""
+    """The compared points of a run, with values in order of the objectives."""
 
     run: ComparedRun
     points: Sequence[FrontPoint]
     values: Array  #: ``(n, objectives)``
-    low: Array  #: ends of 95 % intervals; the value itself where none is known
+    low: Array  #: ends of 95 % intervals; the value if unknown
     high: Array
-    is_random: NDArray[np.bool_]  #: which intervals are of errors that differ between points
-    mask: NDArray[np.bool_]  #: which points are non-dominated among them
+    is_random: NDArray[np.bool_]  #: intervals of independent errors (not modelled)
+    mask: NDArray[np.bool_]  #: non-dominated points
 
     @property
     def members(self) -> Array:
@@ -125,13 +127,13 @@ class RunFront:
 
 
 def front(run: ComparedRun, names: Sequence[Objective], kind: FrontStage) -> RunFront:
-    """Return what is compared of a run.
+    """Return the compared points of a run.
 
-    Of verified figures all members that fit the budget, the dominated ones, too: within their
-    intervals they may be on the front. Of searched ones the front alone.
+    Verified: all members within the budget, since dominated ones may be on the front within their
+    intervals. Searched: the front.
 
     Raises:
-        RunError: there is nothing, a figure is missing, or one is not a number.
+        RunError: the front is empty, or a figure is missing or not finite.
     """
     points = run.scored if kind == "searched" else run.verified
     if not points:
@@ -172,29 +174,29 @@ def _matrix(figures: Sequence[Sequence[Quantity]], part: Callable[[Quantity], fl
     return np.array([[part(figure) for figure in row] for row in figures], np.float64)
 
 
-# The frame of a comparison: ideal and reference point, by which objectives are normalised.
+# The frame of a comparison: ideal and reference point, which normalise objectives.
 
-FORMAT = 1  #: of files that a comparison writes; earlier ones, and those of people, say none
-_MARGIN = 0.1  # of the range, that the reference point is beyond the worst
+FORMAT = 1  #: of ``comparison.json``; earlier and hand-written files have none
+_MARGIN = 0.1  # of the reference point beyond the worst value, as a fraction of the range
 
 
 @dataclass(frozen=True)
 class ReferenceFrame:
-    """Two points in the units of the objectives: nothing is expected beyond either."""
+    """Ideal and reference point in the units of the objectives."""
 
     objectives: tuple[Objective, ...]
     ideal: Array  #: ``(objectives,)``
     reference: Array  #: ``(objectives,)``; worse than the ideal in each
-    origin: str  #: in words
+    origin: str  #: description of the source
 
     @property
     def maximise(self) -> list[bool]:
-        """Which objectives are to be maximised."""
+        """Whether each objective is maximised."""
         return [objective.maximise for objective in self.objectives]
 
     @property
     def volume(self) -> float:
-        """The volume between the two points, in the product of the objectives' units."""
+        """The volume between the two points, in the product of the units."""
         return float(np.prod(np.abs(self.reference - self.ideal)))
 
     def normalised(self, values: Array) -> Array:
@@ -202,7 +204,7 @@ class ReferenceFrame:
         return (values - self.ideal) / (self.reference - self.ideal)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Return what a later comparison reads by ``reference=FILE``."""
+        """Return the content of a file for ``reference=FILE``."""
         return {
             "ideal": self._named(self.ideal),
             "reference": self._named(self.reference),
@@ -215,29 +217,29 @@ class ReferenceFrame:
 def spanned(values: Array, objectives: Sequence[Objective]) -> ReferenceFrame:
     """Return the frame of all compared points ``(n, objectives)``.
 
-    The ideal is the best of each objective, the reference point the worst and a tenth of the range
-    beyond. Where all points are equal in an objective, a tenth of its value stands in for that.
+    The ideal is the best value of each objective, the reference point the worst value plus a tenth
+    of the range; if all values are equal, plus a tenth of the value.
     """
     sign = np.array([-1.0 if o.maximise else 1.0 for o in objectives])
     best, worst = (values * sign).min(axis=0), (values * sign).max(axis=0)
     span = worst - best
     equal = span <= 0
     margin = np.where(equal, np.where(best == 0, 1.0, np.abs(best)), span) * _MARGIN
-    origin = f"the worst of all compared points and {_MARGIN:.0%} of the range beyond"
+    origin = f"the worst values plus {_MARGIN:.0%} of the range"
     return ReferenceFrame(tuple(objectives), best * sign, (worst + margin) * sign, origin)
 
 
 def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
-    """Read the frame of an earlier comparison, or a small JSON or YAML file of one.
+    """Read a frame from ``comparison.json`` or a JSON or YAML file.
 
     Raises:
-        ConfigError: it does not name both points in these objectives, or is of a newer version.
+        ConfigError: a point lacks an objective, or the file is of a newer version.
     """
     where = f"reference={path}"
     try:
         content = read_yaml(dict[str, Any], path, ConfigError, where, newest=FORMAT)
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no such file.") from None
+        raise ConfigError(f"{where}: file not found.") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):

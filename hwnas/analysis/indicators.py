@@ -1,8 +1,8 @@
-"""Quality indicators of fronts, all on objectives normalised by a frame.
+"""Quality indicators of fronts, attainment surfaces and costs at equal quality.
 
-Normalised objectives are minimised, 0 at the ideal and 1 at the reference point, so that indicators
-don't depend on units. The exceptions: ``hypervolume`` is in the product of the units, and the
-multiplicative epsilon is of the values themselves, whose factors need no normalisation.
+Objectives are normalised by a frame and minimised: 0 at the ideal, 1 at the reference point.
+Exceptions: ``hypervolume`` is in the product of the units, the multiplicative epsilon is of the
+original values.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from hwnas.core import pareto
 
 @dataclass(frozen=True)
 class Indicator:
-    """One number that says how good a front is."""
+    """A quality indicator."""
 
     name: str
     title: str
     higher_is_better: bool
     meaning: str
-    is_relative: bool  #: whether it refers to the reference set
+    is_relative: bool  #: to the reference set
 
 
 INDICATORS = (
@@ -34,20 +34,19 @@ INDICATORS = (
     ),
     Indicator(
         "hypervolume_share", "hypervolume share", True,
-        "hypervolume as a share of the box from the ideal to the reference point", False,
+        "hypervolume as a fraction of the box from the ideal to the reference point", False,
     ),
     Indicator(
         "igd_plus", "IGD+", False,
-        "mean distance by which the front fails to dominate the points of the reference set", True,
+        "mean distance of the reference set to the region that the front dominates", True,
     ),
     Indicator(
         "epsilon_additive", "additive epsilon", False,
-        "how far, in parts of the normalised range, the front must be moved to dominate the "
-        "reference set", True,
+        "smallest shift of the normalised front that makes it dominate the reference set", True,
     ),
     Indicator(
         "epsilon_multiplicative", "multiplicative epsilon", False,
-        "by which factor the front must be better in every objective to dominate the reference set",
+        "smallest factor on all objectives that makes the front dominate the reference set",
         True,
     ),
     Indicator(
@@ -57,19 +56,19 @@ INDICATORS = (
 )  # fmt: skip
 BY_NAME = {indicator.name: indicator for indicator in INDICATORS}
 _DIVISIONS = {3: 44, 4: 17}  # of weights, by the number of objectives: about 1,000 weights
-_AT_ONCE = 64  # points: what is computed of them stays in the cache
+_BLOCK = 64  # points whose distances fit into the cache
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What fronts are measured by."""
+    """Frame and reference set of all indicators."""
 
     frame: ReferenceFrame
     target: Array  #: the reference set, in the units of the objectives ``(k, objectives)``
-    is_given: bool  #: whether the reference set is a true front, or the best of what is compared
+    is_given: bool  #: whether the reference set is a true front, not the union of the compared ones
 
     def share(self, values: Array) -> float:
-        """Return the hypervolume of a front ``(n, objectives)`` as a share of the frame's."""
+        """Return the hypervolume of a front ``(n, objectives)`` as a fraction of the frame."""
         points = self.frame.normalised(values)
         return pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
 
@@ -96,9 +95,9 @@ class Yardstick:
 
 
 def r2(points: Array) -> float:
-    """Return R2 of normalised points: exact for two objectives, else over about 1,000 weights.
+    """Return R2 of normalised points: exact for two objectives, else with about 1,000 weights.
 
-    Points better than the ideal count as if they were at it.
+    Values better than the ideal are clipped.
     """
     clipped = np.maximum(points, 0.0)
     if points.shape[1] == 2:
@@ -107,14 +106,14 @@ def r2(points: Array) -> float:
 
 
 def r2_by_weights(points: Array, vectors: Array) -> float:
-    """Return the weighted Tchebycheff distance to 0 of the nearest point, mean over weights.
+    """Return the mean over weights of the smallest weighted Tchebycheff distance to 0.
 
-    No value is negative. Source: Brockhoff et al., "On the properties of the R2 indicator", 2012,
-    https://doi.org/10.1145/2330163.2330230.
+    Values must not be negative. Source: Brockhoff et al., "On the properties of the R2
+    indicator", 2012, https://doi.org/10.1145/2330163.2330230.
     """
     nearest = np.full(len(vectors), np.inf)
-    for start in range(0, len(points), _AT_ONCE):
-        part = points[start : start + _AT_ONCE]
+    for start in range(0, len(points), _BLOCK):
+        part = points[start : start + _BLOCK]
         distances = np.zeros((len(vectors), len(part)))
         for weight, value in zip(vectors.T, part.T, strict=True):
             np.maximum(distances, np.multiply.outer(weight, value), out=distances)
@@ -124,10 +123,10 @@ def r2_by_weights(points: Array, vectors: Array) -> float:
 
 @cache
 def weights(n: int, divisions: int) -> Array:
-    """Return even weights of ``n`` objectives ``(k, n)``.
+    """Return uniform weights of ``n`` objectives ``(k, n)``.
 
-    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in a little, so that means
-    over it are nearer to those over all weights: its corners count too much otherwise.
+    The lattice of Das and Dennis with multiples of ``1 / divisions``, shrunk towards the centre:
+    its corners have too much influence on means otherwise.
 
     Source: Das and Dennis, "Normal-boundary intersection", 1998,
     https://doi.org/10.1137/S1052623496307510.
@@ -135,12 +134,12 @@ def weights(n: int, divisions: int) -> Array:
     bars = itertools.combinations(range(divisions + n - 1), n - 1)
     edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
     found: Array = (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
-    found.flags.writeable = False  # it is kept
+    found.flags.writeable = False  # cached
     return found
 
 
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
-    """Return C(first, second): which share of the second's points the first weakly dominates.
+    """Return C(first, second): the fraction of second's points that first weakly dominates.
 
     Source: Zitzler and Thiele, "Multiobjective evolutionary algorithms", 1999,
     https://doi.org/10.1109/4235.797969.
@@ -150,18 +149,16 @@ def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
     return float(np.mean([(a <= point).all(axis=1).any() for point in b]))
 
 
-# Attainment surfaces: what a quarter, half and three quarters of a group's runs reach.
+# Attainment surfaces of groups of runs: quartiles of the fronts.
 #
-# Where there are more than two objectives, they are computed for each pair of the quality and one
-# of
-# the others, as if the rest did not count.
+# With more than two objectives: for the quality and each of the others.
 
 PERCENTILES = (25, 50, 75)
 
 
 @dataclass(frozen=True)
 class AttainmentSurface:
-    """What a share of the runs of a group attains, in a quality and a cost."""
+    """The points that a percentage of the runs of a group attains."""
 
     group: str
     n_runs: int
@@ -174,7 +171,7 @@ class AttainmentSurface:
 def surfaces(
     fronts: Sequence[RunFront], quality: Objective, costs: Sequence[Objective]
 ) -> list[AttainmentSurface]:
-    """Return the surfaces of all groups of two runs or more."""
+    """Return the surfaces of all groups of two or more runs."""
     names = [*dict.fromkeys(front.group for front in fronts)]
     found = []
     for group in names:
@@ -203,29 +200,27 @@ def _of_group(
     return found
 
 
-# What each quality costs on two fronts, as numbers: rows of a quality and a cost.
-#
-# The quality is maximised, the cost is minimised and above zero.
+# Costs at equal quality. Fronts are rows of quality (maximised) and cost (minimised, above zero).
 
 QUALITY, COST = 0, 1  #: columns
 
 
 def prices(values: Array, levels: Array) -> Array:
-    """Return what each level of the quality costs at least; infinite where it is not reached."""
+    """Return the lowest cost of each quality level; infinite if it is not reached."""
     good = values[None, :, QUALITY] >= levels[:, None]
     lowest: Array = np.where(good, values[None, :, COST], np.inf).min(axis=1, initial=np.inf)
     return lowest
 
 
 def reached(values: Array, costs: Array) -> Array:
-    """Return the highest quality at no more than each cost; -inf where there is none so cheap."""
+    """Return the highest quality at no more than each cost; -inf if there is none."""
     cheap = values[None, :, COST] <= costs[:, None]
     highest: Array = np.where(cheap, values[None, :, QUALITY], -np.inf).max(axis=1, initial=-np.inf)
     return highest
 
 
 def common_levels(own: Array, base: Array) -> Array:
-    """Return all levels of the range that both reach at which a staircase steps, ascending."""
+    """Return the quality levels of both fronts in the range that both reach, ascending."""
     if not (len(own) and len(base)):
         return np.zeros(0)
     cheapest = base[base[:, COST] == base[:, COST].min()]
@@ -237,25 +232,25 @@ def common_levels(own: Array, base: Array) -> Array:
 
 
 def extremes(own: Array, base: Array) -> tuple[float, float, float]:
-    """Return lowest, highest and mean ratio; zeros where the front reaches nothing."""
+    """Return lowest, highest and geometric mean cost ratio; zeros without a common level."""
     levels = common_levels(own, base)
     if not len(levels):
         return 0.0, 0.0, 0.0
     found = prices(base, levels) / prices(own, levels)
-    widths = np.diff(levels)  # below each level but the first, where its costs hold
+    widths = np.diff(levels)  # each level applies down to the level below
     logs = np.log(found)
     mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
     return float(found.min()), float(found.max()), float(np.exp(mean))
 
 
 def ratios(own: Array, base: Array, levels: Array) -> Array:
-    """Return ratios: 0 where the front does not reach a level, infinite where it alone does."""
+    """Return cost ratios: 0 if the front does not reach a level, infinite if only it does."""
     mine, theirs = prices(own, levels), prices(base, levels)
     return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))
 
 
 def gains(own: Array, base: Array, costs: Array) -> Array:
-    """Return how much more quality the front has at each cost; -inf if nothing is so cheap."""
+    """Return the difference in quality at each cost; -inf if all of the front cost more."""
     mine, theirs = reached(own, costs), reached(base, costs)
     known = np.isfinite(mine) & np.isfinite(theirs)
     found: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)

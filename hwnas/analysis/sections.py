@@ -1,136 +1,155 @@
-"""Cascades beside the front of single networks: a table, and a picture."""
+"""Sections of a run's page: cascades, early exits and the audit of the supernet."""
 
 import base64
 import html
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import matplotlib as mpl
-from matplotlib.figure import Figure as Canvas
-from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import Figure
 
 from hwnas.analysis.figures import FOR_ALL, SEARCHED, VERIFIED
 from hwnas.analysis.page.html import with_section
 from hwnas.analysis.page.model import PageTable, SvgFigure
 from hwnas.core.errors import RunError
-from hwnas.core.quantity import Quantity
+from hwnas.core.quantity import Quantities, Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import NEVER
 from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
 
-_TITLE = "Cascades"
-_ROWS = 24
-_Row = TypeVar("_Row")
+_MAX_ROWS = 24
 _SVG_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "hwnas", "font.size": 9}
+_COMMON_HEADS = (
+    "accuracy", "95 %", "expected ms", "predicted ms", "worst ms", "expected mJ",
+)  # fmt: skip
+_PREDICTED = (
+    "Predicted: from the half of the validation split that was not used to choose thresholds."
+)
+LatencyAccuracy = tuple[float, float]  #: latency in ms, accuracy
+AdaptiveNetwork = Cascade | EarlyExits  #: its costs depend on the image
+Adaptive = TypeVar("Adaptive", Cascade, EarlyExits)
 
 
 def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
-    """Return the cascades that are on the front, evenly over it."""
-    ahead = [cascade for cascade in cascades if cascade.on_front]
-    shown = spread(ahead)
-    heads = (
-        "first", "second", "goes on below", "goes on", "foreseen", "accuracy", "95 %",
-        "expected ms", "foreseen ms", "worst ms", "expected mJ", "flash KiB",
-    )  # fmt: skip
+    """Return a table of cascades on the front, evenly over it."""
+    heads = ("first", "second", "threshold", "escalated", "predicted", *_COMMON_HEADS, "flash KiB")
+    rows = [
+        [
+            cascade.first.id,
+            cascade.second.id + (f" ({cascade.way.target})" if cascade.way is not None else ""),
+            f"{cascade.threshold:.3f}",
+            f"{cascade.verified.share.value:.1%}",
+            f"{cascade.predicted.share.value:.1%}",
+            *_common_cells(cascade, cascade.worst),
+            _number(cascade.worst.get("flash_kib")),
+        ]
+        for cascade in _shown(cascades)
+    ]
     note = (
-        f"{len(shown)} of {len(ahead)}, on the front with single networks on the test split; all "
-        "are in cascades.csv. An image whose largest probability is below the threshold goes on to "
-        "the second network. Foreseen: by the half of the validation split that chose no threshold."
+        f"{_counts(cascades, 'cascades.csv')} The second network reads an image if the largest "
+        f"probability of the first is below the threshold. {_PREDICTED}"
     )
-    return PageTable(_TITLE, heads, [_cascade_cells(cascade) for cascade in shown], note)
+    return PageTable("Cascades", heads, rows, note)
 
 
-def spread(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Return as many rows as a page lists, evenly over all, both ends included."""
-    if len(rows) <= _ROWS:
-        return rows
-    return [rows[round(i * (len(rows) - 1) / (_ROWS - 1))] for i in range(_ROWS)]
+def exits_table(found: Sequence[EarlyExits]) -> PageTable:
+    """Return a table of networks with early exits on the front, evenly over it."""
+    heads = ("network", "thresholds", "leave at", "accuracy at the end", *_COMMON_HEADS)
+    rows = [
+        [
+            exits.network.id,
+            ", ".join("never" if t >= NEVER else f"{t:.3f}" for t in exits.thresholds),
+            ", ".join(f"{share.value:.1%}" for share in exits.verified.left),
+            f"{exits.network.accuracy('test'):.4f}",
+            *_common_cells(exits, exits.network.costs),
+        ]
+        for exits in _shown(found)
+    ]
+    note = (
+        f"{_counts(found, 'exits.csv')} An image leaves at the first exit whose largest "
+        f"probability reaches its threshold. {_PREDICTED}"
+    )
+    return PageTable("Early exits", heads, rows, note)
 
 
-def _cascade_cells(cascade: Cascade) -> list[str]:
-    seen, foreseen, worst = cascade.verified, cascade.predicted, cascade.worst
-    where = f" ({cascade.way.target})" if cascade.way is not None else ""
+def _common_cells(network: AdaptiveNetwork, worst: Quantities) -> list[str]:
+    verified = network.verified
     return [
-        cascade.first.id,
-        f"{cascade.second.id}{where}",
-        f"{cascade.threshold:.3f}",
-        f"{seen.share.value:.1%}",
-        f"{foreseen.share.value:.1%}",
-        f"{seen.accuracy.value:.4f}",
-        f"±{(seen.accuracy.upper - seen.accuracy.lower) / 2:.3f}",
-        number(seen.costs.get(EXPECTED)),
-        number(foreseen.costs.get(EXPECTED)),
-        number(worst.get(LATENCY)),
-        number(seen.costs.get(f"expected_{ENERGY}")),
-        number(worst.get("flash_kib")),
+        f"{verified.accuracy.value:.4f}",
+        f"±{(verified.accuracy.upper - verified.accuracy.lower) / 2:.3f}",
+        _number(verified.costs.get(EXPECTED)),
+        _number(network.predicted.costs.get(EXPECTED)),
+        _number(worst.get(LATENCY)),
+        _number(verified.costs.get(f"expected_{ENERGY}")),
     ]
 
 
-def number(figure: Quantity | None) -> str:
-    """Return a figure as a cell has it; empty where there is none."""
+def _shown(networks: Sequence[Adaptive]) -> list[Adaptive]:
+    """Return at most ``_MAX_ROWS`` networks of the front, evenly over it, with both ends."""
+    front = [network for network in networks if network.on_front]
+    front.sort(key=lambda network: network.verified.costs[EXPECTED].value)
+    if len(front) <= _MAX_ROWS:
+        return front
+    return [front[round(i * (len(front) - 1) / (_MAX_ROWS - 1))] for i in range(_MAX_ROWS)]
+
+
+def _counts(networks: Sequence[AdaptiveNetwork], file: str) -> str:
+    n = sum(network.on_front for network in networks)
+    return f"{min(n, _MAX_ROWS)} of {n} on the front of the test split; all: {file}."
+
+
+def _number(figure: Quantity | None) -> str:
     return "" if figure is None else f"{figure.value:.4g}"
 
 
-LatencyAccuracy = tuple[float, float]  #: latency in ms, accuracy
-
-
-@dataclass(frozen=True)
-class PointSeries:
-    """Points that are drawn alike."""
-
-    points: Sequence[LatencyAccuracy]
-    label: str
-    filled: bool = True
-
-
 def cascades_figure(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> SvgFigure:
-    """Return accuracy over expected latency, of single networks and cascades, on the test split."""
-    points = {True: list[LatencyAccuracy](), False: list[LatencyAccuracy]()}
-    for cascade in cascades:
-        seen = cascade.verified
-        points[cascade.on_front].append((seen.costs[EXPECTED].value, seen.accuracy.value))
+    """Draw accuracy over expected latency of cascades and single networks on the test split."""
     single = [(s.latency_ms, float(s.heard["test"].correct.mean())) for s in stages]
-    layers = (
-        PointSeries(points[False], "cascades as foreseen on the front", filled=False),
-        PointSeries(points[True], "cascades on the front"),
-    )
-    return drawn("Cascades beside single networks", layers, single, "single networks")
+    labels = ("predicted on the front", "cascades on the front", "single networks")
+    return _figure("Cascades and single networks", cascades, single, labels)
 
 
-def drawn(
-    title: str, layers: Sequence[PointSeries], single: Sequence[LatencyAccuracy], label: str
+def exits_figure(networks: Sequence[ExitNetworkResults], found: Sequence[EarlyExits]) -> SvgFigure:
+    """Draw accuracy over expected latency on the test split, with and without early exits."""
+    ends = [(n.costs[LATENCY].value, n.accuracy("test")) for n in networks]
+    labels = ("early exits", "early exits, on the front", "without early exits")
+    return _figure("With and without early exits", found, ends, labels)
+
+
+def _figure(
+    title: str,
+    networks: Sequence[AdaptiveNetwork],
+    single: Sequence[LatencyAccuracy],
+    labels: tuple[str, str, str],
 ) -> SvgFigure:
-    """Return accuracy over expected latency, beside networks that answer alone."""
+    """Draw adaptive networks, off and on the front, and single networks."""
     with mpl.rc_context(_SVG_STYLE):
-        canvas = Canvas(figsize=(8, 4.5), layout="constrained")
-        axes = canvas.subplots()
-        for layer in layers:
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for on_front, label in zip((False, True), labels[:2], strict=True):
+            of = [network.verified for network in networks if network.on_front is on_front]
             axes.scatter(
-                *_xy(layer.points), s=14, edgecolors=SEARCHED,
-                facecolors=SEARCHED if layer.filled else "none", label=layer.label,
+                [v.costs[EXPECTED].value for v in of], [v.accuracy.value for v in of], s=14,
+                edgecolors=SEARCHED, facecolors=SEARCHED if on_front else "none", label=label,
             )  # fmt: skip
         axes.scatter(
-            *_xy(single), s=34, marker="s", color=VERIFIED, edgecolors=FOR_ALL, label=label
-        )
+            [x for x, _ in single], [y for _, y in single], s=34, marker="s", color=VERIFIED,
+            edgecolors=FOR_ALL, label=labels[2],
+        )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlabel(f"expected {metric_of(LATENCY).title}")
         axes.set_ylabel("accuracy, test split")
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right")
         buffer = io.StringIO()
-        canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return SvgFigure(title, buffer.getvalue())
 
 
-def _xy(points: Sequence[LatencyAccuracy]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-# An audit as a picture, and as a section of a run's page.
+# The audit of a supernet.
 
 _GROUP_STYLES = (
     ("front", VERIFIED, "members of the front"),
@@ -141,9 +160,9 @@ _GROUP_STYLES = (
 def audit_png(
     findings: Sequence[AuditFinding], verdict: AuditVerdict, epochs: int, metric: str
 ) -> bytes:
-    """Return a PNG: the metric trained alone over that in the supernet, with intervals."""
-    label = metric_of(metric).title
-    figure = Drawing(figsize=(7, 5.5), dpi=150, layout="constrained")
+    """Draw the metric of networks trained alone over that in the supernet, with intervals; PNG."""
+    label = column(metric).title
+    figure = Figure(figsize=(7, 5.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for group, colour, name in _GROUP_STYLES:
         chosen = [f for f in findings if f.subject.group == group]
@@ -181,10 +200,10 @@ def _ends(figures: Sequence[Quantity]) -> list[list[float]]:
 
 
 def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
-    """Return a run's page with the section of an audit, in place of an earlier one.
+    """Return the page of a run with the section of an audit, replacing an earlier one.
 
     Raises:
-        RunError: it is no page of a run.
+        RunError: the page is not of a run.
     """
     picture = base64.b64encode(png).decode()
     lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in words)
@@ -195,60 +214,5 @@ def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
     )
     audited = with_section(page, "audit", section)
     if audited is None:
-        raise RunError("report.html is no page of a search; the files in audit/ are complete.")
+        raise RunError("report.html is not the page of a search; the files in audit/ are complete.")
     return audited
-
-
-# What leaving early comes to, beside networks that run to the end: a table, and a picture.
-
-
-def exits_table(found: Sequence[EarlyExits]) -> PageTable:
-    """Return the thresholds that are on the front of all networks, evenly over it."""
-    ahead = sorted(
-        (each for each in found if each.on_front),
-        key=lambda each: each.verified.costs[EXPECTED].value,
-    )
-    shown = spread(ahead)
-    heads = (
-        "network", "thresholds", "leave at", "accuracy", "95 %", "at the end", "expected ms",
-        "95 %", "foreseen ms", "worst ms", "expected mJ",
-    )  # fmt: skip
-    note = (
-        f"{len(shown)} of {len(ahead)}, on the front of all members with exits on the test split; "
-        "all are in exits.csv. An image leaves at the first exit whose largest probability reaches "
-        "its threshold. Foreseen: by the half of the validation split that chose no threshold."
-    )
-    return PageTable("Early exits", heads, [_exit_cells(each) for each in shown], note)
-
-
-def _exit_cells(each: EarlyExits) -> list[str]:
-    seen, network = each.verified, each.network
-    latency = seen.costs[EXPECTED]
-    thresholds = ("never" if t >= NEVER else f"{t:.3f}" for t in each.thresholds)
-    return [
-        network.id,
-        ", ".join(thresholds),
-        ", ".join(f"{share.value:.1%}" for share in seen.left),
-        f"{seen.accuracy.value:.4f}",
-        f"±{(seen.accuracy.upper - seen.accuracy.lower) / 2:.3f}",
-        f"{network.accuracy('test'):.4f}",
-        number(latency),
-        f"{latency.lower:.4g} to {latency.upper:.4g}",
-        number(each.predicted.costs[EXPECTED]),
-        number(network.costs[LATENCY]),
-        number(seen.costs.get(f"expected_{ENERGY}")),
-    ]
-
-
-def exits_figure(networks: Sequence[ExitNetworkResults], found: Sequence[EarlyExits]) -> SvgFigure:
-    """Return accuracy over expected latency on the test split, leaving early and at the end."""
-    points = {True: list[LatencyAccuracy](), False: list[LatencyAccuracy]()}
-    for each in found:
-        seen = each.verified
-        points[each.on_front].append((seen.costs[EXPECTED].value, seen.accuracy.value))
-    ends = [(n.costs[LATENCY].value, n.accuracy("test")) for n in networks]
-    layers = (
-        PointSeries(points[False], "leaving early", filled=False),
-        PointSeries(points[True], "leaving early, on the front"),
-    )
-    return drawn("Leaving early, beside running to the end", layers, ends, "running to the end")

@@ -1,9 +1,9 @@
-"""Is a difference between groups of runs more than the luck of seeds?
+"""Statistical tests of differences between groups of runs.
 
-Two groups are compared by Wilcoxon's signed ranks where the same seeds were run in both, else by
-Mann and Whitney's test; p-values of all pairs are corrected together by Holm's method. The size of
-an effect is Vargha and Delaney's A12. Three groups or more of the same seeds are ranked together:
-Friedman's test, and Nemenyi's critical difference as Demšar recommends.
+Two groups with the same seeds: Wilcoxon's signed-rank test, others: the Mann-Whitney U test;
+p-values of all pairs are corrected by Holm's method. Effect size: Vargha and Delaney's A12. Three
+or more groups with the same seeds: Friedman's test and Nemenyi's critical difference, as Demšar
+recommends.
 
 Sources: Demšar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006,
 https://jmlr.org/papers/v7/demsar06a.html; Vargha and Delaney, "A critique and improvement of the CL
@@ -21,20 +21,20 @@ from scipy import stats
 from hwnas.analysis.fronts import Array
 
 ALPHA = 0.05
-_MOST_WAYS = math.comb(16, 8)  # to share out runs to two groups: a tenth of a second
+_MAX_PERMUTATIONS = math.comb(16, 8)  # a tenth of a second
 
 
 @dataclass(frozen=True)
 class GroupSample:
-    """The values of an indicator in a group, one for each run."""
+    """The values of an indicator in a group, one per run."""
 
     group: str
     values: Sequence[float]
-    blocks: Sequence[str | None]  #: what pairs a run with one of another group: its seed
+    blocks: Sequence[str | None]  #: seeds, which pair runs of different groups
 
     @property
     def by_block(self) -> dict[str, float] | None:
-        """The values by block; ``None`` where a run has none, or two have the same."""
+        """The values by block; ``None`` if a run has no block, or two have the same."""
         named = [block for block in self.blocks if block is not None]
         if len({*named}) < len(self.values):
             return None
@@ -64,26 +64,26 @@ def spread(values: Sequence[float]) -> GroupStatistics:
 
 @dataclass(frozen=True)
 class PairTest:
-    """Two groups compared in one indicator."""
+    """Test of two groups in one indicator."""
 
     first: str
     second: str
     test: str  #: ``wilcoxon`` or ``mann-whitney``
     n: tuple[int, int]
     p: float
-    least_p: float  #: the least that so few runs can give
-    a12: float  #: how often the first group's value is the higher one
+    least_p: float  #: the lowest possible with this number of runs
+    a12: float  #: probability that a value of the first group is higher
     difference: float  #: median of the paired differences, or of all differences
     p_holm: float = math.nan
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is, after the correction for all pairs."""
+        """Whether the difference is significant after correction."""
         return self.p_holm < ALPHA
 
 
 def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
-    """Return the tests of all pairs of groups that have two runs or more each."""
+    """Return the tests of all pairs of groups with two or more runs each."""
     large = [sample for sample in samples if len(sample.values) > 1]
     found = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
     corrected = holm([test.p for test in found])
@@ -106,19 +106,18 @@ def _pair(first: GroupSample, second: GroupSample) -> PairTest:
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the two-sided p-value of two groups, of few runs the exact one.
+    """Return the two-sided p-value, exact for few runs.
 
-    With ties SciPy takes the normal distribution, however few they are, and its p-values go below
-    what so few runs can give.
+    With ties SciPy uses the normal approximation even for few runs: p-values would be too low.
     """
     n = len(first) + len(second)
     ways, tied = math.comb(n, len(first)), len({*first, *second}) < n
-    method = stats.PermutationMethod(ways) if tied and ways <= _MOST_WAYS else "auto"
+    method = stats.PermutationMethod(ways) if tied and ways <= _MAX_PERMUTATIONS else "auto"
     return float(stats.mannwhitneyu(first, second, method=method).pvalue)
 
 
 def wilcoxon(pairs: Array) -> float:
-    """Return the two-sided p-value of paired values ``(n, 2)``; 1 where all are equal."""
+    """Return the two-sided p-value of paired values ``(n, 2)``; 1 if all are equal."""
     differences = pairs[:, 0] - pairs[:, 1]
     if not differences.any():
         return 1.0
@@ -126,7 +125,7 @@ def wilcoxon(pairs: Array) -> float:
 
 
 def a12(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the probability that a value of the first is higher, ties counted half."""
+    """Return the probability that a value of the first is higher; ties count half."""
     difference = np.subtract.outer(np.asarray(first), np.asarray(second))
     return float(np.mean(difference > 0) + np.mean(difference == 0) / 2)
 
@@ -146,19 +145,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Groups ranked together over the same blocks; rank 1 is the best."""
+    """Mean ranks of groups over the same blocks; rank 1 is the best."""
 
     groups: Sequence[str]
     mean_ranks: Sequence[float]
     n_blocks: int
-    statistic: float  #: Friedman's, chi squared
+    statistic: float  #: Friedman, chi squared
     p: float
-    f_statistic: float  #: Iman and Davenport's, which is less conservative
+    f_statistic: float  #: Iman and Davenport, less conservative
     f_p: float
-    critical_difference: float  #: of mean ranks, Nemenyi's at 0.05
+    critical_difference: float  #: of mean ranks, Nemenyi at 0.05
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """Return the largest sets of groups whose ranks don't differ critically, best first."""
+        """Return the maximal sets of groups that do not differ significantly, best first."""
         order = sorted(range(len(self.groups)), key=lambda i: self.mean_ranks[i])
         found: list[tuple[int, ...]] = []
         for start, i in enumerate(order):
@@ -173,7 +172,7 @@ class Ranking:
 
 
 def ranking(samples: Sequence[GroupSample], *, higher_is_better: bool) -> Ranking | None:
-    """Rank three or more groups; ``None`` where they are fewer or not of the same blocks."""
+    """Rank three or more groups; ``None`` for fewer groups or different blocks."""
     tables = [sample.by_block for sample in samples]
     blocks = sorted(tables[0] or ()) if tables else []
     if len(samples) < 3 or len(blocks) < 2 or any((t or {}).keys() != {*blocks} for t in tables):
@@ -183,7 +182,7 @@ def ranking(samples: Sequence[GroupSample], *, higher_is_better: bool) -> Rankin
 
 
 def ranked(groups: Sequence[str], values: Array) -> Ranking:
-    """Rank groups by values ``(blocks, groups)`` of which the lowest are the best."""
+    """Rank groups by values ``(blocks, groups)``; the lowest is the best."""
     n, k = values.shape
     means = stats.rankdata(values, axis=1).mean(axis=0)
     statistic, p = 0.0, 1.0
@@ -197,7 +196,7 @@ def ranked(groups: Sequence[str], values: Array) -> Ranking:
 
 
 def critical_difference(k: int, n: int) -> float:
-    """Return Nemenyi's critical difference at 0.05 of mean ranks: ``k`` groups, ``n`` blocks."""
+    """Return Nemenyi's critical difference of mean ranks at 0.05 for ``k`` groups, ``n`` blocks."""
     q = float(stats.studentized_range.ppf(1 - ALPHA, k, np.inf)) / math.sqrt(2)
     return q * math.sqrt(k * (k + 1) / (6 * n))
 
@@ -205,7 +204,7 @@ def critical_difference(k: int, n: int) -> float:
 def group_values(
     groups: Sequence[str], blocks: Sequence[str | None], values: Sequence[float]
 ) -> list[GroupSample]:
-    """Return the values by group, groups in order of appearance."""
+    """Return the values by group, in order of appearance."""
     found: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
     for i, group in enumerate(groups):
         found[group].append(i)

@@ -1,15 +1,14 @@
-"""How much less a front costs than a baseline at equal accuracy, or how much more.
+"""Cost ratio of a baseline and a front at equal accuracy.
 
-What an accuracy costs on a front is what its cheapest member costs that is at least as accurate: a
-staircase. The ratio of two such costs (the baseline's over the front's, above 1 where the front is
-cheaper) is found at every accuracy at which either staircase steps, so that its lowest and highest
-value are those over the whole range: from the accuracy of the baseline's cheapest member to the
-highest that both reach. The geometric mean weighs every accuracy of the range alike, however many
-members are near it.
+The cost of an accuracy is that of the cheapest member that is at least as accurate: a step
+function. The ratio of two such costs (baseline over front, above 1 where the front is cheaper) is
+computed at every accuracy at which either function steps, so that its minimum and maximum are those
+of the whole range: from the accuracy of the baseline's cheapest member to the highest that both
+reach. The geometric mean is over the accuracies of the range, uniformly.
 
-Intervals are plain percentiles over drawn fronts (see ``bootstrap``). Members that are not on their
-front are not drawn: a maximum over more noisy points is a better front. Noise makes both fronts
-look better, and more so the one with more members.
+Intervals are percentiles over bootstrap samples of both fronts (see ``bootstrap``). Dominated
+members are not sampled: a maximum over more noisy points is a better front. Noise makes both fronts
+look better, and the one with more members more so.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from hwnas.tasks.metrics import quality_names
 
 @dataclass(frozen=True)
 class CostRatio:
-    """A ratio of costs, the baseline's over the front's, with its 95 % interval where known."""
+    """Cost of the baseline over that of the front, with its 95 % interval if known."""
 
     value: float
     interval: BootstrapInterval | None = None
@@ -38,7 +37,7 @@ class CostRatio:
 
 @dataclass(frozen=True)
 class CostAtAccuracy:
-    """An accuracy, and what it costs on both sides."""
+    """An accuracy and its cost on both fronts."""
 
     quality: float
     baseline: float
@@ -46,28 +45,28 @@ class CostAtAccuracy:
 
     @property
     def ratio(self) -> float:
-        """The baseline's cost over the front's."""
+        """The cost of the baseline over that of the front."""
         return self.baseline / self.front
 
 
 @dataclass(frozen=True)
 class AccuracyRange:
-    """The accuracies that both reach, and how the costs compare over them."""
+    """The accuracies that both fronts reach, with the cost ratios over them."""
 
-    places: Sequence[CostAtAccuracy]  #: all at which a staircase steps, from the lowest accuracy
+    levels: Sequence[CostAtAccuracy]  #: accuracies at which a cost steps, ascending
     lowest: CostRatio
     highest: CostRatio
-    mean: CostRatio  #: geometric, all accuracies weighed alike
+    mean: CostRatio  #: geometric, uniform over the accuracies
 
     @property
     def worst(self) -> CostAtAccuracy:
-        """Where the front compares worst."""
-        return min(self.places, key=lambda place: place.ratio)
+        """The level with the lowest ratio."""
+        return min(self.levels, key=lambda level: level.ratio)
 
 
 @dataclass(frozen=True)
 class AccuracyLevel:
-    """A level of accuracy in the table; ``None`` where the front does not reach it."""
+    """A row of the table; ``None`` where the front does not reach the level."""
 
     quality: float
     baseline_id: str
@@ -75,8 +74,8 @@ class AccuracyLevel:
     front_id: str | None
     front_cost: float | None
     ratio: CostRatio | None
-    #: What the front reaches at no more than ``baseline_cost``, and how much more than the baseline
-    #: reaches there; ``None`` where it has no member so cheap.
+    #: Quality of the front at no more than ``baseline_cost``, and its difference to the baseline's;
+    #: ``None`` if all members of the front cost more.
     quality_at_cost: float | None
     gain: float | None
     gain_interval: tuple[float | None, float | None] | None
@@ -84,43 +83,41 @@ class AccuracyLevel:
 
 @dataclass(frozen=True)
 class Speedup:
-    """A front against a baseline, in the quality and one cost.
+    """A front compared with a baseline in the quality and one cost.
 
-    Every quality is one that is maximised: ``said`` returns it as it was read.
+    Qualities are stored to be maximised; ``signed`` returns them in the original direction.
     """
 
     quality: Objective
     cost: Objective
     front: Array  #: ``(k, 2)``: accuracy and cost of its members, cheapest first
     baseline: Array  #: ``(m, 2)``
-    range: AccuracyRange | None  #: ``None`` where the front reaches no accuracy of the baseline
-    steps: Sequence[
-        AccuracyLevel
-    ]  #: a row for each member of the baseline, and for where the front ends
+    range: AccuracyRange | None  #: ``None`` if the front reaches no accuracy of the baseline
+    levels: Sequence[AccuracyLevel]  #: of each member of the baseline, and the end of the front
 
-    def said(self, value: float) -> float:
-        """Return a quality, or a difference of qualities, as it was read."""
+    def signed(self, value: float) -> float:
+        """Return a quality, or a difference of qualities, in the original direction."""
         return value if self.quality.maximise else -value
 
     def rows(self) -> list[Row]:
         """Return the table as rows of a CSV file."""
-        return [self._row(step) for step in self.steps]
+        return [self._row(level) for level in self.levels]
 
-    def _row(self, step: AccuracyLevel) -> Row:
+    def _row(self, level: AccuracyLevel) -> Row:
         quality, cost = self.quality.name, self.cost.name
-        low, high = (step.ratio and step.ratio.interval) or (None, None)
-        gain_low, gain_high = self.gains(step)
+        low, high = (level.ratio and level.ratio.interval) or (None, None)
+        gain_low, gain_high = self.gains(level)
         reached, gain = (
-            None if value is None else self.said(value)
-            for value in (step.quality_at_cost, step.gain)
+            None if value is None else self.signed(value)
+            for value in (level.quality_at_cost, level.gain)
         )
         return {
-            quality: self.said(step.quality),
-            "baseline_id": step.baseline_id,
-            f"baseline_{cost}": step.baseline_cost,
-            "front_id": step.front_id,
-            f"front_{cost}": step.front_cost,
-            "ratio": step.ratio and step.ratio.value,
+            quality: self.signed(level.quality),
+            "baseline_id": level.baseline_id,
+            f"baseline_{cost}": level.baseline_cost,
+            "front_id": level.front_id,
+            f"front_{cost}": level.front_cost,
+            "ratio": level.ratio and level.ratio.value,
             "ratio_low": low,
             "ratio_high": high,
             f"front_{quality}_at_equal_cost": reached,
@@ -129,15 +126,15 @@ class Speedup:
             f"{quality}_gain_high": gain_high,
         }
 
-    def gains(self, step: AccuracyLevel) -> tuple[float | None, float | None]:
-        """Return the interval of a difference as it was read, where it is known."""
-        low, high = step.gain_interval or (None, None)
+    def gains(self, level: AccuracyLevel) -> tuple[float | None, float | None]:
+        """Return the interval of a difference of qualities, where it is known."""
+        low, high = level.gain_interval or (None, None)
         if self.quality.maximise:
             return low, high
         return (None if high is None else -high), (None if low is None else -low)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``front.json`` and the manifest hold."""
+        """Return the entry of ``front.json`` and of the manifest."""
         content: dict[str, Any] = {
             "quality": self.quality.name,
             "cost": self.cost.name,
@@ -148,10 +145,10 @@ class Speedup:
         if (found := self.range) is not None:
             worst = found.worst
             content |= {
-                "range": [self.said(found.places[i].quality) for i in (0, -1)],
+                "range": [self.signed(found.levels[i].quality) for i in (0, -1)],
                 "lowest_ratio": _json(found.lowest),
                 "lowest_at": {
-                    self.quality.name: self.said(worst.quality),
+                    self.quality.name: self.signed(worst.quality),
                     f"baseline_{self.cost.name}": worst.baseline,
                     f"front_{self.cost.name}": worst.front,
                 },
@@ -171,27 +168,27 @@ def speedup(
     """Compare a front with a baseline.
 
     Args:
-        own: What ``in_plane`` returns of the front; may be empty.
-        base: Of the baseline.
-        quality: To be maximised; what is minimised is compared with its sign turned.
-        cost: To be minimised; above zero.
-        draws: For the intervals.
+        own: The front, from ``in_plane``; may be empty.
+        base: The baseline, from ``in_plane``.
+        quality: The quality; one to be minimised is compared negated.
+        cost: The cost, to be minimised and above zero.
+        draws: Bootstrap samples for the intervals.
     """
     if not quality.maximise:
-        own, base = _turned(own), _turned(base)
+        own, base = _negated(own), _negated(base)
     own, base = _members(own), _members(base)
     levels = _levels(own, base)
     found = _range(own.values, base.values)
     samples = None
     if draws.n and found and bootstrap.has_intervals([own, base]):
         samples = _sampled(own, base, levels, draws)
-    steps = [_step(own, base, level, i, samples) for i, level in enumerate(levels)]
+    rows = [_level(own, base, level, i, samples) for i, level in enumerate(levels)]
     whole = found and _with_intervals(found, samples)
-    return Speedup(quality, cost, own.values, base.values, whole, steps)
+    return Speedup(quality, cost, own.values, base.values, whole, rows)
 
 
 def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontStage) -> RunFront:
-    """Return what is compared of a run in accuracy and one cost; empty where nothing fits."""
+    """Return the front of a run in the quality and one cost; empty if nothing fits the budget."""
     points = run.scored if kind == "searched" else run.verified
     if points:
         return front(run, (quality, cost), kind)
@@ -199,16 +196,17 @@ def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontS
     return RunFront(run, [], none, none, none, none.astype(bool), np.zeros(0, np.bool_))
 
 
-def of_two(
+def speedup_of_two(
     runs: Sequence[ComparedRun],
     objectives: Sequence[Objective],
     kinds: Sequence[FrontStage],
     draws: BootstrapDraws,
 ) -> Speedup | None:
-    """Hold the first of two runs against the second, in the quality and the first cost.
+    """Compare the first of two runs with the second in the quality and the first cost.
 
-    ``None`` where that says nothing: of one run or several, where the quality is no metric and not
-    maximised, or the cost not minimised, or where a cost is not above zero.
+    Returns:
+        ``None`` for another number of runs, without a quality to be maximised or a metric, without
+        a cost to be minimised, or if a cost is not above zero.
     """
     quality, costs = parts(objectives)
     is_cost = not quality.maximise and quality.name not in quality_names()
@@ -222,8 +220,8 @@ def of_two(
     return speedup(own, base, quality, costs[0], draws)
 
 
-def _turned(own: RunFront) -> RunFront:
-    """Return a front whose quality is to be maximised, where it was to be minimised."""
+def _negated(own: RunFront) -> RunFront:
+    """Return a front with its quality negated."""
     sign = np.array([-1.0, 1.0])
     low, high = own.low.copy(), own.high.copy()
     low[:, QUALITY], high[:, QUALITY] = -own.high[:, QUALITY], -own.low[:, QUALITY]
@@ -232,7 +230,7 @@ def _turned(own: RunFront) -> RunFront:
 
 @dataclass(frozen=True)
 class _Level:
-    """A row of the table: the accuracy of a member of the baseline, or of the front."""
+    """The accuracy of a row of the table: that of a member of the baseline, or of the front."""
 
     member: int
     of_front: bool = False
@@ -240,30 +238,30 @@ class _Level:
 
 @dataclass(frozen=True)
 class _Samples:
-    """What was drawn, a row for each draw."""
+    """Bootstrap samples, a row each."""
 
     whole: Array  #: ``(draws, 3)``: lowest, highest and mean ratio
     ratios: Array  #: ``(draws, levels)``; 0 where the front does not reach the level
-    gains: Array  #: ``(draws, levels)``; -inf where the front has nothing so cheap
+    gains: Array  #: ``(draws, levels)``; -inf if all of the front cost more
 
 
 def _members(own: RunFront) -> RunFront:
-    """Return a front without what is dominated in quality and cost, the cheapest first."""
+    """Return the non-dominated members in quality and cost, the cheapest first."""
     order = np.lexsort((-own.values[:, QUALITY], own.values[:, COST]))
-    kept = order[non_dominated(own.values[order], [True, False])] if len(order) else order
+    members = order[non_dominated(own.values[order], [True, False])] if len(order) else order
     return replace(
         own,
-        points=[own.points[i] for i in kept],
-        values=own.values[kept],
-        low=own.low[kept],
-        high=own.high[kept],
-        is_random=own.is_random[kept],
-        mask=np.ones(len(kept), np.bool_),
+        points=[own.points[i] for i in members],
+        values=own.values[members],
+        low=own.low[members],
+        high=own.high[members],
+        is_random=own.is_random[members],
+        mask=np.ones(len(members), np.bool_),
     )
 
 
 def _levels(own: RunFront, base: RunFront) -> list[_Level]:
-    """Return all members of the baseline, and the front's last one where it ends among them."""
+    """Return all members of the baseline, and the front's best if it is between them."""
     levels = [_Level(i) for i in range(len(base.values))]
     if not (len(own.values) and levels):
         return levels
@@ -279,15 +277,15 @@ def _range(own: Array, base: Array) -> AccuracyRange | None:
     if not len(levels):
         return None
     columns = (levels, indicators.prices(base, levels), indicators.prices(own, levels))
-    places = [CostAtAccuracy(*row) for row in np.stack(columns, axis=1).tolist()]
-    return AccuracyRange(places, *map(CostRatio, indicators.extremes(own, base)))
+    costs = [CostAtAccuracy(*row) for row in np.stack(columns, axis=1).tolist()]
+    return AccuracyRange(costs, *map(CostRatio, indicators.extremes(own, base)))
 
 
 def _sampled(
     own: RunFront, base: RunFront, levels: Sequence[_Level], draws: BootstrapDraws
 ) -> _Samples:
     whole, ratios, gains = [], [], []
-    for values, others in bootstrap.drawn([own, base], draws):
+    for values, others in bootstrap.sampled([own, base], draws):
         whole.append(indicators.extremes(values, others))
         at = np.array([(values if x.of_front else others)[x.member] for x in levels])
         ratios.append(indicators.ratios(values, others, at[:, QUALITY]))
@@ -295,7 +293,7 @@ def _sampled(
     return _Samples(np.array(whole), np.array(ratios), np.array(gains))
 
 
-def _step(
+def _level(
     own: RunFront, base: RunFront, level: _Level, i: int, samples: _Samples | None
 ) -> AccuracyLevel:
     quality = float((own if level.of_front else base).values[level.member, QUALITY])
@@ -332,7 +330,7 @@ def _with_intervals(found: AccuracyRange, samples: _Samples | None) -> AccuracyR
         return found
     lowest, highest, mean = (_ends(column) for column in samples.whole.T)
     return AccuracyRange(
-        found.places,
+        found.levels,
         CostRatio(found.lowest.value, lowest),
         CostRatio(found.highest.value, highest),
         CostRatio(found.mean.value, mean),
@@ -340,7 +338,7 @@ def _with_intervals(found: AccuracyRange, samples: _Samples | None) -> AccuracyR
 
 
 def _ends(samples: Array) -> BootstrapInterval:
-    """Return the 2.5 % and the 97.5 % quantile: values that were drawn, some may be infinite."""
+    """Return the 2.5 % and 97.5 % quantiles without interpolation: samples may be infinite."""
     ordered = np.sort(samples)
     last = len(ordered) - 1
     low, high = int(np.floor(0.025 * last)), int(np.ceil(0.975 * last))
@@ -348,7 +346,7 @@ def _ends(samples: Array) -> BootstrapInterval:
 
 
 def _json(ratio: CostRatio) -> list[float | None]:
-    """Return value and ends; ``None`` for an end that is not known or infinite."""
+    """Return value, low and high; ``None`` for an unknown or infinite end."""
     low, high = ratio.interval or (None, None)
     finite = high if high is None or np.isfinite(high) else None
     return [ratio.value, low, finite]

@@ -1,4 +1,4 @@
-"""A whole comparison: from runs to indicators, intervals and tests."""
+"""Comparison of runs: indicators, intervals and tests."""
 
 import itertools
 import math
@@ -30,25 +30,25 @@ from hwnas.core.run_folder import Row
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that is said of fronts."""
+    """Results of a comparison."""
 
     kind: FrontStage
     fronts: Sequence[RunFront]
     yardstick: Yardstick
     found: Sequence[Mapping[str, float]]  #: indicators of each front
-    uncertainty: FrontUncertainty | None  #: where there are intervals
+    uncertainty: FrontUncertainty | None  #: ``None`` without intervals
     samples: Mapping[str, Sequence[GroupSample]]  #: values of groups, by indicator
     tests: Mapping[str, Sequence[PairTest]]
     rankings: Mapping[str, Ranking | None]
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What is compared."""
+        """The compared objectives."""
         return self.yardstick.frame.objectives
 
     @property
     def reference_set(self) -> str:
-        """What IGD+ and the epsilons refer to, in words."""
+        """Description of the reference set of IGD+ and the epsilons."""
         if self.yardstick.is_given:
             return "the given true front"
         return "the non-dominated points of all compared fronts"
@@ -60,17 +60,17 @@ class Comparison:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a group has several runs."""
+        """Whether any group has several runs."""
         return len(self.groups) < len(self.fronts)
 
     def spreads(self, indicator: str) -> list[tuple[str, GroupStatistics]]:
-        """Return mean, deviation and interval of each group."""
+        """Return mean, standard deviation and interval of each group."""
         return [
             (sample.group, significance.spread(sample.values)) for sample in self.samples[indicator]
         ]
 
     def indicator_rows(self) -> list[Row]:
-        """Return a row for each front, with intervals."""
+        """Return a row per front, with intervals."""
         rows = []
         for i, own in enumerate(self.fronts):
             row: Row = {"run": own.name, "group": own.group, "seed": own.run.block}
@@ -83,7 +83,7 @@ class Comparison:
         return rows
 
     def point_rows(self) -> list[Row]:
-        """Return a row for each point, with the probabilities of being on fronts."""
+        """Return a row per point, with the probabilities of being on fronts."""
         rows = []
         for i, own in enumerate(self.fronts):
             for j, point in enumerate(own.points):
@@ -108,7 +108,7 @@ class Comparison:
         ]
 
     def group_rows(self) -> list[Row]:
-        """Return a row for each group and indicator."""
+        """Return a row per group and indicator."""
         return [
             {"indicator": name, "group": group, **asdict(spread)}
             for name in self.samples
@@ -116,7 +116,7 @@ class Comparison:
         ]
 
     def test_rows(self) -> list[Row]:
-        """Return a row for each test of two groups."""
+        """Return a row per test of two groups."""
         return [
             {"indicator": name, **asdict(test), "n": "+".join(map(str, test.n))}
             | {"significant": test.significant}
@@ -125,7 +125,7 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``comparison.json`` holds; a later comparison reads its frame from it."""
+        """Return the content of ``comparison.json``; later comparisons read the frame."""
         frame = self.yardstick.frame
         content = {
             "format": FORMAT,
@@ -162,12 +162,12 @@ def compare(
     """Compare runs.
 
     Args:
-        runs: With different names.
-        objectives: Two to four.
-        kind: Which figures.
-        frame: An earlier one; default: what the points span.
-        true_front: What IGD+ and epsilons refer to ``(k, objectives)``; default: the best of all.
-        draws: For the intervals.
+        runs: Runs with different names.
+        objectives: Two to four objectives.
+        kind: Searched or verified figures.
+        frame: Ideal and reference point; default: spanned by the points.
+        true_front: Reference set ``(k, objectives)``; default: the union of all fronts.
+        draws: Bootstrap samples of the intervals.
     """
     fronts = [front(run, objectives, kind_of(run, kind)) for run in runs]
     if frame is None:
@@ -201,17 +201,17 @@ def compare(
 
 
 def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> FrontStage:
-    """Return which figures are compared: verified ones where all runs have them.
+    """Return the stage of the compared figures: verified if all runs have them.
 
     Raises:
-        RunError: verified ones are wanted of a run that has none.
+        RunError: verified figures are requested of a run that has none.
     """
     own = [run for run in runs if run.directions]
     missing = [run.name for run in own if run.verified is None]
     if wanted == "verified" and missing:
         raise RunError(
-            f"{missing[0]} has no verified figures (it is still going, or tabular): "
-            "say figures=searched."
+            f"{missing[0]} has no verified figures (it is running, or tabular): "
+            "set figures=searched."
         )
     if wanted is not None:
         return wanted
@@ -219,12 +219,12 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
 
 
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:
-    """Return which figures of a run are meant; a CSV file has one kind only."""
+    """Return the stage of the figures of a run; CSV files have only one."""
     return kind if run.directions else "searched"
 
 
 def known(value: Any) -> Any:
-    """Return a value with ``None`` for what is not a number or infinite: JSON has neither."""
+    """Return a value with ``None`` for NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {name: known(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Tables that answer a question each, as rows of a CSV file.
+"""Tables of a comparison as rows of CSV files.
 
-The *quality* is the metric of a task, or else the first objective that is maximised; the others
-are what is paid for it. A limit is met if the worse end of the figure's interval meets it.
+The quality is the metric of the task, or else the first objective to be maximised; the other
+objectives are costs. A limit is met if the worse end of the interval meets it.
 """
 
 import itertools
@@ -22,23 +22,18 @@ from hwnas.tasks.metrics import quality_names
 
 _RUNGS = 8
 _CHECKPOINTS = 48
-_EQUAL = 1e-9  # of a limit: what rounding may add
+_EQUAL = 1e-9  # relative rounding error of a limit
 
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
-    """Return the quality, and what is paid for it."""
-    known = [o for o in objectives if o.name in quality_names()] + [
-        o for o in objectives if o.maximise
-    ]
+    """Return the quality and the costs."""
+    known = [o for o in objectives if o.name in qualities()] + [o for o in objectives if o.maximise]
     quality = [*known, *objectives][0]
     return quality, [o for o in objectives if o is not quality]
 
 
 def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return the best quality within each of some limits of each cost, of every front.
-
-    A front that has nothing within a limit has no value there.
-    """
+    """Return the best quality of each front within several limits of each cost."""
     quality, costs = parts(objectives)
     return [
         _rung(front, objectives, cost, limit, quality)
@@ -49,7 +44,7 @@ def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[
 
 
 def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return what each cost is at least for some levels of the quality, of every front."""
+    """Return the lowest cost of each front at several levels of the quality."""
     quality, costs = parts(objectives)
     rows = []
     reached = [_best(_column([f], objectives, quality), quality) for f in fronts]
@@ -125,7 +120,7 @@ def _worst(values: Array, objective: Objective) -> float:
 
 
 def _limits(values: Array, cost: Objective) -> list[float]:
-    """Return round limits over the range of a cost; all that was compared is within the last."""
+    """Return rounded limits over the range of a cost; the last includes all points."""
     low, high = float(values.min()), float(values.max())
     wide = low > 0 and high / low > 3
     steps = np.geomspace(low, high, _RUNGS) if wide else np.linspace(low, high, _RUNGS)
@@ -133,7 +128,7 @@ def _limits(values: Array, cost: Objective) -> list[float]:
 
 
 def _round(value: float, cost: Objective) -> float:
-    """Return a value with three digits, rounded so that it still meets itself as a limit."""
+    """Round a limit to three digits, so that the value still meets it."""
     if value == 0:
         return 0.0
     digits = 2 - math.floor(math.log10(abs(value)))
@@ -143,9 +138,9 @@ def _round(value: float, cost: Objective) -> float:
 
 
 def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
-    """Return the median over a group's runs of a figure, by another one and by group.
+    """Return the median of a column over the runs of a group, by key and group.
 
-    ``None`` where no more than half of the runs have it.
+    ``None`` if half or more of the runs have no value.
     """
     found: dict[Any, dict[str, list[float | None]]] = {}
     for row in rows:
@@ -162,12 +157,10 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
-    """Return the median hypervolume share of each group after some numbers of evaluations.
-
-    ``None``: after all, however many they were.
+    """Return the median hypervolume share of groups by number of evaluations; ``None``: all.
 
     Args:
-        rows: Of ``convergence``.
+        rows: The rows of ``convergence``.
     """
     of_runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in rows:
@@ -185,7 +178,7 @@ def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
 
 
 def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | None:
-    """Return the share that a run had reached by a count; ``None`` where it did not go so far."""
+    """Return the hypervolume share after ``count`` evaluations; ``None`` if a run has fewer."""
     if count is None:
         return steps[-1][1]
     if steps[-1][0] < count:
@@ -196,10 +189,10 @@ def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | Non
 def convergence(
     runs: Sequence[ComparedRun], frame: ReferenceFrame, objectives: Sequence[Objective]
 ) -> list[Row]:
-    """Return how the hypervolume of what was searched grew, of runs that say the order.
+    """Return the hypervolume of searched figures over the trials, for runs with candidates.
 
-    By evaluations, which count each network once and only those that were scored, and by seconds
-    since the first trial began, pauses included. The figures are as search read them.
+    ``evaluations`` counts different scored networks; ``seconds`` are since the start of the first
+    trial, including pauses.
     """
     return [row for run in runs for row in _growth(run, frame, objectives)]
 
@@ -233,7 +226,7 @@ def _growth(
 
 
 def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
-    """Return how many different networks had been scored by each trial."""
+    """Return the number of different networks scored up to each trial."""
     seen: set[str] = set()
     counts = []
     for candidate in candidates:
@@ -244,9 +237,9 @@ def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def verification(runs: Sequence[ComparedRun], frame: ReferenceFrame) -> list[Row]:
-    """Return what verification changed of each run's front: hypervolume and medians.
+    """Return the changes of each front by verification: hypervolume, and medians of objectives.
 
-    Searched is what search believed of members in the end.
+    Searched figures are posterior means at the end of the search.
     """
     return [_verified(run, frame) for run in runs if run.members]
 
@@ -273,7 +266,7 @@ def _own(member: Member, name: str) -> Quantity:
 
 
 def _share(values: Array, frame: ReferenceFrame) -> float:
-    """Return the hypervolume of points as a share of the frame's box; 0 of none within it."""
+    """Return the hypervolume of points as a fraction of the frame."""
     points = frame.normalised(values)
     inside = points[(points < 1).all(axis=1)]
     n = len(frame.objectives)
@@ -281,10 +274,7 @@ def _share(values: Array, frame: ReferenceFrame) -> float:
 
 
 def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
-    """Return how well predicted latencies agree with those that verification measured.
-
-    Of runs with two members or more whose latency was predicted and then measured.
-    """
+    """Return the agreement of predicted and measured latencies, for runs with two or more pairs."""
     rows = []
     for run in runs:
         pairs = [
@@ -292,18 +282,18 @@ def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
             for m in run.members
             if "latency_ms" in m.candidate.figures and "latency_ms" in m.figures
         ]
-        told = [(a, b) for a, b in pairs if a.source != "measured" and b.source == "measured"]
-        if len(told) < 2:
+        both = [(a, b) for a, b in pairs if a.source != "measured" and b.source == "measured"]
+        if len(both) < 2:
             continue
-        found = agreement([a.value for a, _ in told], [b.value for _, b in told])
-        kinds = ", ".join(sorted({a.source for a, _ in told}))
-        row: Row = {"run": run.name, "group": run.group, "target": run.target, "n": len(told)}
-        rows.append(row | {"predicted_by": kinds} | found)
+        agreed = agreement([a.value for a, _ in both], [b.value for _, b in both])
+        kinds = ", ".join(sorted({a.source for a, _ in both}))
+        row: Row = {"run": run.name, "group": run.group, "target": run.target, "n": len(both)}
+        rows.append(row | {"predicted_by": kinds} | agreed)
     return rows
 
 
 def shared(fronts: Sequence[RunFront]) -> list[Row]:
-    """Return which genotypes the fronts of two runs have in common, where they have any."""
+    """Return the genotypes that each pair of fronts has in common."""
     members = {
         front.name: {p.id for p, on in zip(front.points, front.mask, strict=True) if on}
         for front in fronts

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.analysis.fronts import Objective
-from hwnas.analysis.speedup_text import amount
+from hwnas.analysis.speedup_verdict import amount
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.tables import by_group, parts
 from hwnas.cli.console import print_result, run_verb

@@ -110,7 +110,7 @@ EXAMPLES = {
         "export run=runs/search/<time> pick=3f2a      # an id, or how it begins",
         "export run=runs/search/<time> pick='accuracy max where latency_ms <= 0.8 and flash_kib"
         " <= 300'",
-        "export run=runs/search/<time> pick='where energy_mj < 0.1 or not sram_kib > 64'",
+        "export run=runs/search/<time> pick='where energy_mj < 0.1 and sram_kib <= 64'",
     ],
     "verify": [
         "verify runs/export/<time>/<id>",

@@ -11,7 +11,6 @@ class HwnasError(Exception):
     """A problem that the user can fix; the message says what is wrong, what is allowed and how."""
 
     exit_code = 2
-    shown = ""  #: lines printed verbatim below the message
 
 
 class ConfigError(HwnasError):

@@ -1,4 +1,4 @@
-"""The files of an export: what a finished network is written as for a target."""
+"""Writes the files of an export: artefacts, preprocessing and runners."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from hwnas.models.onnx.writer import write_fp32, write_int8
 from hwnas.tasks.base import Task
 from hwnas.training.data import ImageData
 
-# The runners of an export: ten lines each, which need one runtime and numpy.
+# Runners: scripts of about ten lines that need numpy and one runtime.
 
 _HEAD = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
 
@@ -39,56 +39,56 @@ import numpy as np
 {imports}
 
 here = Path(__file__).parent
-said = json.loads((here / "preprocessing.json").read_text())
+spec = json.loads((here / "preprocessing.json").read_text())
 images = np.load(sys.argv[1])
-if images.dtype != np.uint8 or list(images.shape[1:]) != said["shape"]:
-    sys.exit(f"Expected uint8 (N, *{{said['shape']}}), got {{images.dtype}} {{images.shape}}.")
-mean, std = (np.array(said[key], np.float32) * 255 for key in ("mean", "std"))
+if images.dtype != np.uint8 or list(images.shape[1:]) != spec["shape"]:
+    sys.exit(f"Expected uint8 (N, *{{spec['shape']}}), got {{images.dtype}} {{images.shape}}.")
+mean, std = (np.array(spec[key], np.float32) * 255 for key in ("mean", "std"))
 x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 '''
 
 
 def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
-    """Return the text of each runner by its file name.
+    """Return the runners that fit the artefacts, by file name.
 
     Args:
-        names: The artefacts that there are.
-        task: What the networks are for.
-        target: On which they run: its sections say how.
+        names: Names of the artefacts.
+        task: The task of the networks.
+        target: The target, whose sections hold the options of runtimes.
     """
-    found, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    runners_, own = {}, backends.get(target.runtime).dtypes[target.dtype]
     every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
     for backend, runner in every:
-        there = [name for name in runner.artefacts if name in names]
-        if there:
+        runnable = [name for name in runner.artefacts if name in names]
+        if runnable:
             chooses = "DEFAULT" in runner.code
             head = _HEAD.format(
                 name=runner.name,
                 answer=task.description.answer,
                 needs=runner.distribution,
                 imports=runner.imports,
-                more=f" [{there[-1]}]" if chooses else "",
+                more=f" [{runnable[-1]}]" if chooses else "",
             )
-            default = own if own in there and backend.name == target.runtime else there[0]
-            words = {**_words(backend, target), "DEFAULT": default}
-            found[runner.name] = head + _filled(runner.code, words) + task.print_code()
-    return found
+            default = own if own in runnable and backend.name == target.runtime else runnable[0]
+            values = {**_placeholders(backend, target), "DEFAULT": default}
+            runners_[runner.name] = head + _filled(runner.code, values) + task.printing()
+    return runners_
 
 
-def _words(backend: BackendDescription, target: Target) -> Mapping[str, str]:
-    """Return what the section of a backend says in runners."""
+def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, str]:
+    """Return the placeholders of runners that the section of a backend replaces."""
     section = getattr(target, backend.name, None)
     return section.substitutions if isinstance(section, BackendSettings) else {}
 
 
-def _filled(code: str, words: Mapping[str, str]) -> str:
-    """Return a runner's code with texts for words; what a text says itself stays."""
-    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], code)
+def _filled(code: str, values: Mapping[str, str]) -> str:
+    """Replace all placeholders at once, so that values are not searched for placeholders."""
+    return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], code)
 
 
 _DECODED = (
-    "files by Pillow to {side} x {side}, grey or RGB as said: the largest square in the middle, "
-    "bilinear, JPEG read at a fraction of its size where that is enough, transparency on white"
+    "by Pillow to {side} x {side}, grey or RGB as given: the largest square in the middle, "
+    "bilinear, JPEG decoded at a reduced size where that is enough, transparency on white"
 )
 _RESIZED = (
     "from there bilinear with antialiasing, as "
@@ -99,14 +99,14 @@ _RESIZED = (
 def build(
     finished: DeployableNetwork, target: Target, data: ImageData, title: str, artefacts: Artefacts
 ) -> dict[str, bytes]:
-    """Return all files of an export but its images, proof and card.
+    """Return all files of an export except its images, proof and card, by name.
 
     Args:
         finished: The network.
-        target: What it is for.
-        data: What it was trained on.
-        title: One line about it.
-        artefacts: What makes the files of the target.
+        target: The target.
+        data: The data set that it was trained on.
+        title: One line about the network.
+        artefacts: Compiles the files of the target.
     """
     whole, lowered = finished.whole, finished.whole.lowered
     weights = weights_of(finished.network, finished.lowered)
@@ -121,19 +121,19 @@ def build(
         files[onnx_files.INT8] = write_int8(whole.int8, any_batch=True)
     names = backends.file_names(target.runtime, target.dtype)
     names = file_names(names, len(finished.lowered.outputs))
-    own = artefacts.delivered(TrainedNetwork(finished.lowered, weights, finished.int8))
-    files |= {names[suffix]: content for suffix, content in own.items()}
+    compiled = artefacts.delivered(TrainedNetwork(finished.lowered, weights, finished.int8))
+    files |= {names[suffix]: content for suffix, content in compiled.items()}
     texts = runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}
 
 
 def own_artefact(target: Target) -> str:
-    """Return which artefact the figures of a target are of."""
+    """Return the name of the artefact whose costs are those of a target."""
     return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
-    """Return what must be done to an image before the network reads it."""
+    """Return the preprocessing of images: shape, normalisation and resizing."""
     c, h, w = lowered[0].op.in_shape
     return {
         "input": {"name": "images", "layout": "NCHW", "dtype": "float32", "shape": [c, h, w]},
@@ -149,13 +149,13 @@ def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
 
 
 def pixels_of(images: Tensor, resolution: int) -> NDArray[np.uint8]:
-    """Return images ``(N, H, W, C)`` in uint8 at a resolution, rounded where they are resized."""
+    """Resize uint8 images ``(N, H, W, C)``, rounded to uint8."""
     if images.shape[1] != resolution:
         x = images.permute(0, 3, 1, 2).float()
         x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
         images = x.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
-    found: NDArray[np.uint8] = images.contiguous().numpy()
-    return found
+    pixels: NDArray[np.uint8] = images.contiguous().numpy()
+    return pixels
 
 
 def _json(content: Mapping[str, object]) -> bytes:

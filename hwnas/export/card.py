@@ -1,4 +1,4 @@
-"""``MODEL_CARD.md``: what an export is and what its proof found, in Hugging Face's format.
+"""Writes ``MODEL_CARD.md``, a model card in the format of Hugging Face, from a proof.
 
 Source of the format: https://huggingface.co/docs/hub/model-cards; Mitchell et al., "Model cards for
 model reporting", 2019, https://arxiv.org/abs/1810.03993.
@@ -12,7 +12,6 @@ import yaml
 from hwnas import tasks
 from hwnas.core.quantity import Quantity
 from hwnas.export import early_exits
-from hwnas.export.checks import TRAINED
 from hwnas.export.runtimes import kinds
 from hwnas.hardware import backends
 from hwnas.nas.member import artefact_metric
@@ -21,21 +20,9 @@ from hwnas.tasks.metrics import format_value, metric_of
 
 Row = dict[str, Any]
 
-_ABOUT = {
-    "images.npz": "test images, their targets, and what torch answers; for `verify`",
-    "preprocessing.json": "how images are resized and normalised",
-}
-
-
-def _about() -> dict[str, str]:
-    """Return what the files of an export are, in words."""
-    of_artefacts = [words for kind in kinds().values() for words in kind.about.items()]
-    runners = [(r.name, r.about) for backend in backends.known() for r in backend.runners]
-    return {**_ABOUT, **dict(of_artefacts), **dict(runners)}
-
 
 def card(proof: Row) -> str:
-    """Return the card of what a proof describes."""
+    """Return the model card of an export."""
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
         f"# {proof['model']['name']}",
@@ -87,12 +74,12 @@ def _summary(proof: Row) -> str:
     c, h, w = model["input"]
     words = _task(proof).description
     return (
-        f"{words.network} for {data['name']} ({words.outputs}, images of {h}x{w} "
-        f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
-        f"the target `{proof['target']['name']}` ({proof['target']['description']}): "
+        f"{words.network} for {data['name']} ({words.outputs}, images of {h}x{w} pixels, "
+        f"{'grey' if c == 1 else f'{c} channels'}), found by hwnas for the target "
+        f"`{proof['target']['name']}` ({proof['target']['description']}): "
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
-        "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
-        "holds them all, and `python -m hwnas verify` repeats them."
+        "multiply-accumulates. All figures are of the files in this folder (`proof.json`); "
+        "`python -m hwnas verify` repeats them."
     )
 
 
@@ -102,7 +89,7 @@ def _task(proof: Row) -> Task:
 
 def _failure(proof: Row) -> list[str]:
     failed = [f"`{check['name']}`" for check in proof["checks"] if not check["holds"]]
-    return [f"**Not as it should be: {', '.join(failed)}.** See the checks."] if failed else []
+    return [f"**Failed checks: {', '.join(failed)}.**"] if failed else []
 
 
 def _checks(proof: Row) -> str:
@@ -116,13 +103,7 @@ def _checks(proof: Row) -> str:
         ]
         for check in proof["checks"]
     ]
-    table = _table(["", "what is compared", "found", "at most", "holds"], rows)
-    if not any(check["name"].endswith(".drop") for check in proof["checks"]):
-        return table
-    return (
-        f"{table}\n\nWhat int8 loses is held against its limit by the lower end of the interval: a "
-        "loss that chance explains, on so many test images, is none."
-    )
+    return _table(["check", "value", "result", "at most", "passed"], rows)
 
 
 def _use(proof: Row) -> str:
@@ -132,11 +113,7 @@ def _use(proof: Row) -> str:
     c, h, w = proof["model"]["input"]
     return (
         f"Each of these prints {words.answer} of every image of a `.npy` file of uint8 images "
-        f"`(N, {h}, {w}, {c})`, and is short enough to be copied from:\n\n"
-        + "\n".join(f"    {command}" for command in commands)
-        + "\n\n`preprocessing.json` says how images are resized and normalised"
-        + "".join(f", `{name}` has {about}" for name, about in words.files.items())
-        + "."
+        f"`(N, {h}, {w}, {c})`:\n\n" + "\n".join(f"    {command}" for command in commands)
     )
 
 
@@ -144,10 +121,10 @@ def _limits(proof: Row) -> str:
     data, task = proof["dataset"], _task(proof)
     label = metric_of(task.metric).label
     lines = [
-        f"For images like those of {data['name']}: its {label} on others is not known.",
-        *task.description.limits,
-        f"`images.npz` holds {proof['n_images']} test images, under the licence of the data set.",
-        "How it differs between groups of people or conditions was not measured.",
+        f"For images like those of {data['name']}: {label} on others is not known.",
+        *task.words.limits,
+        f"`images.npz` has {proof['n_images']} test images, under the licence of the data set.",
+        "Differences between groups of people or conditions were not measured.",
         f"Costs: {proof['target']['caveat']}.",
     ]
     return _list(lines)
@@ -157,9 +134,9 @@ def _data(proof: Row) -> str:
     data = proof["dataset"]
     n = data["images"]
     return (
-        f"{data['name']}{_of_hub(data)}: {n['train']:,} images to train on, {n['validation']:,} to "
-        f"choose by, {n['test']:,} to test on (read by verification alone). Digest of all images, "
-        f"targets and splits: `{data['digest']}`."
+        f"{data['name']}{_of_hub(data)}: {n['train']:,} training, {n['validation']:,} validation "
+        f"and {n['test']:,} test images (used by verification only). Digest of images, targets and "
+        f"splits: `{data['digest']}`."
     )
 
 
@@ -175,7 +152,7 @@ def _training(proof: Row) -> str:
         _origin(proof, train),
         f"Weights: {finishing['weights']}.",
         *(
-            [f"Taught by {_teacher(teacher)}: {share:g} of the loss is on its answers."]
+            [f"Teacher: {_teacher(teacher)}; {share:g} of the loss is distillation."]
             if teacher
             else []
         ),
@@ -185,7 +162,7 @@ def _training(proof: Row) -> str:
     ]
     metric = _task(proof).metric
     steps = [
-        [step["step"], str(step["epochs"] or ""), _found(metric, step[metric])]
+        [step["step"], str(step["epochs"] or ""), _interval_text(metric, step[metric])]
         for step in finishing["steps"]
     ]
     table = _table(["step", "epochs", f"{metric_of(metric).label}, validation split"], steps)
@@ -193,17 +170,17 @@ def _training(proof: Row) -> str:
 
 
 def _origin(proof: Row, train: Row) -> str:
-    """Return what the weights come from that were finished."""
+    """Return the origin of the weights before fine-tuning."""
     batches = f"in batches of {train['batch_size']} (seed {proof['seed']})"
     space, alone = proof["model"]["search_space"], proof["source"].get("trained_epochs")
     if alone is None:
         return (
-            f"A supernet of the space `{space}` was trained for {train['epochs']} epochs "
-            f"{batches}; this is one of its subnets."
+            f"A subnet of a supernet of the space `{space}`, trained for {train['epochs']} epochs "
+            f"{batches}."
         )
     return (
-        f"A network of the space `{space}`, trained alone from scratch, {batches}: for "
-        f"{' and then '.join(map(str, alone))} epochs to be chosen, then as follows."
+        f"A network of the space `{space}`, trained from scratch {batches}: "
+        f"{' + '.join(map(str, alone))} epochs in the search, then as follows."
     )
 
 
@@ -222,38 +199,36 @@ def _evaluation(proof: Row) -> str:
         table.append(
             [
                 f"`{name}`" if near or name in kinds() else name,
-                _found(metric, row[metric]) if row.get(metric) else row["not_run"],
+                _interval_text(metric, row[metric]) if row.get(metric) else row["not_run"],
                 f"{near['max_error']:.2g}" if near else "",
                 f"{near['mean_error']:.2g}" if near else "",
                 f"{near['same']:.1%}" if near else "",
             ]
         )
-    head = ["", f"{label} (95 %)", "largest error", "mean error", task.description.same]
-    allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
-    largest = {
-        row["agreement"]["reference"]: row["agreement"]["largest_output"]
-        for row in proof["artefacts"].values()
-        if "agreement" in row
-    }
-    trained = ""
-    if TRAINED in largest:
-        trained = (
-            " Files in int8 were trained for it: they are compared with that network, as torch "
-            f"simulates it, whose largest output is {largest[TRAINED]:.3g}; allowed is a mean "
-            f"error of {allowed[TRAINED]:g} of that."
-        )
+    head = ["", f"{label} (95 %)", "largest error", "mean error", task.words.same]
+    tolerances = [
+        [dtype, *(f"{name.replace('_', ' ')} {value:g}" for name, value in limit.items()
+                  if name != "reason"), str(limit.get("reason", ""))]
+        for dtype, limit in proof["tolerances"].items()
+        if dtype in {*_references(proof), "int8"}
+    ]  # fmt: skip
+    largest = ", ".join(f"{value:.3g} ({name})" for name, value in _references(proof).items())
     return (
-        f"{_table(head, table)}\n\n{label.capitalize()}: of each file itself on all {n:,} test "
-        "images, resized to uint8 as a device is given them; measured; "
-        f"{task.description.interval}. Errors: of its outputs against torch's on {kept} test "
-        f"images (`images.npz`), whose largest is {largest['float32']:.3g}. Allowed are, as "
-        f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
-        f"of {allowed['int8']:g} in int8.{trained}{_reported(proof)}"
+        f"{_table(head, table)}\n\n{label.capitalize()}: of each file on all {n:,} test images, "
+        f"resized to uint8; measured; {task.words.interval}. Errors: against torch's outputs on "
+        f"{kept} test images (`images.npz`), the largest of which is {largest}."
+        f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_reported(proof)}"
     )
 
 
+def _references(proof: Row) -> dict[str, float]:
+    """Return the largest output of each reference of torch: float32, and simulated int8."""
+    near = [row["agreement"] for row in proof["artefacts"].values() if "agreement" in row]
+    return {of["reference"]: of["largest_output"] for of in near}
+
+
 def _reported(proof: Row) -> str:
-    """Return what the search had said; nothing of a candidate that it did not verify."""
+    """Return the figures of the search, if it verified the network."""
     if (reported := proof["source"]["reported"]) is None:
         return ""
     figures = reported["figures"]
@@ -261,9 +236,9 @@ def _reported(proof: Row) -> str:
     name = artefact_metric(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        f"\n\nThe search reported, of {reported['of']}, {metric_of(metric).label} "
-        f"{format_value(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
-        + f" Byte for byte what it verified: {same}."
+        f"\n\nThe search reported for {reported['of']}: {column(metric).label} "
+        f"{shown(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
+        + f" Identical to the verified files: {same}."
         * bool(same)
     )
 
@@ -290,24 +265,28 @@ def _costs(proof: Row) -> str:
     if Quantity(*proof["figures"]["latency_ms"]).source == "measured":
         words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
     if proof["details"].get("drifted"):
-        words.append("The machine grew slower or faster while it was measured: intervals are wide.")
+        words.append("The speed of the machine drifted while it was measured: intervals are wide.")
     words.append(f"Energy: {proof['energy_source']}.")
     words.append("" if limits else "The search had no budget.")
     return f"{_table(head, rows)}\n\n{' '.join(words).rstrip()}"
 
 
 def _files(proof: Row) -> str:
-    about = {**_about(), **_task(proof).description.files}
-    about |= early_exits.about(proof["exits"]) if "exits" in proof else {}
+    runners = {r.name: r.about for backend in backends.known() for r in backend.runners}
+    about = {
+        "images.npz": "test images, their targets and torch's outputs; for `verify`",
+        "preprocessing.json": "resizing and normalisation of images",
+        **{name: words for kind in kinds().values() for name, words in kind.about.items()},
+        **runners,
+        **_task(proof).words.files,
+    }
+    about |= early_exits.file_descriptions(proof["exits"]) if "exits" in proof else {}
     rows = [
         [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
         for name, digest in proof["files"].items()
     ]
-    opset = proof["opset"]
-    return (
-        f"{_table(['', '', 'sha256 begins'], rows)}\n\nONNX files are of opset {opset} and pass "
-        "`onnx.checker`."
-    )
+    table = _table(["file", "content", "sha256 begins"], rows)
+    return f"{table}\n\nONNX: opset {proof['opset']}, passes `onnx.checker`."
 
 
 def _provenance(proof: Row) -> str:
@@ -327,10 +306,10 @@ def _provenance(proof: Row) -> str:
 
 def _supernet(source: Row) -> str:
     name = source["supernet"]
-    return "none, candidates were trained alone" if name is None else f"`{name}`"
+    return "none, candidates were trained separately" if name is None else f"`{name}`"
 
 
-def _found(metric: str, values: Sequence[Any]) -> str:
+def _interval_text(metric: str, values: Sequence[Any]) -> str:
     figure = Quantity(*values)
     value = format_value(metric, figure.value)
     if figure.low is None or figure.high is None:

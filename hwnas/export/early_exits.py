@@ -1,7 +1,7 @@
-"""What an export says of early exits, and what it must show; needs no torch.
+"""Early exits of an export: its segments, their checks and the section of the card; no torch.
 
-``exits.json`` has the thresholds that its runner leaves at, ``exits.npz`` what torch answers at
-each exit to the images that the export holds.
+``exits.json`` has the thresholds of the runner, ``exits.npz`` the outputs of torch at each exit for
+the images of the export.
 """
 
 import io
@@ -28,7 +28,7 @@ from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import NEVER, exit_indices
 
 EXITS, ANSWERS = "exits.json", "exits.npz"
-_KEY, _MOST = "expected", 1 << 30  # array of ANSWERS, and bytes that it may have
+_KEY, _MAX_BYTES = "expected", 1 << 30  # of the array in ANSWERS
 
 
 @final
@@ -42,147 +42,147 @@ class LoadedSegments:
     task: Task
 
     def left(self, images: Floats, thresholds: Sequence[float]) -> "ExitPredictions":
-        """Return what images were answered that left as soon as an exit was sure."""
+        """Return the outputs of images that leave at the first confident exit."""
         outputs = self.session.run(images)
         assert self.task.confidence is not None
-        sure = np.stack([self.task.confidence(outputs[:, i]) for i in range(len(thresholds))])
-        at = exit_indices(sure, thresholds)
+        n = len(thresholds)
+        confidences = np.stack([self.task.confidence(outputs[:, i]) for i in range(n)])
+        at = leaving(confidences, thresholds)
         return ExitPredictions(outputs[np.arange(len(at)), at], at)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
-        """Return that they answer as the whole network does, and exits as in torch.
+        """Return the checks of the segments: against the whole network, and of each exit.
 
         Args:
             images: Normalised, ``(N, C, R, R)``.
-            expected: Torch's answers, ``(n_exits + 1, N, n_outputs)``.
-            trained: Whether these are of a simulation of int8.
+            expected: Torch's outputs, ``(n_exits + 1, N, n_outputs)``.
+            trained: Whether ``expected`` is of a simulation of int8.
 
         Raises:
-            ProofError: they are of other images.
+            ProofError: ``expected`` has another shape than the outputs.
         """
         outputs = self.session.run(images)
         if outputs.shape != expected.transpose(1, 0, 2).shape:
             raise ProofError(f"{self.folder / ANSWERS} is not of the images of the export.")
         dtype, reference = self.target.dtype, TRAINED if trained else "float32"
-        whole = runtimes.session(self.folder, _own(self.target), None).run(images)
-        found = [_as_whole(outputs[:, -1], whole, dtype)]
-        for i, wanted in enumerate(expected[:-1]):
-            near = agreement(self.task, outputs[:, i], wanted, reference)
-            found.append(near.check(f"exits.{i}", dtype))
-        return found
+        whole = runtimes.session(self.folder, _artefact_name(self.target), None).run(images)
+        checks = [_whole_network_check(outputs[:, -1], whole, dtype)]
+        for i, of_exit in enumerate(expected[:-1]):
+            near = agreement(self.task, outputs[:, i], of_exit, reference)
+            checks.append(near.check(f"exits.{i}", dtype))
+        return checks
 
 
 @dataclass(frozen=True)
 class ExitPredictions:
-    """What images were answered."""
+    """Outputs of images with early exits."""
 
     outputs: PerImageResults  #: ``(N, n_outputs)``
-    at: NDArray[np.intp]  #: of which output, ``(N,)``
+    at: NDArray[np.intp]  #: index of the exit, ``(N,)``
 
 
 def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
-    """Return the files of segments, and of the whole network, by suffix."""
+    """Return the files of the segments and of the whole network, by suffix."""
     names = backends.file_names(target.runtime, target.dtype)
     return {n: folder / name for n, name in file_names(names, n_segments).items()}
 
 
 def open_segments(folder: Path, target: Target, task: Task, n_segments: int) -> LoadedSegments:
-    """Return the segments of an export as something that runs."""
-    session = load_segments(paths(folder, target, n_segments), n_segments, _own(target))
+    """Load the segments of an export."""
+    session = load_segments(paths(folder, target, n_segments), n_segments, _artefact_name(target))
     return LoadedSegments(session, folder, target, task)
 
 
-def _own(target: Target) -> str:
-    """Return which artefact whole networks of a target are."""
+def _artefact_name(target: Target) -> str:
+    """Return the name of the artefact of a target."""
     return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:
     """Return the names of the files of each segment."""
-    there = paths(folder, target, n_segments)
-    return [[path.name for path in select_segment(there, i).values()] for i in range(n_segments)]
+    files = paths(folder, target, n_segments)
+    return [[path.name for path in select_segment(files, i).values()] for i in range(n_segments)]
 
 
 def answers(expected: Floats) -> bytes:
-    """Return what torch answers, ``(n_exits + 1, N, n_outputs)``, as the bytes of a file."""
+    """Return torch's outputs, ``(n_exits + 1, N, n_outputs)``, as the bytes of a ``.npz`` file."""
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **{_KEY: expected})
     return file.getvalue()
 
 
 def read_answers(folder: Path) -> Floats:
-    """Return what ``answers`` wrote.
+    """Read the file of ``answers``.
 
     Raises:
         ProofError: it cannot be read.
     """
     path = folder / ANSWERS
     try:
-        found: Floats = read_npz(path, [_KEY], _MOST)[_KEY]
+        outputs: Floats = read_npz(path, [_KEY], _MAX_BYTES)[_KEY]
     except (OSError, KeyError, CorruptFileError) as error:
         raise ProofError(f"{path} cannot be read: {error}.") from None
-    if found.dtype != np.float32 or found.ndim != 3 or not np.isfinite(found).all():
-        raise ProofError(f"{path} must hold numbers (outputs, images, values) in float32.")
-    return found
+    if outputs.dtype != np.float32 or outputs.ndim != 3 or not np.isfinite(outputs).all():
+        raise ProofError(f"{path} must hold finite float32 (outputs, images, values).")
+    return outputs
 
 
-def _as_whole(found: PerImageResults, whole: PerImageResults, dtype: str) -> Check:
-    """Return that segments in a row answer as the whole network does."""
+def _whole_network_check(outputs: PerImageResults, whole: PerImageResults, dtype: str) -> Check:
+    """Return the check that all segments together give the outputs of the whole network."""
     if dtype == "int8":
-        differing = int((found != whole).any(axis=1).sum())
-        words = "images that segments in a row answer otherwise than the whole network"
+        differing = int((outputs != whole).any(axis=1).sum())
+        words = "images with other outputs of the segments than of the whole network"
         return Check("exits.whole", differing, 0, words)
-    error = float(np.abs(found - whole).max() / np.abs(whole).max())
-    words = "largest error of segments in a row against the whole network, of its largest output"
+    error = float(np.abs(outputs - whole).max() / np.abs(whole).max())
+    words = "error of the segments against the whole network, of its largest output"
     return Check("exits.whole", error, FP32_ERROR, words)
 
 
-# What the card of an export says of early exits.
+# The section of the model card.
 
 Row = dict[str, Any]
 
-#: What files are, in words.
+#: Descriptions of files.
 ABOUT = {
-    "exits.json": "thresholds of the exits, those that were chosen and others, and the segments",
-    "exits.npz": "what torch answers at each exit and at the end to the images of `images.npz`",
+    "exits.json": "thresholds of the exits, the chosen ones and others, and the segments",
+    "exits.npz": "torch's outputs at each exit and at the end for the images of `images.npz`",
 }
 
 
-def about(leaving: Row) -> dict[str, str]:
-    """Return what the files of segments are, in words."""
+def file_descriptions(exits: Row) -> dict[str, str]:
+    """Return descriptions of the files of the segments."""
     return ABOUT | {
         name: f"of segment {i}, as `{name.replace(f'segment{i}', 'model', 1)}`"
-        for i, names in enumerate(leaving["segments"])
+        for i, names in enumerate(exits["segments"])
         for name in names
     }
 
 
-def section(leaving: Row) -> str:
-    """Return what leaving early comes to."""
-    lines = ["| | foreseen | test split |", "| --- | --- | --- |"]
-    foreseen, found = leaving["foreseen"], leaving["found"]
-    for i, threshold in enumerate(leaving["thresholds"]):
+def section(exits: Row) -> str:
+    """Return the section on early exits."""
+    lines = ["| | predicted | test split |", "| --- | --- | --- |"]
+    stages = exits["foreseen"], exits["found"]
+    for i, threshold in enumerate(exits["thresholds"]):
         where = "never" if threshold >= NEVER else f"from {threshold:.4f} on"
-        shares = (_told(each["left"][i], ".1%") for each in (foreseen, found))
-        lines.append(f"| leaves at exit {i} ({where}) | {' | '.join(shares)} |")
-    rows = [("accuracy", *(_told(each["accuracy"], ".4f") for each in (foreseen, found)))]
-    for name in foreseen["costs"]:
-        title = f"expected {metric_of(name.removeprefix('expected_')).title}"
-        rows.append((title, *(_told(each["costs"][name], ".4g") for each in (foreseen, found))))
+        fractions = (_text(stage["left"][i], ".1%") for stage in stages)
+        lines.append(f"| leaves at exit {i} ({where}) | {' | '.join(fractions)} |")
+    rows = [("accuracy", *(_text(stage["accuracy"], ".4f") for stage in stages))]
+    for name in exits["foreseen"]["costs"]:
+        title = f"expected {column(name.removeprefix('expected_')).title}"
+        rows.append((title, *(_text(stage["costs"][name], ".4g") for stage in stages)))
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    worst = Quantity(*leaving["worst"]["latency_ms"])
+    worst = Quantity(*exits["worst"]["latency_ms"])
     return (
-        "\n".join(lines) + "\n\n`python run_exits.py images.npy` runs the segments one after the "
-        "other; an image leaves at the first exit whose largest probability reaches its threshold. "
-        f"Thresholds were chosen on one half of the validation split, to lose at most "
-        f"{leaving['max_drop']:g} points there; the other half foresaw what they come to. An image "
-        f"that runs to the end takes {worst.value:.4g} ms ({worst.source}); it is answered as by "
-        "the whole network. Other thresholds, with what they come to, are in "
-        "`exits.json`."
+        "\n".join(lines) + "\n\n`python run_exits.py images.npy` runs one segment after the other; "
+        "an image leaves at the first exit whose largest probability reaches its threshold. "
+        "Thresholds were chosen on one half of the validation split, with a loss of at most "
+        f"{exits['max_drop']:g} points there, and predictions are from the other half. An image "
+        f"that runs to the end takes {worst.value:.4g} ms ({worst.source}) and has the outputs of "
+        "the whole network. Other thresholds are in `exits.json`."
     )
 
 
-def _told(row: list[Any], form: str) -> str:
+def _text(row: list[Any], form: str) -> str:
     figure = Quantity(*row)
     ends = "" if figure.low is None else f" ({figure.low:{form}} to {figure.high:{form}})"
     return f"{figure.value:{form}}{ends}"

@@ -1,4 +1,4 @@
-"""The folder of an export: it appears whole or not at all, and says of every file what it held."""
+"""Export folders: created atomically, with digests of all files and a signature."""
 
 import os
 import shutil
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     )
 
 PROOF, CARD, SIGNATURE = "proof.json", "MODEL_CARD.md", "proof.sig"
-BUILDING = ".hwnas-building"  #: what is not finished, in the folder that exports go into
-_GIT = (".git", ".gitattributes", ".gitignore")  # what a repository of models adds
-_SHOWN = 5  # files that are named
+BUILDING = ".hwnas-building"  #: folder of unfinished exports, in their parent folder
+_GIT = (".git", ".gitattributes", ".gitignore")  # added by model repositories
+_MAX_NAMED = 5  # files
 
 
 @contextmanager
 def building(root: Path, name: str) -> Iterator[Path]:
-    """Give a new folder for ``root/name``, which is there only if ``keep`` was called."""
+    """Create a temporary folder for ``root/name``; it is removed unless ``keep`` was called."""
     folder = root / BUILDING / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -37,91 +37,92 @@ def building(root: Path, name: str) -> Iterator[Path]:
 
 
 def check_free(root: Path, name: str) -> None:
-    """Refuse to export what is there already.
+    """Check that an export does not exist yet.
 
     Raises:
-        RunError: there is such a folder.
+        RunError: it exists.
     """
     if (root / name).exists():
-        raise RunError(f"{root / name} is there already: remove it, or choose another dir=DIR.")
+        raise RunError(f"{root / name} already exists: remove it, or choose another dir=DIR.")
 
 
 def keep(folder: Path, root: Path, name: str) -> Path:
-    """Give what was built its name; one of an earlier, failed export is replaced."""
-    place = root / name
+    """Rename a built folder to ``root/name``; an earlier failed export is replaced."""
+    path = root / name
     if name.endswith(".failed"):
-        shutil.rmtree(place, ignore_errors=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(folder, place)
-    return place
+        shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(folder, path)
+    return path
 
 
 def sweep(root: Path, *, beside: bool) -> None:
-    """Remove what killed exports left in ``root``, which is locked, and in folders beside it."""
+    """Remove the temporary folders of killed exports in ``root``, which is locked.
+
+    ``beside``: also in the other folders of its parent.
+    """
     shutil.rmtree(root / BUILDING, ignore_errors=True)
-    for left in root.parent.glob(f"*/{BUILDING}") if beside else ():
+    for unfinished in root.parent.glob(f"*/{BUILDING}") if beside else ():
         try:
-            lock = files.lock_folder(left.parent)
+            lock = files.lock_folder(unfinished.parent)
         except LockedError:
             continue  # another process builds there
-        shutil.rmtree(left)
-        if [entry.name for entry in left.parent.iterdir()] == [files.LOCK]:
-            shutil.rmtree(left.parent)
+        shutil.rmtree(unfinished)
+        if [entry.name for entry in unfinished.parent.iterdir()] == [files.LOCK]:
+            shutil.rmtree(unfinished.parent)
         lock.close()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file of an export, but its proof and the signature of that."""
-    found = {}
+    """Return the sha256 of all files of an export except its proof and signature."""
+    result = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if name.parts[0] in _GIT or str(name) in (PROOF, SIGNATURE):
             continue
         if path.is_symlink():
-            found[str(name)] = "a link"
+            result[str(name)] = "a link"
         elif path.is_file():
-            found[str(name)] = files.file_digest(path)
-    return found
+            result[str(name)] = files.file_digest(path)
+    return result
 
 
-def differences(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """Return in words which files are missing, changed or not of the export."""
-    missing = [f"{name} is missing" for name in recorded if name not in there]
-    changed = [f"{n} was changed" for n, d in recorded.items() if there.get(n, d) != d]
-    extra = [f"{name} is not of the export" for name in there if name not in recorded]
-    found = missing + changed + extra
-    return found[:_SHOWN] + [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+def differences(recorded: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Return which files are missing, changed or not part of the export."""
+    missing = [f"{name} is missing" for name in recorded if name not in actual]
+    changed = [f"{n} was changed" for n, d in recorded.items() if actual.get(n, d) != d]
+    extra = [f"{name} is not part of the export" for name in actual if name not in recorded]
+    lines = missing + changed + extra
+    n_more = len(lines) - _MAX_NAMED
+    return lines[:_MAX_NAMED] + [f"{n_more} more"] * (n_more > 0)
 
 
 def check_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
-    """Refuse an export whose files are not those that its proof is of.
+    """Check that all files of an export are those of its proof.
 
     Raises:
-        ProofError: it names them.
+        ProofError: files differ; the message has their names.
     """
     if differing := differences(recorded, digests(folder)):
         raise ProofError(f"{folder}: {'; '.join(differing)}.")
 
 
-# Signatures of exports: who says what ``proof.json`` says, by a key of theirs (Ed25519).
-#
-# The proof has the digest of every file, so that its signature is one of all. Source: RFC 8032.
+# Signatures (Ed25519, RFC 8032) of ``proof.json``, which has the digests of all other files.
 
-_MOST = 1 << 14  # bytes of a key
-_MOST_PROOF = 16 << 20
+_MAX_KEY = 1 << 14  # bytes
+_MAX_PROOF = 16 << 20
 _NEEDS = {"cryptography": "cryptography"}
 _MAKE = "openssl genpkey -algorithm ed25519 -out KEY.pem"
 _UNSIGNED = (
-    "It is not signed: digests show accidents, not forgery, for whoever changes a file can change "
-    "its digest."
+    "It is not signed: digests detect accidental changes only, since a digest can be changed, too."
 )
 
 
 def private_key(path: str) -> "Ed25519PrivateKey":
-    """Return the key of ``sign=PATH``.
+    """Read the private key of ``sign=PATH``.
 
     Raises:
-        ConfigError: it is none, or ``cryptography`` is not installed.
+        ConfigError: the file has no such key, or ``cryptography`` is not installed.
     """
     _check_installed(f"sign={path}")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -137,26 +138,26 @@ def private_key(path: str) -> "Ed25519PrivateKey":
 
 
 def sign(folder: Path, key: "Ed25519PrivateKey") -> None:
-    """Write the signature of a folder's proof."""
+    """Sign the proof of an export."""
     signature = key.sign((folder / PROOF).read_bytes())
     (folder / SIGNATURE).write_text(f"{signature.hex()}\n", encoding="ascii")
 
 
 def check_signature(folder: Path, key: str | None) -> str:
-    """Return what there is to say of an export's signature.
+    """Check the signature of an export; return a line about it.
 
     Args:
-        folder: Of the export.
-        key: The file of a public key.
+        folder: The export.
+        key: File of a public key.
 
     Raises:
-        ProofError: it is not signed, or not by the owner of the key.
-        ConfigError: there is no such key, or ``cryptography`` is not installed.
+        ProofError: the export is not signed, or with another key.
+        ConfigError: the key cannot be read, or ``cryptography`` is not installed.
     """
     signed = (folder / SIGNATURE).is_file()
     if key is None:
-        how = f"{folder / SIGNATURE} was not checked: say key=FILE, the public key of who signed."
-        return how if signed else _UNSIGNED
+        unchecked = f"{folder / SIGNATURE} was not checked: give the public key by key=FILE."
+        return unchecked if signed else _UNSIGNED
     public = _public_key(key)
     if not signed and (folder / PROOF).is_file():
         raise ProofError(f"{folder} is not signed.")
@@ -164,12 +165,12 @@ def check_signature(folder: Path, key: str | None) -> str:
 
     try:
         proof, signature = (
-            read_bytes(folder / PROOF, _MOST_PROOF),
-            read_bytes(folder / SIGNATURE, _MOST),
+            read_bytes(folder / PROOF, _MAX_PROOF),
+            read_bytes(folder / SIGNATURE, _MAX_KEY),
         )
         public.verify(bytes.fromhex(signature.decode("ascii")), proof)
     except FileNotFoundError:
-        return ""  # it is no export, as its reader says
+        return ""  # no export: ``read_proof`` says so
     except (InvalidSignature, ValueError, CorruptFileError):
         raise ProofError(f"{folder}: its proof was not signed by the owner of {key}.") from None
     return f"Its proof was signed by the owner of {key}."
@@ -192,13 +193,13 @@ def _public_key(path: str) -> "Ed25519PublicKey":
 
 def _pem(option: str, path: str) -> bytes:
     try:
-        return read_bytes(Path(path), _MOST)
+        return read_bytes(Path(path), _MAX_KEY)
     except FileNotFoundError:
-        raise ConfigError(f"{option}={path}: there is no such file.") from None
+        raise ConfigError(f"{option}={path}: file not found.") from None
     except CorruptFileError as problem:
         raise ConfigError(f"{option}={path}: {problem}.") from None
 
 
-def _check_installed(what: str) -> None:
+def _check_installed(option: str) -> None:
     if backends.lacking(_NEEDS):
-        raise ConfigError(f"{what} needs cryptography: pip install 'hwnas[sign]'")
+        raise ConfigError(f"{option} needs cryptography: pip install 'hwnas[sign]'")

@@ -1,17 +1,15 @@
-"""Runs ``model.py`` of an export in a process of its own, which has to answer.
+"""Runs ``model.py`` of an export in a separate process.
 
-Answers come over a pipe: a token that came with the question, and outputs as plain bytes. A process
-that ends, exits or hangs has not answered.
+The code of ``model.py`` may end its process, exit or hang. The caller then gets an error instead of
+ending, too. This is no sandbox: the process has the rights of the user.
+
+``torch.export`` programs (``.pt2``) would not make this process unnecessary: ``torch.export.load``
+unpickles the weights that an archive marks as pickled, so that a changed file runs any code, too.
 """
 
 import contextlib
-import json
 import os
-import secrets
-import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import final
@@ -20,110 +18,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError
+from hwnas.core.processes import CleanSpawnContext
 
-_TOKEN = 16  # bytes
-_BATCH = 256  # images of one question
-_LONGEST = 300  # characters of a reason
-_CODE = "import sys; from hwnas.export.isolation import serve; serve(*sys.argv[1:])"
+_BATCH = 256  # images of one request
+_MAX_REASON = 300  # characters
 
 
 @final
 class IsolatedNetwork:
-    """The network of ``model.py``, loaded as a user would, in another process."""
+    """The network of ``model.py`` in another process."""
 
-    def __init__(self, folder: Path, n_outputs: int, limit_s: float):
-        """Start the process; whether it loads the network, its first answer says.
-
-        Args:
-            folder: Of the export.
-            n_outputs: Of the network.
-            limit_s: How long any answer may take.
-
-        """
-        self._n_outputs, self._limit_s = n_outputs, limit_s
-        ours, theirs = os.pipe(), os.pipe()
-        # This interpreter with the paths it has: the folder of the export is not among them.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-B", "-c", _CODE, str(folder), f"{ours[0]}", f"{theirs[1]}"],
-            start_new_session=True,
-            pass_fds=(ours[0], theirs[1]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for end in (ours[0], theirs[1]):
-            os.close(end)
-        self._questions = Connection(ours[1], readable=False)
-        self._answers = Connection(theirs[0], writable=False)
+    def __init__(self, connection: Connection, n_outputs: int, limit_s: float):
+        self._connection, self._n_outputs, self._limit_s = connection, n_outputs, limit_s
+        self._is_loaded = False
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
 
         Raises:
-            CompileError: there was no answer, or not one to this question.
+            CompileError: the process ended, failed, was too slow or returned another shape.
         """
         parts = np.array_split(images, range(_BATCH, len(images), _BATCH))
-        return np.concatenate([self._answer(part) for part in parts])
+        return np.concatenate([self._request(part) for part in parts])
 
-    def _answer(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        images = np.ascontiguousarray(images, np.float32)
+    def _request(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         # Strides, too: torch takes grey images for channels-last by them, and rounds otherwise.
-        layout = json.dumps([images.shape, images.strides]).encode()
-        token, size = secrets.token_bytes(_TOKEN), len(images) * self._n_outputs * 4
-        late = threading.Timer(self._limit_s, self._kill)
-        late.start()
+        images = np.ascontiguousarray(images, np.float32)
         try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended, and may have said why
-                self._questions.send_bytes(token + layout)
-                self._questions.send_bytes(images.tobytes())
-            found = self._answers.recv_bytes(_TOKEN + max(size, _LONGEST * 4))
-        except (EOFError, OSError):  # a longer answer is an OSError, too
+            if not self._is_loaded:
+                self._answer()
+                self._is_loaded = True
+            self._connection.send((images.tobytes(), images.shape, images.strides))
+            outputs = self._answer()
+        except (EOFError, OSError):
             raise CompileError(
                 f"its process ended without an answer, or gave none within {self._limit_s:g} s"
             ) from None
-        finally:
-            late.cancel()
-        if not found.startswith(token):
-            raise CompileError(found.decode(errors="replace")[:_LONGEST])
-        if len(found) != _TOKEN + size:
-            raise CompileError(f"it does not answer as {len(images)} x {self._n_outputs} numbers")
-        return np.frombuffer(found, np.float32, offset=_TOKEN).reshape(len(images), -1)
+        shape = (len(images), self._n_outputs)
+        if outputs is None or outputs.shape != shape:
+            raise CompileError(f"it does not answer as {shape[0]} x {shape[1]} numbers")
+        return outputs
 
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """End the process, and what it started."""
-        self._kill()
-        self._process.wait()
-        self._questions.close()
-        self._answers.close()
+    def _answer(self) -> NDArray[np.float32] | None:
+        if not self._connection.poll(self._limit_s):
+            raise EOFError
+        outputs, reason = self._connection.recv()
+        if reason:
+            raise CompileError(reason)
+        return None if outputs is None else np.asarray(outputs, np.float32)
 
 
-def serve(folder: str, asked: str, answered: str) -> None:
-    """Answer questions until there are none: in the other process.
+@contextlib.contextmanager
+def isolated_network(folder: Path, n_outputs: int, limit_s: float) -> Iterator[IsolatedNetwork]:
+    """Start the process that loads ``model.py``, and end it on exit.
 
     Args:
-        folder: Of the export.
-        asked: The descriptor by which questions come.
-        answered: That of answers.
+        folder: The export.
+        n_outputs: Outputs of the network.
+        limit_s: Time limit of loading, and of each request of up to 256 images.
     """
-    questions = Connection(int(asked), writable=False)
-    answers = Connection(int(answered), readable=False)
+    connection, remote = CleanSpawnContext().Pipe()
+    process = CleanSpawnContext().Process(target=_serve, args=(remote, folder), daemon=True)
+    process.start()
+    remote.close()
+    try:
+        yield IsolatedNetwork(connection, n_outputs, limit_s)
+    finally:
+        process.kill()
+        process.join()
+        connection.close()
+
+
+def _serve(connection: Connection, folder: Path) -> None:
+    """Load the network and answer requests; runs in the other process."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     try:
         from hwnas.export.runtimes import TorchSession
 
-        session = TorchSession(Path(folder))
+        session = TorchSession(folder)
+        connection.send((None, ""))
         while True:
-            question = questions.recv_bytes()
-            token, (shape, strides) = question[:_TOKEN], json.loads(question[_TOKEN:])
-            read = bytearray(questions.recv_bytes())
-            images = np.ndarray(shape, np.float32, read, strides=strides)
-            answers.send_bytes(token + np.ascontiguousarray(session.run(images)).tobytes())
+            content, shape, strides = connection.recv()
+            images = np.ndarray(shape, np.float32, bytearray(content), strides=strides)
+            connection.send((session.run(images), ""))
     except EOFError:
         return
     except Exception as error:  # Python and torch raise their own
-        whose = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
-        reason = " ".join(f"{whose}{error}".split())
-        answers.send_bytes(reason[:_LONGEST].encode())
+        kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
+        connection.send((None, " ".join(f"{kind}{error}".split())[:_MAX_REASON]))

@@ -1,4 +1,4 @@
-"""Costs of an export on the machine at hand, or estimated again; needs no torch."""
+"""Costs of an export, measured on this machine or estimated again; needs no torch."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from hwnas.export.proof_file import (
     operators_from_json,
     target_of,
 )
-from hwnas.export.reference_images import prepared, read_kept
+from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.backends.artefact_wrappers import ExitArtefacts, file_names
@@ -31,56 +31,55 @@ from hwnas.hardware.target import Target, facts
 from hwnas.models.graph import OpSpec
 from hwnas.tasks.metrics import all_metrics
 
-_OF_LIMITS = ("name", "batch", "threads", "dtype")  #: of a target: what its budget was said for
+#: Fields of a target that must be the same for limits of the budget to apply.
+_LIMIT_FIELDS = ("name", "batch", "threads", "dtype")
 
 
 @dataclass(frozen=True)
 class ArtefactCosts:
-    """What an artefact costs on a target."""
+    """Costs of an artefact on a target."""
 
     target: Target
     name: str  #: the artefact
     figures: Quantities
-    before: Quantities  #: that the proof says of the same target; of another, none
-    limits: Mapping[str, float]  #: of the proof's budget for the same target; of another, none
-    #: What the same version of the compiler gave that it did not give before: figures and a file.
-    other: Sequence[str] = ()
-    #: Whether the compiler gave the same file again; ``None`` where it was not asked.
-    same: bool | None = None
+    before: Quantities  #: in the proof; empty for another target
+    limits: Mapping[str, float]  #: of the budget; empty for another target
+    changed: Sequence[str] = ()  #: figures and files that the same compiler version reproduced not
+    same_file: bool | None = None  #: whether the compiler made the same file; ``None``: none made
 
     def lines(self) -> list[str]:
-        """Return what was found, in sentences."""
-        found = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
+        """Return the costs as text."""
+        lines = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
         for name, figure in self.figures.items():
             before = self.before.get(name, figure)
-            said = "" if before == figure else f"; the proof says {before.value:.4g}"
-            found.append(f"  {name} {_words(figure)}{said}")
-        found += [
+            recorded = "" if before == figure else f"; the proof says {before.value:.4g}"
+            lines.append(f"  {name} {_text(figure)}{recorded}")
+        lines += [
             f"  budget.{name} was not repeated: {name} is not known here."
             for name in self.limits
             if name not in self.figures
         ]
-        if self.same is not None:
-            what = "the same" if self.same else "another"
-            found.append(f"  The compiler gave {what} file.")
-        return found
+        if self.same_file is not None:
+            which = "the same" if self.same_file else "another"
+            lines.append(f"  The compiler gave {which} file.")
+        return lines
 
     @property
     def failed(self) -> list[str]:
-        """What is not as the proof says, and the limits of the budget that are not met."""
+        """What differs from the proof, and the limits of the budget that are not met."""
         checks = proof.within_budget(self.limits, self.figures)
-        return [*self.other, *(check.name for check in checks if not check.holds)]
+        return [*self.changed, *(check.name for check in checks if not check.holds)]
 
 
 @final
 class TimingDevice:
-    """A device that runs what is compiled already: it has no table, and nothing is tuned."""
+    """A device that runs compiled networks; it has no latency table and tunes nothing."""
 
     def __init__(self, target: Target, worker: RetryingPool):
         self.worker, self.table = worker, LatencyTable(Path(table_name(target)))
 
     def plan(self, op: OpSpec) -> str:
-        """Refuse: nothing is compiled.
+        """Refuse to compile.
 
         Raises:
             CompileError: always.
@@ -90,7 +89,7 @@ class TimingDevice:
 
 @contextlib.contextmanager
 def worker(target: Target, config: VerifyConfig) -> Iterator[RetryingPool]:
-    """Give what runs and times compiled networks, in a process of its own."""
+    """Start the workers that run and time compiled networks."""
     pool = DevicePool(target, config.timing, config.rpc, config.limit_s)
     try:
         yield RetryingPool(pool)
@@ -101,13 +100,13 @@ def worker(target: Target, config: VerifyConfig) -> Iterator[RetryingPool]:
 def measure(
     folder: Path, recorded: Proof, target: Target, config: VerifyConfig
 ) -> list[ArtefactCosts]:
-    """Return what an export costs on a target: compiled again, or timed.
+    """Return the costs of an export on a target: compiled again, or measured.
 
-    Of a network with exits, first without them, then segment by segment to the end.
+    For a network with exits: first the whole network, then all its segments.
 
     Raises:
-        ConfigError: the export has no artefact that the target runs, or one that reads another
-            number of images an inference, or a package is missing.
+        ConfigError: the export has no artefact for the target, the artefact has another batch size,
+            or a package is missing.
     """
     lowered = operators_from_json(recorded["model"]["operators"])
     target = _with_facts(target, target_of(recorded))
@@ -116,46 +115,46 @@ def measure(
     if why := backends.lacking(description.needs):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
     _check_there(name, recorded, target)
-    images = read_kept(folder, recorded).pixels[: target.batch]
-    said = recorded["dataset"]["normalisation"]
+    images = read_reference_images(folder, recorded).pixels[: target.batch]
+    normalisation = recorded["dataset"]["normalisation"]
     with contextlib.ExitStack() as stack:
         bench = None
         if description.measured:
             bench = TimingDevice(target, stack.enter_context(worker(target, config)))
         derives = derived_metrics(target, [*recorded["budget"], *recorded["figures"]])
         artefacts = ExitArtefacts(base.backend_of(target).artefacts(bench), name, derives)
-        read = prepared(images, said["mean"], said["std"])
+        read = prepared(images, normalisation["mean"], normalisation["std"])
         costed = artefacts.remeasure(runtimes.paths(folder, name), lowered, read)
         before, limits = _before(recorded, target), _limits(recorded, target)
         measured = ArtefactCosts(target, name, costed.cost.figures, before, limits)
-        found = [_compared(measured, costed.recompiled, folder, recorded)]
+        costs = [_compared(measured, costed.recompiled, folder, recorded)]
         if "exits" in recorded and description.exits:
-            found.append(_in_a_row(folder, recorded, recorded["exits"], measured, artefacts))
-    return found
+            costs.append(_all_segments(folder, recorded, recorded["exits"], measured, artefacts))
+    return costs
 
 
-def _in_a_row(
+def _all_segments(
     folder: Path,
     recorded: Proof,
     leaving: EarlyExitsRecord,
     whole: ArtefactCosts,
     artefacts: base.Artefacts,
 ) -> ArtefactCosts:
-    """Return what segments cost that all run."""
+    """Return the costs of all segments, run one after another."""
     target = whole.target
     files = early_exits.paths(folder, target, len(leaving["segments"]))
-    read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
+    read = np.zeros((0,), np.float32)  # each segment reads the output of the one before
     lowered = exits_from_json(leaving)
     costed = artefacts.remeasure(files, lowered, read)
     before = quantities_from_json(leaving["worst"]) if whole.before else {}
-    measured = ArtefactCosts(target, "Segments in a row", costed.cost.figures, before, whole.limits)
+    measured = ArtefactCosts(target, "All segments", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.recompiled, folder, recorded)
 
 
 def _compared(
     measured: ArtefactCosts, made: Mapping[str, bytes], folder: Path, recorded: Proof
 ) -> ArtefactCosts:
-    """Return figures that a compiler found again, with what it found otherwise than before."""
+    """Return costs with the differences between a compiler's result and the proof."""
     before, target = measured.before, measured.target
     if not before or not made:
         return measured
@@ -163,7 +162,7 @@ def _compared(
     names = backends.file_names(target.runtime, target.dtype)
     if "exits" in recorded:
         names = file_names(names, len(recorded["exits"]["segments"]))
-    another = [
+    other_files = [
         names[suffix]
         for suffix, content in made.items()
         if content != (folder / names[suffix]).read_bytes()
@@ -171,30 +170,32 @@ def _compared(
     changed = [n for n, f in measured.figures.items() if n not in before or f != before[n]]
     versions = recorded["made"]["versions"]
     same = all(backends.version(n) == versions.get(n) for n in description.fingerprint_packages)
-    # Another version of the compiler may find another way.
-    return replace(measured, other=[*changed, *another] if same else [], same=not another)
+    # Another version of the compiler may give another result.
+    return replace(
+        measured, changed=[*changed, *other_files] if same else [], same_file=not other_files
+    )
 
 
 def _with_facts(target: Target, before: Target) -> Target:
-    """Return a target with the facts that the proof's has, if it is that and states none itself."""
+    """Return a target with the facts of the proof's target, if it is the same and has none."""
     same = target.name == before.name and not target.facts
     return replace(target, facts=before.facts) if same else target
 
 
 def _before(recorded: Proof, target: Target) -> Quantities:
-    """Return what the proof says of a target, if it was made for just that."""
+    """Return the figures of the proof, if it is of the same target."""
     return quantities_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
 
 
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:
-    """Return the limits that costs on a target are held against, if the proof is of it.
+    """Return the limits of the proof that apply to a target.
 
-    Those of an inference are of its images, threads and dtype, too. What leaving early comes to is
-    no cost of files: checks of exits hold it.
+    Name, batch, threads and dtype must be the same. Limits on expected costs are left out: they are
+    no costs of files, and the checks of exits include them.
     """
     early = {name for name, metric in all_metrics().items() if metric.mean_of}
     before = target_of(recorded)
-    same = all(getattr(target, name) == getattr(before, name) for name in _OF_LIMITS)
+    same = all(getattr(target, name) == getattr(before, name) for name in _LIMIT_FIELDS)
     kept = recorded["budget"] if same else {}
     return {name: entry["limit"] for name, entry in kept.items() if name not in early}
 
@@ -208,19 +209,19 @@ def _check_there(name: str, recorded: Proof, target: Target) -> None:
     if name not in there:
         others = (d.name for d in backends.known() if d.measured)
         able = [n for n in others if backends.get(n).dtypes.get(target.dtype) in there]
-        cure = f" Say target.runtime={' or '.join(able)}." if able else ""
+        fix = f" Set target.runtime={' or '.join(able)}." if able else ""
         raise ConfigError(
             f"Target '{target.name}' runs {name}, which this export does not hold "
-            f"({', '.join(there)}).{cure}"
+            f"({', '.join(there)}).{fix}"
         )
     was = target_of(recorded).batch
     if backends.artefacts()[name].one_batch and target.batch != was:
         raise ConfigError(
-            f"{name} was compiled for {was} images an inference, not {target.batch}: say "
+            f"{name} was compiled for {was} images per inference, not {target.batch}: set "
             f"target.batch={was}."
         )
 
 
-def _words(figure: Quantity) -> str:
+def _text(figure: Quantity) -> str:
     interval = "" if figure.low is None else f" ({figure.low:.4g} to {figure.high:.4g})"
     return f"{figure.value:.4g}{interval}, {figure.source}"

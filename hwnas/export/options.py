@@ -1,4 +1,4 @@
-"""Options of ``verify`` and ``split``; apart from others, because they need no torch."""
+"""Options of ``verify`` and ``split``; separate from others, because they need no torch."""
 
 from dataclasses import dataclass, field
 
@@ -10,15 +10,15 @@ from hwnas.hardware.timing import TimingConfig
 
 @dataclass
 class VerifyConfig:
-    """What ``python -m hwnas verify`` accepts."""
+    """Options of ``python -m hwnas verify``."""
 
     export: str = ""  #: the folder of an export
     key: str | None = None  #: a public key (Ed25519, PEM): the export must be signed by its owner
-    data: str | None = None  #: where its data set is on this machine; default: as in the proof
-    target: Target | None = None  #: a device on which it is measured, too
+    data: str | None = None  #: path of the data set on this machine; default: as in the proof
+    target: Target | None = None  #: a device on which the export is measured, too
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: of one measurement; what takes longer is killed
+    #: time limit of one measurement
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
@@ -29,17 +29,19 @@ class VerifyConfig:
 
 @dataclass
 class SplitConfig:
-    """What ``python -m hwnas split`` accepts."""
+    """Options of ``python -m hwnas split``."""
 
     export: str = ""  #: the folder of an export
-    target: Target | None = None  #: where parts may run, [A,B]: several; default: the export's own
-    cuts: int = bounded("[1, 100]", 4)  #: ways to cut, at most
-    #: images of an inference; one alone where a target reads no more
+    target: Target | None = (
+        None  #: devices for the parts, several as [A,B]; default: that of the export
+    )
+    cuts: int = bounded("[1, 100]", 4)  #: maximum number of cut points
+    #: images per inference; 1 for targets that allow no more
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: of one measurement; what takes longer is killed
+    #: time limit of one measurement
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
@@ -47,4 +49,4 @@ class SplitConfig:
             raise ConfigError("split needs the folder of an export: python -m hwnas split DIR")
         check_bounds(self)
         if not self.batches:
-            raise ConfigError("batches=[] leaves nothing to be timed: say batches=[1].")
+            raise ConfigError("batches=[] leaves nothing to time: set batches=[1].")

@@ -1,4 +1,4 @@
-"""The test split of the data set that an export was made on; needs torch."""
+"""Loads the test split of the data set of an export; needs torch."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -24,27 +24,26 @@ def batches(recorded: Proof, path: str | None) -> Iterator[Read]:
         path: Where the data set is on this machine; default: as in the proof.
 
     Raises:
-        DataError: it is not there, or another one is.
+        DataError: the data set is missing, or is another one.
     """
-    said = recorded["dataset"]
+    dataset = recorded["dataset"]
     names = {field.name for field in fields(DatasetConfig)}
-    known = {name: value for name, value in said.items() if name in names}
+    known = {name: value for name, value in dataset.items() if name in names}
     config: DatasetConfig = validate(DatasetConfig, known, "dataset")
     if path is not None:
         config = replace(config, path=path)
-    # Images that are in memory and encoded ones have different digests, and which they are depends
-    # on the machine.
+    # Digests of images in memory and of encoded ones differ; the choice depends on the machine.
     for in_memory in dict.fromkeys([config.in_memory, True, False]):
         data = load_data(
-            replace(config, in_memory=in_memory), said["max_resolution"], NullProgress()
+            replace(config, in_memory=in_memory), dataset["max_resolution"], NullProgress()
         )
-        if data.digest == said["digest"]:
+        if data.digest == dataset["digest"]:
             break
-    if data.digest != said["digest"]:
+    if data.digest != dataset["digest"]:
         raise DataError(
-            f"Data set '{config.path or config.hub_id or config.name}' is not the one that the "
-            "export was made on: its images, targets or splits differ."
+            f"Data set '{config.path or config.hub_id or config.name}' is not that of the "
+            "export: its images, targets or splits differ."
         )
     resolution = recorded["model"]["input"][1]
-    read = data.batches(data.test, resolution, rounded=True)
-    return ((images.numpy(), targets.numpy()) for images, targets in read)
+    batches_ = data.batches(data.test, resolution, rounded=True)
+    return ((images.numpy(), targets.numpy()) for images, targets in batches_)

@@ -1,4 +1,4 @@
-"""``proof.json``: what an export says of itself, and its reader. Nothing here needs torch."""
+"""Schema and reader of ``proof.json``; needs no torch."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ from hwnas.models.graph import ACTIVATIONS, BASES, INPUT, NATIVE_BITS, Graph, No
 from hwnas.models.partition import cut, without_exits
 
 FORMAT = 2
-_MOST = 16 << 20  # bytes
-_MOST_VALUES = 1 << 28  # of an image, or between two operators
+_MAX_BYTES = 16 << 20
+_MAX_VALUES = 1 << 28  # of a tensor
 
 _Side = Annotated[int, NumberBounds(1, 1 << 20)]
 _Shape = tuple[_Side, _Side, _Side]
@@ -38,7 +38,7 @@ class OpRecord(TypedDict):
     groups: _Side
     dtype: str
     batch: _Side
-    threads: NotRequired[Annotated[int, NumberBounds(0, 1024)]]  #: where it is said
+    threads: NotRequired[Annotated[int, NumberBounds(0, 1024)]]  #: if given
 
 
 class OperatorRecord(TypedDict):
@@ -47,9 +47,9 @@ class OperatorRecord(TypedDict):
     name: str
     op: OpRecord
     inputs: Annotated[list[str], NumberBounds(1, 3)]
-    weight_bits: NotRequired[Annotated[int, NumberBounds(2, NATIVE_BITS)]]  #: where they are fewer
-    in_float: NotRequired[bool]  #: where it is so
-    is_sparse: NotRequired[bool]  #: where it is so
+    weight_bits: NotRequired[Annotated[int, NumberBounds(2, NATIVE_BITS)]]  #: if fewer than 8
+    in_float: NotRequired[bool]  #: if true
+    is_sparse: NotRequired[bool]  #: if true
 
 
 class ModelRecord(TypedDict):
@@ -68,7 +68,7 @@ class ModelRecord(TypedDict):
 
 
 class AgreementRecord(TypedDict):
-    """How near outputs are to torch's: the fields of ``Agreement``."""
+    """Difference to torch's outputs: the fields of ``Agreement``."""
 
     reference: str
     n_images: Size
@@ -76,10 +76,11 @@ class AgreementRecord(TypedDict):
     mean_error: float | None
     largest_output: float | None
     same: NotRequired[float]
+    top1: NotRequired[float]  #: in earlier versions
 
 
 class ArtefactRecord(TypedDict):
-    """What was found of an artefact, beside its metric."""
+    """Results of an artefact; the metric is another key."""
 
     runtime: str
     dtype: str
@@ -92,7 +93,7 @@ class CheckRecord(TypedDict):
     """A check with its outcome: the fields of ``Check``."""
 
     name: str
-    found: float | None  #: none where it was no number
+    found: float | None  #: ``None`` for NaN
     allowed: float
     words: str
     holds: bool
@@ -107,14 +108,14 @@ class LimitRecord(TypedDict):
 
 
 class NormalisationRecord(TypedDict):
-    """Of each channel of an image."""
+    """Normalisation of each channel."""
 
     mean: Annotated[list[float], NumberBounds(1, 1024)]
     std: Annotated[list[Positive], NumberBounds(1, 1024)]
 
 
 class DataRecord(TypedDict):
-    """What the network was trained on: options of a data set, and these."""
+    """The data set: its options, and these keys."""
 
     digest: str
     max_resolution: Annotated[int, NumberBounds(1, 1 << 14)]
@@ -127,7 +128,7 @@ class _NamedRecord(TypedDict):
 
 
 class ProvenanceRecord(TypedDict):
-    """By what the export was made."""
+    """Command, versions and machine of the export."""
 
     date: str
     command: str
@@ -136,31 +137,29 @@ class ProvenanceRecord(TypedDict):
 
 
 class ExitStatisticsRecord(TypedDict):
-    """What leaving early comes to on some images."""
+    """Statistics of early exits on a split."""
 
-    left: list[QuantityRow]  #: shares of images that leave at each exit
+    left: list[QuantityRow]  #: fraction of images that leave at each exit
     accuracy: QuantityRow
-    costs: dict[str, QuantityRow]  #: of an image, on the average
+    costs: dict[str, QuantityRow]  #: mean per image
 
 
 class ThresholdRecord(TypedDict):
-    """Thresholds that may be chosen, with what they come to."""
+    """Thresholds with their statistics."""
 
     thresholds: Annotated[list[float], NumberBounds(1, 100)]
-    foreseen: ExitStatisticsRecord  #: by the half of the validation split that chose no threshold
+    foreseen: ExitStatisticsRecord  #: predicted, from the second half of the validation split
     found: ExitStatisticsRecord  #: on the test split
 
 
 class EarlyExitsRecord(ThresholdRecord):
-    """Early exits, and what leaving comes to by the thresholds that were chosen."""
+    """The segments of a network with exits, with the chosen thresholds."""
 
-    operators: Annotated[
-        list[OperatorRecord], NumberBounds(1, 100_000)
-    ]  #: those of exits among them
+    operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]  #: including exits
     outputs: Annotated[list[str], NumberBounds(2, 101)]  #: of exits, and of the end
     segments: Annotated[list[list[str]], NumberBounds(2, 101)]  #: files of each
-    max_drop: float  #: points that thresholds were chosen to lose at most, on validation
-    trained: bool  #: whether torch's answers are those of a simulation of int8
+    max_drop: float  #: allowed loss on the validation split, in points
+    trained: bool  #: whether torch's outputs are of a simulation of int8
     costs: list[dict[str, QuantityRow]]  #: of each segment
     worst: dict[str, QuantityRow]  #: of an image that runs to the end
 
@@ -170,8 +169,8 @@ class Proof(TypedDict):
 
     format: int
     made: ProvenanceRecord
-    model: Annotated[ModelRecord, OPEN]
-    task: Annotated[_NamedRecord, OPEN]
+    model: Annotated[ModelRecord, OPEN]  #: earlier versions have other keys for outputs
+    task: NotRequired[Annotated[_NamedRecord, OPEN]]
     license: str
     source: dict[str, Any]
     seed: int
@@ -197,42 +196,42 @@ class Proof(TypedDict):
 
 
 def read_proof(folder: Path) -> Proof:
-    """Return the proof of an export.
+    """Read and check the proof of an export.
 
     Raises:
-        RunError: the folder is no export, or its proof contradicts itself.
+        RunError: the folder is no export, or its proof is invalid or inconsistent.
     """
     path = folder / PROOF
     try:
-        content = safe_read.parse_json(safe_read.read_text(path, _MOST))
+        content = safe_read.parse_json(safe_read.read_text(path, _MAX_BYTES))
         check_format(content, FORMAT, oldest=FORMAT)
-        found: Proof = validate(Proof, content)
-        _check_network(found["model"]["operators"], found["model"]["input"])
-        if "exits" in found:
-            _check_exits(found, found["exits"])
-        _check_outcome(found)
-        _check_task(found)
+        proof: Proof = validate(Proof, content)
+        _check_network(proof["model"]["operators"], proof["model"]["input"])
+        if "exits" in proof:
+            _check_exits(proof, proof["exits"])
+        _check_outcome(proof)
+        _check_task(proof)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
     except (safe_read.CorruptFileError, SchemaError, HwnasError) as problem:
         raise RunError(f"{path} cannot be read: {str(problem).rstrip('.')}.") from None
-    return found
+    return proof
 
 
 def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
-    """Refuse operators that do not make a network."""
+    """Check that operators form a network."""
     known: set[str] = {INPUT}
     for row in operators:
         name, op = row["name"], row["op"]
         base, *fused = op["kind"].split("+")
         if base not in BASES or not {*fused} <= {*ACTIVATIONS, "bn", "add"}:
-            raise SchemaError(f"operator '{name}' is of kind '{op['kind']}', which there is not")
-        if missing := [other for other in row["inputs"] if other not in known]:
+            raise SchemaError(f"operator '{name}' is of unknown kind '{op['kind']}'")
+        if missing := [source for source in row["inputs"] if source not in known]:
             raise SchemaError(f"operator '{name}' reads '{missing[0]}', which is not before it")
         for shape in (op["in_shape"], op["out_shape"]):
-            if shape[0] * shape[1] * shape[2] * op["batch"] > _MOST_VALUES:
+            if shape[0] * shape[1] * shape[2] * op["batch"] > _MAX_VALUES:
                 raise SchemaError(
-                    f"operator '{name}' has a tensor of more than {_MOST_VALUES} values"
+                    f"operator '{name}' has a tensor of more than {_MAX_VALUES} values"
                 )
         known.add(name)
     if operators[0]["op"]["in_shape"] != read:
@@ -240,7 +239,7 @@ def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
 
 
 def _check_exits(found: Proof, leaving: EarlyExitsRecord) -> None:
-    """Refuse exits of another network, and those whose parts are not of the same number."""
+    """Check that exits are of the network, and that their parts have the same length."""
     _check_network(leaving["operators"], found["model"]["input"])
     n, names = len(leaving["outputs"]), [row["name"] for row in leaving["operators"]]
     if unknown := [name for name in leaving["outputs"] if name not in names]:
@@ -250,14 +249,14 @@ def _check_exits(found: Proof, leaving: EarlyExitsRecord) -> None:
         "costs": (len(leaving["costs"]), n),
         "thresholds": (len(leaving["thresholds"]), n - 1),
     }
-    for part, (size, wanted) in sizes.items():
-        if size != wanted:
-            raise SchemaError(f"'exits.{part}' are {size}; allowed: {wanted}")
+    for part, (size, expected) in sizes.items():
+        if size != expected:
+            raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
     if {len(leaving[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
-        raise SchemaError(f"'exits' must say of {n - 1} exits which images leave")
+        raise SchemaError(f"'exits' must have the statistics of {n - 1} exits")
     graph = exits_from_json(leaving)
     if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
-        raise SchemaError("'exits.operators' are not those of the network, with exits")
+        raise SchemaError("'exits.operators' are not the network with exits")
     try:
         cut(graph)
     except ValueError:
@@ -265,15 +264,15 @@ def _check_exits(found: Proof, leaving: EarlyExitsRecord) -> None:
 
 
 def _check_outcome(found: Proof) -> None:
-    """Refuse artefacts that the files are not of, and checks that do not say what was found."""
-    held = {name for name in kinds() if name in found["files"]}
-    if {*found["artefacts"]} != held:
-        raise SchemaError(f"files are {', '.join(sorted(held))}, artefacts are others")
+    """Check that artefacts have files, and that the outcomes of checks are correct and complete."""
+    names = {name for name in kinds() if name in found["files"]}
+    if {*found["artefacts"]} != names:
+        raise SchemaError(f"'artefacts' are not those of 'files': {', '.join(sorted(names))}")
     for check in found["checks"]:
         value = float("nan") if check["found"] is None else check["found"]
-        said = Check(check["name"], value, check["allowed"], "", check.get("is_least", False))
-        if said.holds != check["holds"]:
-            raise SchemaError(f"check '{check['name']}' does not come to what it says")
+        recorded = Check(check["name"], value, check["allowed"], "", check.get("is_least", False))
+        if recorded.holds != check["holds"]:
+            raise SchemaError(f"check '{check['name']}' has the wrong outcome")
     ran = [name for name, row in found["artefacts"].items() if "not_run" not in row]
     needed = {f"{name}.error" for name in ran}
     if "exits" in found:
@@ -287,15 +286,15 @@ def _check_outcome(found: Proof) -> None:
 
 
 def _check_task(found: Proof) -> None:
-    """Refuse a task, a metric or a target that there is not, or of other outputs and channels."""
-    task, model = tasks.from_json({**found["task"]}), found["model"]
+    """Check that task, metric and target exist and fit the network."""
+    task, model = tasks.of_proof(found), found["model"]
     n = model["operators"][-1]["op"]["out_shape"][0]
     if not task.n_outputs == model["n_outputs"] == n:
         raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")
     for name, row in found["artefacts"].items():
         if "not_run" not in row:
-            said = {**row}.get(task.metric)
-            validate(QuantityRow, said, f"artefacts.{name}.{task.metric}")
+            value = {**row}.get(task.metric)
+            validate(QuantityRow, value, f"artefacts.{name}.{task.metric}")
     normalisation = found["dataset"]["normalisation"]
     if {len(normalisation["mean"]), len(normalisation["std"])} != {model["input"][0]}:
         raise SchemaError(f"'dataset.normalisation' is not of {model['input'][0]} channels")
@@ -303,7 +302,7 @@ def _check_task(found: Proof) -> None:
 
 
 def name_of(recorded: Proof) -> str:
-    """Return a network's id; what was pruned, or has fewer bits, is told from what it was."""
+    """Return the id of a network; if pruned or of fewer bits, with a digest of its operators."""
     name, steps = str(recorded["model"]["id"]), recorded["finishing"]["steps"]
     if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
         return name
@@ -312,21 +311,21 @@ def name_of(recorded: Proof) -> str:
 
 
 def target_of(recorded: Proof) -> Target:
-    """Return the target that an export was made for."""
+    """Return the target of an export."""
     return from_facts(recorded["target"])
 
 
 def operators_to_json(lowered: Graph) -> list[Any]:
     """Return operators as JSON."""
-    unsaid = {"weight_bits": NATIVE_BITS, "in_float": False, "is_sparse": False}
+    defaults = {"weight_bits": NATIVE_BITS, "in_float": False, "is_sparse": False}
     return [
-        {k: v for k, v in asdict(node).items() if k not in unsaid or unsaid[k] != v}
+        {k: v for k, v in asdict(node).items() if k not in defaults or defaults[k] != v}
         for node in lowered
     ]
 
 
 def operators_from_json(rows: list[OperatorRecord]) -> Graph:
-    """Return the operators that ``operators_to_json`` described."""
+    """Return the graph of the operators of ``operators_to_json``."""
     return Graph.of(
         Node(
             row["name"],
@@ -341,7 +340,7 @@ def operators_from_json(rows: list[OperatorRecord]) -> Graph:
 
 
 def exits_from_json(leaving: EarlyExitsRecord) -> Graph:
-    """Return the operators of a network with exits."""
+    """Return the graph of a network with exits."""
     return replace(operators_from_json(leaving["operators"]), outputs=tuple(leaving["outputs"]))
 
 

@@ -1,4 +1,4 @@
-"""Runs the artefacts of an export against torch, the test split and the budget; needs torch."""
+"""Checks the artefacts of an export against torch, the test split and the budget; needs torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,54 +36,56 @@ from hwnas.training.inference import per_sample
 
 @dataclass(frozen=True)
 class Prover:
-    """What the artefacts of an export are judged with."""
+    """Data, devices and limits to check an export with."""
 
     data: ImageData
-    artefacts: Artefacts  #: of the target: what runs and costs its own artefact
-    worker: RetryingPool | None  #: what runs artefacts that no other process does
+    artefacts: Artefacts  #: runs and costs the artefact of the target
+    worker: RetryingPool | None  #: runs the artefacts for which ``runtimes.needs_worker``
     limits: Mapping[str, float]  #: the budget
-    max_int8_drop: float  #: points that int8 may lose
-    kept: ReferenceImages  #: the images that the export holds
-    #: whether the target's own artefact is compared with torch as the target runs it, because this
-    #: machine, where it is merely opened, runs it otherwise
+    max_int8_drop: float  #: allowed loss of int8, in points
+    kept: ReferenceImages
+    #: whether the artefact of the target is compared with torch in the worker, because another
+    #: runtime opens it in this process
     in_worker: bool = False
 
 
 @dataclass(frozen=True)
 class ProofEvidence:
-    """What was found."""
+    """Results of the checks of an export."""
 
     metric: str
     reference: Quantity  #: of torch on the test split
-    figures: Mapping[str, Quantity]  #: of each artefact that runs here, on the test split
+    figures: Mapping[
+        str, Quantity
+    ]  #: of each artefact that runs on this machine, on the test split
     agreements: Mapping[str, Agreement]
-    not_run: Mapping[str, str]  #: why others do not
+    not_run: Mapping[str, str]  #: the reason for each of the other artefacts
     cost: Cost
     checks: Sequence[Check]
 
     @property
     def failed(self) -> list[str]:
-        """The names of what does not hold."""
+        """The names of failed checks."""
         return [check.name for check in self.checks if not check.holds]
 
     def artefacts(self) -> dict[str, Row]:
-        """Return what was found of each artefact, as JSON."""
-        found: dict[str, Row] = {}
+        """Return the results of each artefact, as JSON."""
+        rows: dict[str, Row] = {}
         kinds = runtimes.kinds()
         for name in [*self.agreements, *self.not_run]:
             kind = kinds[name]
-            found[name] = {"runtime": kind.runtime, "dtype": kind.dtype}
-            found[name]["files"] = list(kind.files.values())
+            rows[name] = {"runtime": kind.runtime, "dtype": kind.dtype}
+            rows[name]["files"] = list(kind.files.values())
             if name in self.not_run:
-                found[name]["not_run"] = self.not_run[name]
+                rows[name]["not_run"] = self.not_run[name]
                 continue
-            found[name]["agreement"] = asdict(self.agreements[name])
-            found[name][self.metric] = self.figures[name].to_json()
-        return {name: found[name] for name in kinds if name in found}
+            rows[name]["agreement"] = asdict(self.agreements[name])
+            rows[name][self.metric] = self.figures[name].to_json()
+        return {name: rows[name] for name in kinds if name in rows}
 
 
 def kept_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages:
-    """Return the test images that an export holds, evenly over the split, with torch's outputs."""
+    """Return images for an export, evenly over the test split, with torch's outputs."""
     resolution = finished.lowered[0].op.in_shape[1]
     n = min(N_IMAGES, len(data.test))
     index = torch.linspace(0, len(data.test) - 1, n).round().long()
@@ -99,7 +101,7 @@ def kept_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages
 def agreements(
     sessions: Mapping[str, Session], kept: ReferenceImages, data: ImageData
 ) -> dict[str, Agreement]:
-    """Return how near each artefact is to torch on the images that the export holds."""
+    """Return the difference of each artefact to torch on the images of the export."""
     images = prepared(kept.pixels, list(data.mean), list(data.std))
     return {
         name: kept.agreement(data.task, session.run(images), runtimes.kinds()[name].dtype)
@@ -114,14 +116,14 @@ def prove(
     finished: DeployableNetwork,
     bench: Prover,
 ) -> ProofEvidence:
-    """Return what the artefacts of a folder show.
+    """Run all checks of an export.
 
     Args:
-        folder: Of the export.
+        folder: The export.
         names: Its artefacts.
-        own: The one that the target's figures are of.
-        finished: The network that they were made of.
-        bench: What they are judged with.
+        own: The artefact whose costs are those of the target.
+        finished: The network.
+        bench: Data, devices and limits.
     """
     data, lowered = bench.data, finished.lowered
     not_run = {name: why for name in names if (why := runtimes.hindrance(name))}
@@ -140,12 +142,12 @@ def prove(
     judge = bench.artefacts.evaluate
     outputs, cost = judge(runtimes.paths(folder, own), lowered, reading.images())
     task, kinds = data.task, runtimes.kinds()
-    found = {name: np.concatenate(parts) for name, parts in reading.found.items()}
-    found[own] = task.per_sample(outputs, np.concatenate(reading.targets))
-    reference = found.pop("torch")
+    results = {name: np.concatenate(parts) for name, parts in reading.results.items()}
+    results[own] = task.per_sample(outputs, np.concatenate(reading.targets))
+    reference = results.pop("torch")
     checks = [near[name].check(name, kinds[name].dtype) for name in runnable]
     checks += [
-        drop(task, name, found[name], reference, bench.max_int8_drop)
+        drop(task, name, results[name], reference, bench.max_int8_drop)
         for name in runnable
         if kinds[name].dtype == "int8"
     ]
@@ -154,12 +156,12 @@ def prove(
     beside = compare_with_float32(trained, runtimes.paths(folder, own), bench.artefacts)
     checks += faster_than_float(beside)
     cost = replace(cost, details={**cost.details, **beside})
-    figures = {name: task.score(found[name]) for name in runnable}
+    figures = {name: task.score(results[name]) for name in runnable}
     return ProofEvidence(task.metric, task.score(reference), figures, near, not_run, cost, checks)
 
 
 class TestSplitPass:
-    """One pass over the test split, in which everything but one artefact is run on the way."""
+    """One pass over the test split that runs torch and all artefacts but one."""
 
     def __init__(
         self,
@@ -171,15 +173,15 @@ class TestSplitPass:
         self._task, self._network = task, network
         self._sessions, self._batches = sessions, batches
         self.targets: list[Targets] = []
-        #: what the task found of each image; the network is ``torch``
-        self.found: dict[str, list[PerImageResults]] = {name: [] for name in ("torch", *sessions)}
+        #: per-image results by artefact; ``torch``: the network
+        self.results: dict[str, list[PerImageResults]] = {name: [] for name in ("torch", *sessions)}
 
     def images(self) -> Iterator[Floats]:
-        """Yield the test images, keeping on the way what is known of them."""
+        """Yield the test images; store targets and results of each batch."""
         for batch in self._batches():
             images, targets = batch[0].numpy(), batch[1].numpy()
             self.targets.append(targets)
-            self.found["torch"].append(per_sample(self._task, self._network, *batch))
+            self.results["torch"].append(per_sample(self._task, self._network, *batch))
             for name, session in self._sessions.items():
-                self.found[name].append(self._task.per_sample(session.run(images), targets))
+                self.results[name].append(self._task.per_sample(session.run(images), targets))
             yield images

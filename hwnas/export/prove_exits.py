@@ -1,4 +1,4 @@
-"""Runs the segments of an export over validation and test images, and chooses its thresholds."""
+"""Runs the segments of an export on validation and test images, and chooses its thresholds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,44 +30,47 @@ from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults, ExitStatistics
 from hwnas.tasks import predictions
 from hwnas.tasks.base import Targets
 
-#: By which share the expected latency on the test split may be off what was foreseen, where the
-#: intervals of both are not wider: on fewer images chance alone does more.
+#: Allowed relative difference of the expected latency on the test split from its prediction, unless
+#: the intervals of both are wider.
 DEVIATION = 0.03
 
 
 @dataclass(frozen=True)
 class ExitNetworkFiles:
-    """A network with exits whose files are in a folder."""
+    """A network with exits and the folder of its files."""
 
     id: str
     folder: Path
     finished: DeployableNetwork
     target: Target
-    max_drop: float  #: points that leaving early may lose, on validation
+    max_drop: float  #: allowed loss of leaving early on the validation split, in points
 
 
 def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, list[Check]]:
-    """Write thresholds and torch's answers into a folder; return what its segments show.
+    """Write thresholds and torch's outputs into the folder; return record and checks.
 
     Raises:
-        ConfigError: there are too few validation images to choose thresholds by.
+        ConfigError: the validation split is too small to choose thresholds.
     """
     folder, network = subject.folder, subject.finished
     lowered, trained = network.lowered, network.simulated is not None
-    checks = _as_in_torch(subject, bench)
-    exiting, cost = _read(subject, bench)
-    found = swept(exiting)
-    if (early := within(found, subject.max_drop)) is None:
+    checks = _torch_checks(subject, bench)
+    results, cost = _run_segments(subject, bench)
+    swept_thresholds = swept(results)
+    if (early := within(swept_thresholds, subject.max_drop)) is None:
         raise ConfigError(
-            f"{subject.id} has exits, whose thresholds are chosen on {2 * LEAST} validation images "
-            f"or more; the data set has {len(bench.data.validation)}."
+            f"Thresholds of the exits of {subject.id} need {2 * LEAST} or more validation images; "
+            f"the data set has {len(bench.data.validation)}."
         )
-    checks += [_came_true(early), *_within_budget(bench, cost, early)]
+    checks += [_prediction_check(early), *_budget_checks(bench, cost, early)]
     names = early_exits.segment_files(folder, subject.target, len(lowered.outputs))
-    run = [of_one[0] for of_one in names]
-    said = {"segments": run, "thresholds": early.thresholds, "points": [*map(_point, found)]}
-    files.write_file(folder / early_exits.EXITS, to_json_bytes(said))
-    leaving: EarlyExitsRecord = {
+    content = {
+        "segments": [of_segment[0] for of_segment in names],
+        "thresholds": early.thresholds,
+        "points": [*map(_point, swept_thresholds)],
+    }
+    files.write_file(folder / early_exits.EXITS, to_json_bytes(content))
+    record: EarlyExitsRecord = {
         **_point(early),
         "operators": operators_to_json(lowered),
         "outputs": list(lowered.outputs),
@@ -77,11 +80,11 @@ def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, l
         "costs": [figures_to_json(figures) for figures in cost.segments],
         "worst": figures_to_json(cost.figures),
     }
-    return leaving, checks
+    return record, checks
 
 
-def _as_in_torch(subject: ExitNetworkFiles, bench: Prover) -> list[Check]:
-    """Keep what torch answers at each exit; compare the segments with it."""
+def _torch_checks(subject: ExitNetworkFiles, bench: Prover) -> list[Check]:
+    """Write torch's outputs at each exit; return the checks of the segments against them."""
     folder, network = subject.folder, subject.finished
     images = prepared(bench.kept.pixels, list(bench.data.mean), list(bench.data.std))
     with torch.inference_mode():
@@ -93,18 +96,18 @@ def _as_in_torch(subject: ExitNetworkFiles, bench: Prover) -> list[Check]:
     return segments.checks(images, expected, network.simulated is not None)
 
 
-def _within_budget(bench: Prover, cost: Cost, early: EarlyExits) -> list[Check]:
-    """Return the limits of an image that runs to the end, and those of all on the average."""
-    found = [(cost.figures, "to the end"), (early.verified.costs, "on the average, test split")]
+def _budget_checks(bench: Prover, cost: Cost, early: EarlyExits) -> list[Check]:
+    """Return the checks of the budget for an image that runs to the end, and for the average."""
+    stages = [(cost.figures, "to the end"), (early.verified.costs, "on average, test split")]
     return [
         Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, {of}", c.is_least)
-        for figures, of in found
+        for figures, of in stages
         for c in within_budget(bench.limits, figures)
     ]
 
 
-def _read(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults, Cost]:
-    """Run the segments over validation and test images."""
+def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults, Cost]:
+    """Run the segments on validation and test images."""
     data, lowered = bench.data, subject.finished.lowered
     resolution, targets = lowered[0].op.in_shape[1], dict[str, list[Targets]]()
     splits = {"validation": data.validation, "test": data.test}
@@ -130,26 +133,26 @@ def _read(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults,
     return ExitNetworkResults(subject.id, cost.figures, cost.segments, heard), cost
 
 
-def _came_true(early: EarlyExits) -> Check:
-    foreseen, found = early.predicted.costs[EXPECTED], early.verified.costs[EXPECTED]
-    chance = sum((of.upper - of.lower) / 2 for of in (foreseen, found)) / foreseen.value
-    words = f"{EXPECTED} on the test split, off what validation foresaw (a share of it)"
+def _prediction_check(early: EarlyExits) -> Check:
+    predicted, verified = early.predicted.costs[EXPECTED], early.verified.costs[EXPECTED]
+    chance = sum((of.upper - of.lower) / 2 for of in (predicted, verified)) / predicted.value
+    words = f"relative difference of {EXPECTED} on the test split from its prediction"
     return Check(f"exits.{EXPECTED}", abs(early.deviation), max(DEVIATION, chance), words)
 
 
 def _point(early: EarlyExits) -> ThresholdRecord:
     return {
         "thresholds": list(early.thresholds),
-        "foreseen": _said(early.predicted),
-        "found": _said(early.verified),
+        "foreseen": _statistics(early.predicted),
+        "found": _statistics(early.verified),
     }
 
 
-def _said(seen: ExitStatistics) -> ExitStatisticsRecord:
+def _statistics(of: ExitStatistics) -> ExitStatisticsRecord:
     return {
-        "left": [_row(share) for share in seen.left],
-        "accuracy": _row(seen.accuracy),
-        "costs": {name: _row(figure) for name, figure in seen.costs.items()},
+        "left": [_row(share) for share in of.left],
+        "accuracy": _row(of.accuracy),
+        "costs": {name: _row(figure) for name, figure in of.costs.items()},
     }
 
 

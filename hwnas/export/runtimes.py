@@ -1,4 +1,4 @@
-"""Loads the artefacts of an export, each by its own runtime, which is imported only then."""
+"""Loads the artefacts of an export, each with its runtime, which is imported on demand."""
 
 import importlib.machinery
 import importlib.util
@@ -16,7 +16,7 @@ from hwnas.hardware.backends.description import ArtefactType
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.runtimes.pool import RetryingPool
 
-#: What every export holds that no backend is needed for.
+#: The artefact of every export that needs no backend.
 _TORCH = ArtefactType(
     "model.py",
     "torch",
@@ -35,7 +35,7 @@ TORCH = _TORCH.name
 
 
 def kinds() -> dict[str, ArtefactType]:
-    """Return the artefacts that an export may hold, by the name of their first file."""
+    """Return all types of artefacts, by the name of their first file."""
     return {_TORCH.name: _TORCH, **backends.artefacts()}
 
 
@@ -45,23 +45,23 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
 
 
 def hindrance(name: str) -> str:
-    """Return why an artefact cannot run on this machine; empty if it can."""
+    """Return why an artefact cannot run on this machine; empty if it can run."""
     kind = kinds()[name]
     return kind.unavailable_reason or backends.lacking(kind.needs)
 
 
 def needs_worker(name: str) -> bool:
-    """Return whether an artefact runs in a worker of its target alone."""
+    """Return whether an artefact runs only in a worker process of its target."""
     return name != TORCH and not kinds()[name].opens
 
 
 def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
-    """Return an artefact as something that runs.
+    """Load an artefact.
 
     Args:
-        folder: Of the export.
+        folder: The export.
         name: One of ``kinds()``.
-        worker: What runs those that need one.
+        worker: Runs artefacts for which ``needs_worker``.
 
     Raises:
         CompileError: the runtime refuses the file.
@@ -77,7 +77,7 @@ def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
 
 @final
 class WorkerSession:
-    """What was compiled for a device, which runs in a process of its own."""
+    """An artefact compiled for a device, run in a worker process."""
 
     def __init__(self, files: Mapping[str, Path], worker: RetryingPool):
         self._files, self._worker = files, worker
@@ -89,7 +89,7 @@ class WorkerSession:
 
 @final
 class TorchSession:
-    """The network of ``model.py``, loaded as a user would."""
+    """The network of ``model.py``, imported as users do."""
 
     def __init__(self, folder: Path):
         self._network = load_module(folder / "model.py").load()
@@ -98,24 +98,24 @@ class TorchSession:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
 
         Raises:
-            CompileError: what answers is no network.
+            CompileError: the network does not return a tensor.
         """
         import torch
 
         with torch.inference_mode():
             parts = torch.split(torch.from_numpy(images), _BATCH)
-            answers = [self._network(x) for x in parts]
-            if not all(isinstance(answer, torch.Tensor) for answer in answers):
-                raise CompileError("its network does not answer with a tensor")
-            found: NDArray[np.float32] = torch.cat(answers).numpy()
-        return found
+            outputs = [self._network(x) for x in parts]
+            if not all(isinstance(output, torch.Tensor) for output in outputs):
+                raise CompileError("its network does not return a tensor")
+            result: NDArray[np.float32] = torch.cat(outputs).numpy()
+        return result
 
 
-_BATCH = 256  # images at once
+_BATCH = 256  # images
 
 
 def load_module(path: Path) -> Any:
-    """Return a file as a module: its source, never bytecode that lies beside it."""
+    """Import a source file; cached bytecode is neither read nor written."""
     loader = _Source(f"hwnas_export_{path.parent.name}", str(path))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""A lowered network as Python that needs torch alone: ``model.py``, and its weights."""
+"""Writes a graph as ``model.py``, Python code that needs torch alone, and its weights."""
 
 import keyword
 import textwrap
@@ -33,7 +33,7 @@ Written by hwnas; needs torch alone. Batch norm is folded into the convolutions.
     from model import load
     outputs = load()(x)             # x: normalised images (N, {shape})
 
-Images are normalised as ``preprocessing.json`` says.
+``preprocessing.json`` has the normalisation of images.
 """
 
 import json
@@ -102,11 +102,11 @@ def main() -> None:
     import numpy as np
 
     here = HERE
-    said = json.loads((here / "preprocessing.json").read_text())
+    spec = json.loads((here / "preprocessing.json").read_text())
     pixels = np.load(sys.argv[1])
-    if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != said["shape"]:
-        sys.exit(f"Expected uint8 (N, *{said['shape']}), got {pixels.dtype} {pixels.shape}.")
-    mean, std = torch.tensor(said["mean"]) * 255, torch.tensor(said["std"]) * 255
+    if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != spec["shape"]:
+        sys.exit(f"Expected uint8 (N, *{spec['shape']}), got {pixels.dtype} {pixels.shape}.")
+    mean, std = torch.tensor(spec["mean"]) * 255, torch.tensor(spec["std"]) * 255
     images = ((torch.from_numpy(pixels).float() - mean) / std).permute(0, 3, 1, 2)
     with torch.inference_mode():
         outputs = load()(images).numpy()
@@ -123,7 +123,7 @@ def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) 
     for node in lowered:
         if node.op.n_params:
             weight, bias = weights[node.name]
-            # safetensors writes memory as it lies: channels-last weights would be taken for others.
+            # safetensors writes memory in its order: channels-last weights would be misread.
             weight, bias = np.ascontiguousarray(weight), np.ascontiguousarray(bias)
             tensors |= {f"{_name(node)}.weight": weight, f"{_name(node)}.bias": bias}
     return bytes(safetensors.numpy.save(tensors, dict(metadata)))
@@ -133,12 +133,12 @@ def source(lowered: Graph, title: str, task: Task) -> str:
     """Return the text of ``model.py``.
 
     Args:
-        lowered: The network, not fused.
-        title: What its docstring begins with.
-        task: What it is for.
+        lowered: The graph, not fused.
+        title: The first line of its docstring.
+        task: The task of the network.
 
     Raises:
-        CompileError: an operator is not known here.
+        CompileError: an operator is not supported.
     """
     forward = _Forward(lowered)
     steps = forward.lines()
@@ -160,16 +160,16 @@ def source(lowered: Graph, title: str, task: Task) -> str:
 
 
 def _as_text(title: str) -> str:
-    """Return what may stand in a docstring: one printable line that does not end it."""
+    """Return a title that is safe in a docstring: one printable line without quotes."""
     line = "".join(c if c.isprintable() else " " for c in title)
     return line.replace("\\", "/").replace('"', "'")
 
 
 def _name(node: Node) -> str:
-    """Return what a module is called in ``model.py``.
+    """Return the name of a module in ``model.py``.
 
     Raises:
-        CompileError: its own name is none of Python's.
+        CompileError: the name of the operator is no Python identifier.
     """
     name = node.name.replace(".", "_")
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -178,7 +178,7 @@ def _name(node: Node) -> str:
 
 
 def _layer(node: Node) -> str:
-    """Return the module that holds the weights of an operator; empty if it has none."""
+    """Return the code of the module with the weights of an operator; empty without weights."""
     op, c_in, c_out = node.op, node.op.in_shape[0], node.op.out_shape[0]
     if op.base == "conv2d":
         rest = [f"stride={op.stride}"] * (op.stride > 1) + [f"padding={op.padding}"] * bool(
@@ -192,10 +192,10 @@ def _layer(node: Node) -> str:
 
 
 class _Forward:
-    """The body of ``forward``.
+    """Writes the body of ``forward``.
 
-    The output of the operator before is ``x``; one that is read later, too, has a name. Tensors are
-    images ``(N, C, H, W)`` or, behind a mean, vectors ``(N, C)``.
+    An output that only the next operator reads is ``x``; others have names. Tensors are images
+    ``(N, C, H, W)`` or, after a mean, vectors ``(N, C)``.
     """
 
     def __init__(self, lowered: Graph):
@@ -206,7 +206,7 @@ class _Forward:
 
     def lines(self) -> list[str]:
         reads = Counter(source for node in self._lowered for source in node.inputs)
-        found = []
+        lines = []
         for i, node in enumerate(self._lowered):
             value = self._value(node)
             following = self._lowered[i + 1].inputs if i + 1 < len(self._lowered) else ()
@@ -214,9 +214,9 @@ class _Forward:
             last = i + 1 == len(self._lowered)
             variable = "x" if next_only or last else _name(node)
             self._variables[node.name] = variable
-            found.append(f"{variable} = {value}")
+            lines.append(f"{variable} = {value}")
         flat = "" if self._lowered.output.name in self._vectors else ".flatten(1)"
-        return [*found, f"return x{flat}"]
+        return [*lines, f"return x{flat}"]
 
     def _value(self, node: Node) -> str:
         value, vector = self._base(node)
@@ -230,7 +230,7 @@ class _Forward:
         return value
 
     def _base(self, node: Node) -> tuple[str, bool]:
-        """Return an operator without what is fused into it, and whether it gives a vector."""
+        """Return the code of an operator without fused parts, and whether it returns a vector."""
         op, layer, x = node.op, f"self.{_name(node)}", self._variables[node.inputs[0]]
         vector = node.inputs[0] in self._vectors
         match op.base:
@@ -252,7 +252,7 @@ class _Forward:
         raise CompileError(f"model.py has no operator for '{node.name}': {op}.")
 
     def _like(self, name: str, vector: bool) -> str:
-        """Return a variable as a vector or as an image."""
+        """Return the code of a variable as a vector or as an image."""
         variable = self._variables[name]
         if vector == (name in self._vectors):
             return variable

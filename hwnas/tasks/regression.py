@@ -44,7 +44,7 @@ _MAX_VALUE, _MIN_STD = 1e36, 1e-36  # so that sums of errors and small errors fi
 _MAX_ROUNDING = 1e-3  #: by float32, in standard deviations
 
 _PRINTING = """\
-targets = said["targets"]
+targets = spec["targets"]
 values = outputs * np.array(targets["std"]) + np.array(targets["mean"])
 print(*(" ".join(f"{v:.9g}" for v in row) for row in values), sep="\\n")
 """

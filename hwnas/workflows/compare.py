@@ -7,15 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.analysis import comparison_figures as pictures
-from hwnas.analysis import comparison_page, indicators, reading, speedup, speedup_text, tables, text
+from hwnas.analysis import (
+    comparison_page,
+    indicators,
+    reading,
+    speedup,
+    tables,
+    verdicts,
+)
 from hwnas.analysis import fronts as frame
 from hwnas.analysis import reading as foreign
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array, ComparedRun, Objective
 from hwnas.analysis.page.html import render
 from hwnas.analysis.speedup import Speedup
-from hwnas.analysis.speedup_text import FrontLabels
-from hwnas.analysis.speedup_text import sentences as at_equal_quality
+from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
 from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
 from hwnas.analysis.summary import compare as compare_summary
 from hwnas.core import files
@@ -98,18 +104,18 @@ def _found(
     )
     told = _tables(comparison)
     kinds = [kind_of(run, kind) for run in runs]
-    faster = speedup.of_two(runs, objectives, kinds, draws)
+    faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
     if faster is not None:
         sides = {"front": runs[0].name, "baseline": runs[1].name}
         told["equal_quality"] = [sides | row for row in faster.rows()]
     sentences = [
-        *text.sentences(comparison),
-        *([] if faster is None else at_equal_quality(faster, _names(runs, faster))),
-        *text.verified(told["verification"]),
-        *text.predicted(told["predictions"]),
-        text.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
+        *verdicts.comparison_verdicts(comparison),
+        *([] if faster is None else speedup_verdict(faster, _names(runs, faster))),
+        verdicts.verification_verdict(told["verification"]),
+        verdicts.prediction_verdict(told["predictions"]),
+        verdicts.shared_networks_verdict(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
-        *text.method(comparison),
+        *verdicts.comparison_method(comparison),
     ]
     found = _ComparisonReport(
         comparison, [line for line in sentences if line], told, speedup=faster
@@ -200,7 +206,7 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
     for name, picture in found.figures.items():
         for suffix, drawn in picture.items():
             folder.write_bytes(f"{name}.{suffix}", drawn)
-    folder.write_bytes("indicators.tex", text.indicators(found.comparison).encode())
+    folder.write_bytes("indicators.tex", verdicts.latex_table(found.comparison).encode())
     content = found.comparison.to_json() | {
         "equal_quality": known(found.speedup and found.speedup.to_json()),
         "sentences": found.sentences,
@@ -212,9 +218,7 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
     )
     if found.speedup is not None:
         names = _names([front.run for front in found.comparison.fronts], found.speedup)
-        table = speedup_text.equal_accuracy_table(
-            found.speedup, names, "All figures: equal_quality.csv."
-        )
+        table = equal_accuracy_table(found.speedup, names, "All figures: equal_quality.csv.")
         page = replace(page, tables=[table, *page.tables])
     folder.write_bytes("report.html", render(page).encode())
 

@@ -12,7 +12,7 @@ from hwnas.export import proof_file as proofs
 from hwnas.export.checks import Floats
 from hwnas.export.options import SplitConfig
 from hwnas.export.proof_file import Proof
-from hwnas.export.reference_images import prepared, read_kept
+from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.fleet import network_splits, split_timing
 from hwnas.fleet.network_splits import (
     FILE,
@@ -97,7 +97,9 @@ def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Tar
 
 def _images(folder: Path, recorded: Proof) -> Floats:
     said = recorded["dataset"]["normalisation"]
-    return prepared(read_kept(folder, recorded).pixels[:_N_IMAGES], said["mean"], said["std"])
+    return prepared(
+        read_reference_images(folder, recorded).pixels[:_N_IMAGES], said["mean"], said["std"]
+    )
 
 
 def _timed(

@@ -20,10 +20,10 @@ from hwnas.export import folder as signing
 from hwnas.export import proof_file as proofs
 from hwnas.export.checks import Floats
 from hwnas.export.early_exits import LoadedSegments
-from hwnas.export.isolation import IsolatedNetwork
+from hwnas.export.isolation import isolated_network
 from hwnas.export.options import VerifyConfig
 from hwnas.export.proof_file import EarlyExitsRecord, Proof, target_of
-from hwnas.export.reference_images import prepared, read_kept
+from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.runtimes.interfaces import Session
@@ -170,13 +170,12 @@ class _RepeatedProof:
         """Return an artefact as something that runs; what is code of the folder runs apart."""
         if name != runtimes.TORCH:
             return runtimes.session(self._folder, name, worker)
-        apart = IsolatedNetwork(self._folder, self._task.n_outputs, self._config.limit_s)
-        stack.callback(apart.close)
-        return apart
+        limit_s = self._config.limit_s
+        return stack.enter_context(isolated_network(self._folder, self._task.n_outputs, limit_s))
 
     def agreements(self) -> None:
         """Compare outputs with torch's that the export holds."""
-        kept = read_kept(self._folder, self._recorded)
+        kept = read_reference_images(self._folder, self._recorded)
         said = self._recorded["dataset"]["normalisation"]
         images = prepared(kept.pixels, said["mean"], said["std"])
         for name, session in [*self._sessions.items()]:

@@ -100,7 +100,7 @@ def test_half_normals_meet_at_the_value_and_keep_the_interval() -> None:
         own.mask,
     )  # fmt: skip
     drawn = np.array(
-        [values[0][0, 0] for values in bootstrap.drawn([skewed], BootstrapDraws(20000, 0))]
+        [values[0][0, 0] for values in bootstrap.sampled([skewed], BootstrapDraws(20000, 0))]
     )
     assert np.quantile(drawn, [0.025, 0.5, 0.975]) == pytest.approx([0.7, 0.9, 0.95], abs=6e-3)
 

@@ -9,7 +9,7 @@ import pytest
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
-from hwnas.analysis.speedup_text import FrontLabels, sentences
+from hwnas.analysis.speedup_verdict import FrontLabels, speedup_verdict
 from tests.analysis.made import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]
@@ -26,7 +26,7 @@ def _found(own: Points, base: Points, half: Sequence[float] = (0.0, 0.0), n: int
 
 
 def _text(found: Speedup) -> str:
-    return " ".join(sentences(found, NAMES))
+    return " ".join(speedup_verdict(found, NAMES))
 
 
 def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> None:
@@ -34,16 +34,17 @@ def test_ratios_are_over_the_whole_range_and_the_mean_weighs_accuracies() -> Non
     whole = found.range
     assert whole is not None
     # 0.1/0.05 to 0.92, 0.2/0.05 to 0.925, 0.2/0.3 to 0.93, 0.6/0.3 to 0.94
-    assert [place.ratio for place in whole.places] == pytest.approx([2, 4, 2 / 3, 2])
+    assert [level.ratio for level in whole.levels] == pytest.approx([2, 4, 2 / 3, 2])
     assert whole.lowest.value == pytest.approx(2 / 3)
     assert whole.highest.value == pytest.approx(4)
     logs = np.log([4, 2 / 3, 2]) @ [0.25, 0.25, 0.5]
     assert whole.mean.value == pytest.approx(np.exp(logs))
     assert whole.lowest.interval is None
     assert _text(found) == (
-        "Against b (3 networks): the front is not faster at every accuracy: at 0.9300 it needs "
-        "0.3 ms, the baseline 0.2 ms. From 0.9200 to 0.9400 accuracy it is 0.67 to 4.00 times as "
-        "fast (geometric mean 1.81; lowest 0.67)."
+        "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is not faster "
+        "everywhere: speedup 0.67 to 4.00 (geometric mean 1.81; lowest 0.67, at 0.9300: 0.3 ms "
+        "against 0.2 ms). Range of accuracy: the front 0.9250 at 0.05 ms to 0.9400 at 0.3 ms; the "
+        "baseline 0.9200 at 0.1 ms to 0.9400 at 0.6 ms."
     )
 
 
@@ -63,13 +64,12 @@ def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
     found = _found([(0.90, 0.02), (0.93, 0.05), (0.95, 0.3)], BASELINE, half=(0.001, 0.0))
     text = _text(found)
     assert text.startswith(
-        "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is 2.00 to 4.00 times "
-        "faster (geometric mean 2.83, 95 % 2."
+        "Against b (3 networks): from 0.9200 to 0.9400 accuracy the front is faster: speedup 2.00 "
+        "to 4.00 (geometric mean 2.83, 95 % 2."
     )
-    assert "lowest 2.00 at 0.9200, 95 % 0.67 to 2.00)" in text  # 0.93 may be below 0.93 at 0.2 ms
-    assert "Within the intervals it may be no faster at some accuracy." in text
-    assert "Above 0.9400 only the front goes on, to 0.9500 at 0.3 ms." in text
-    assert "Below 0.1 ms only the front has networks, from 0.9000 at 0.02 ms." in text
+    # 0.93 may be below 0.93 at 0.2 ms
+    assert "lowest 2.00, 95 % 0.67 to 2.00 (not significant), at 0.9200: 0.05 ms against" in text
+    assert "the front 0.9000 at 0.02 ms to 0.9500 at 0.3 ms; the baseline 0.9200 at 0.1" in text
     content = found.to_json()
     assert content["lowest_at"]["accuracy"] == 0.92
     value, low, high = content["lowest_ratio"]
@@ -79,9 +79,8 @@ def test_faster_everywhere_with_intervals_and_what_one_alone_reaches() -> None:
 def test_baseline_higher_than_the_front_is_not_comparable_there() -> None:
     found = _found([(0.935, 0.1)], BASELINE, half=(0.0005, 0.0))
     text = _text(found)
-    assert "from 0.9200 to 0.9350 accuracy the front is as fast or faster, 1.00 to 6.00" in text
-    assert "The front does not reach 0.9400, which the baseline has at 0.6 ms" in text
-    assert "its highest is 0.9350." in text
+    assert "0.9200 to 0.9350 accuracy the front is faster or equal: speedup 1.00 to 6.00" in text
+    assert "the front 0.9350 at 0.1 ms; the baseline 0.9200 at 0.1 ms to 0.9400 at 0.6" in text
     rows = found.rows()
     assert [row["accuracy"] for row in rows] == [0.92, 0.93, 0.935, 0.94]
     assert rows[2]["accuracy_gain"] is None  # where the front ends, no member of the baseline
@@ -92,14 +91,15 @@ def test_front_above_the_baseline_and_far_below_it() -> None:
     above = _found([(0.96, 0.15)], BASELINE)
     assert above.range is not None
     assert above.range.worst.quality == 0.92
-    assert "at 0.9200 it needs 0.15 ms, the baseline 0.1 ms" in _text(above)
-    assert "Below 0.15 ms only the baseline has networks, from 0.9200 at 0.1 ms." in _text(above)
+    assert "not faster everywhere: speedup 0.67 to 4.00" in _text(above)
+    assert "at 0.9200: 0.15 ms against 0.1 ms)." in _text(above)
     assert above.rows()[0]["accuracy_gain"] is None  # nothing so cheap
     below = _found([(0.8, 0.01), (0.9, 0.05)], BASELINE, half=(0.001, 0.0))
     assert below.range is None
     assert _text(below) == (
-        "Against b (3 networks): the front reaches no accuracy of the baseline: its highest is "
-        "0.9000, the lowest there 0.9200."
+        "Against b (3 networks): the front reaches no accuracy of the baseline. Range of accuracy: "
+        "the front 0.8000 at 0.01 ms to 0.9000 at 0.05 ms; the baseline 0.9200 at 0.1 ms to 0.9400 "
+        "at 0.6 ms."
     )
     assert below.to_json()["range"] is None
 
@@ -107,14 +107,15 @@ def test_front_above_the_baseline_and_far_below_it() -> None:
 def test_single_members_equal_fronts_and_empty_ones() -> None:
     one = _found([(0.93, 0.1)], [(0.92, 0.3)])
     assert _text(one) == (
-        "Against b (3 networks): at 0.9200 accuracy the front is 3.00 times faster (lowest 3.00 at "
-        "0.9200). Above 0.9200 only the front goes on, to 0.9300 at 0.1 ms."
+        "Against b (3 networks): at 0.9200 accuracy the front is faster: speedup 3.00 (lowest "
+        "3.00, at 0.9200: 0.1 ms against 0.3 ms). Range of accuracy: the front 0.9300 at 0.1 ms; "
+        "the baseline 0.9200 at 0.3 ms."
     )
-    assert "the front costs the same as the baseline" in _text(_found(BASELINE, BASELINE))
+    assert "the front is as fast as the baseline" in _text(_found(BASELINE, BASELINE))
     nothing = in_plane(replace(run_of("x", []), verified=[]), ACCURACY, LATENCY, "verified")
     other = in_plane(run_of("b", BASELINE), ACCURACY, LATENCY, "searched")
     empty = speedup(nothing, other, ACCURACY, LATENCY)
-    assert "the front has no network that fits the budget" in _text(empty)
+    assert "the front has no network that fits its budget" in _text(empty)
     assert [row["ratio"] for row in empty.rows()] == [None] * 3
     assert "the baseline has no network" in _text(speedup(other, nothing, ACCURACY, LATENCY))
 
@@ -123,7 +124,7 @@ def test_lowest_and_highest_are_those_of_a_fine_grid() -> None:
     own, base = (_front(seed) for seed in (1, 2))
     found = _found(own.tolist(), base.tolist()).range
     assert found is not None
-    low, high = found.places[0].quality, found.places[-1].quality
+    low, high = found.levels[0].quality, found.levels[-1].quality
     grid = np.linspace(low, high, 20_001)
     ratios = np.array([_price(base, q) / _price(own, q) for q in grid])
     assert found.lowest.value == pytest.approx(ratios.min())

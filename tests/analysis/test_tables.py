@@ -17,11 +17,16 @@ from matplotlib.lines import Line2D
 
 from hwnas.analysis import comparison_figures as pictures
 from hwnas.analysis import fronts as frame
-from hwnas.analysis import indicators, tables
-from hwnas.analysis import text as latex
-from hwnas.analysis import text as narrative
+from hwnas.analysis import indicators, tables, verdicts
 from hwnas.analysis.fronts import ComparedRun, Objective, ReferenceFrame, front
 from hwnas.analysis.summary import Comparison, compare
+from hwnas.analysis.verdicts import (
+    comparison_method,
+    comparison_verdicts,
+    escaped,
+    latex_table,
+    verification_verdict,
+)
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import Genotype
@@ -59,7 +64,7 @@ def test_frame_of_one_point_has_a_volume() -> None:
     assert found.reference == pytest.approx([0.81, 0.1])
     comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
     assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
-    assert "A front of one point: a." in " ".join(narrative.sentences(comparison))
+    assert "Fronts of one point: a." in " ".join(comparison_verdicts(comparison))
 
 
 def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
@@ -69,7 +74,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
     again = frame.read_frame(path, PAIR)
     later = compare([A], PAIR, "searched", again)
     assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
-    assert "that of" in " ".join(narrative.method(later))
+    assert "that of" in " ".join(comparison_method(later))
 
 
 @pytest.mark.parametrize(
@@ -97,17 +102,17 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ((0.79, 0.83), (0.7, 0.78), "don't overlap"),
-        ((0.79, 0.83), (0.75, 0.8), "overlap: within"),
-        ((0.77, 0.795), (0.8, 0.8), "the second lies above"),
+        ((0.79, 0.83), (0.7, 0.78), "do not overlap"),
+        ((0.79, 0.83), (0.75, 0.8), "overlap: not"),
+        ((0.77, 0.795), (0.8, 0.8), "the second is above"),
     ],
 )
 def test_intervals_are_told_apart_on_both_sides(
     first: tuple[float, float], second: tuple[float, float], words: str
 ) -> None:
-    intervals = [{narrative._MAIN: ends} for ends in (first, second)]
+    intervals = [{verdicts._MAIN: ends} for ends in (first, second)]
     found: Any = SimpleNamespace(uncertainty=SimpleNamespace(intervals=intervals))
-    assert words in narrative._overlap(found, 0, 1)
+    assert words in verdicts._overlap(found, 0, 1)
 
 
 def test_ladder_holds_the_upper_end_against_the_limit() -> None:
@@ -177,16 +182,17 @@ def test_attainment_surfaces_say_what_how_many_reach() -> None:
 
 
 def test_sentences_say_what_is_significant_and_what_is_not() -> None:
-    clear = " ".join(narrative.sentences(grouped(8)))
-    assert "good_one against bad&one: hypervolume share higher in 100% of pairs" in clear
-    assert "paired by seed: p = 0.008, by Holm 0.008: significant." in clear
-    none = " ".join(narrative.sentences(grouped(8, gap=0.0)))
-    assert "by Holm 1.000: not significant." in none
-    few = " ".join(narrative.sentences(grouped(4)))
-    assert "not significant" in few
-    assert "Too few runs for a test: 4 and 4 of them cannot give p below 0.125" in few
-    alone = " ".join(narrative.sentences(compare([A, B], PAIR, "searched")))
-    assert "Each group has one run" in alone
+    clear = " ".join(comparison_verdicts(grouped(8)))
+    assert "Significantly different at 0.05 (Holm): good_one > bad&one (p 0.008, A12 1.0" in clear
+    assert "Not significantly different" not in clear
+    none = " ".join(comparison_verdicts(grouped(8, gap=0.0)))
+    assert "Significantly different at 0.05 (Holm): none." in none
+    assert re.search(r"Not significantly different: \S+ > \S+ \(p 1.000", none)
+    few = " ".join(comparison_verdicts(grouped(4)))
+    assert "Not significantly different" in few
+    assert "Too few runs for a test: with 4 and 4 runs p is at least 0.125" in few
+    alone = " ".join(comparison_verdicts(compare([A, B], PAIR, "searched")))
+    assert "One run each" in alone
 
 
 def test_true_front_is_what_distances_refer_to() -> None:
@@ -194,8 +200,8 @@ def test_true_front_is_what_distances_refer_to() -> None:
     found = compare([A], PAIR, "searched", true_front=truth)
     assert found.found[0]["epsilon_additive"] > 0
     assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
-    assert "the given true front (1 points; their hypervolume share is " in " ".join(
-        narrative.method(found)
+    assert "the given true front (1 points, hypervolume share " in " ".join(
+        comparison_method(found)
     )
 
 
@@ -221,9 +227,10 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
          "hypervolume_share_verified": 0.5 - 0.01 * i, "median_change_accuracy": 0.0}
         for i in range(7)
     ]  # fmt: skip
-    assert len([*narrative.verified(rows[:6])]) == 6
-    (sentence,) = narrative.verified(rows)
-    assert "7 fronts by -0.0300 on the median, -0.0600 to +0.0000; 21 of 70 members" in sentence
+    assert "share by -0.0100; 1 of 10 members left" in verification_verdict(rows[1:2])
+    many = verification_verdict(rows)
+    assert "by -0.0300 (median of 7, -0.0600 to +0.0000); 21 of 70 members" in many
+    assert verification_verdict([]) == ""
 
 
 def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
@@ -240,16 +247,16 @@ def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
 
 
 def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
-    text = latex.indicators(grouped(3))
+    text = latex_table(grouped(3))
     assert r"good\_one & 3 & " in text
     assert r"bad\&one & 3 & " in text
     assert text.count(r"\\") == 1 + 2 * 2
     assert text.count(r"\pm") == 2 * 5
-    assert latex.escaped("a_b\\{x}%~^#$&<") == (
+    assert escaped("a_b\\{x}%~^#$&<") == (
         r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"
     )
-    assert latex.escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
-    single = latex.indicators(compare([A, B], PAIR, "searched"))
+    assert escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
+    single = latex_table(compare([A, B], PAIR, "searched"))
     assert single.count(r"\scriptsize") == 2 * 5
 
 

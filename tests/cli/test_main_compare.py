@@ -85,8 +85,8 @@ def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
     assert run([*arguments, f"run.dir={tmp_path / 'one'}"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Indicators: means over runs" in out
-    assert "Too few runs for a test: 3 and 3" in out
-    assert "not significant" in out
+    assert "Too few runs for a test: with 3 and 3 runs" in out
+    assert "Not significantly different: " in out
     assert "highest accuracy for latency [ms] at most" in out
     rows = _rows(tmp_path / "one" / "indicators.csv")
     assert [row["group"] for row in rows] == ["pareto"] * 3 + ["random"] * 3

@@ -98,7 +98,7 @@ def test_search_says_what_leaving_early_comes_to(root: Path) -> None:
     assert "with exits: leaving early takes" in printed
     assert "exits.csv" in printed
     assert "Early exits" in page
-    assert "Leaving early, beside running to the end" in page
+    assert "With and without early exits" in page
 
 
 def test_members_are_kept_segment_by_segment(root: Path) -> None:
@@ -232,7 +232,7 @@ def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[st
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 segments in a row on 256 images: exits.whole 0," in printed
     assert "Leaving early:" in printed
-    assert "Segments in a row on npu" in printed
+    assert "All segments on npu" in printed
     assert printed.count("The compiler gave the same file.") == 2
 
 

@@ -15,7 +15,7 @@ import yaml
 import hwnas
 from hwnas.__main__ import run
 from hwnas.export.proof_file import read_proof
-from hwnas.export.reference_images import prepared, read_kept
+from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.fleet.deployment.pools import deployed_pools
 from hwnas.fleet.plan import read_plan
 from tests.conftest import SHARED_WEIGHTS
@@ -64,7 +64,9 @@ def _cuts(split: Path) -> list[dict[str, Any]]:
 def test_parts_in_a_row_are_the_network_and_pass_bytes_on(exported: Path, split: Path) -> None:
     recorded = read_proof(exported)
     said = recorded["dataset"]["normalisation"]
-    images = prepared(read_kept(exported, recorded).pixels[:9], said["mean"], said["std"])
+    images = prepared(
+        read_reference_images(exported, recorded).pixels[:9], said["mean"], said["std"]
+    )
     name, providers = "model.int8.onnx", ["CPUExecutionProvider"]
     whole = onnxruntime.InferenceSession(exported / name, providers=providers)
     (expected,) = whole.run(None, {"images": images})

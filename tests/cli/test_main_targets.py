@@ -96,7 +96,7 @@ def test_cascades_go_on_here_or_over_a_link(
     assert {row["first"] for row in rows} <= {n.removesuffix("-int8") for n in answered.models}
     ahead = [row for row in rows if row["verified_on_front"] == "True"]
     assert f"{len(ahead)}cascade" in shown
-    assert "Cascades beside single networks" in Path("run/npu/report.html").read_text()
+    assert "Cascades and single networks" in Path("run/npu/report.html").read_text()
     # The same again says the same, from what was kept.
     kept = Path("run/npu/cascades.csv").read_bytes()
     Path("run/npu/cascades.csv").unlink()

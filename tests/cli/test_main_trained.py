@@ -130,9 +130,9 @@ def test_finished_network_is_exported_as_it_was_verified(
         assert proof["finishing"]["teacher"] == (None if name == teacher else teacher)
         assert proof["finishing"]["weights"].startswith("scratch, epochs: 1")
         card = (folder / "MODEL_CARD.md").read_text()
-        assert "Supernet: none, candidates were trained alone" in card
-        assert "trained alone from scratch" in card
-        assert "The search reported, of these weights, accuracy 0." in card
+        assert "Supernet: none, candidates were trained separately" in card
+        assert "trained from scratch" in card
+        assert "The search reported for these weights: accuracy 0." in card
 
 
 @pytest.mark.slow

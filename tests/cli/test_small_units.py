@@ -19,8 +19,8 @@ ERROR = Quantity(2.5e-12, "measured", 2.0e-12, 3.0e-12)
 def test_cells_and_cards_have_digits() -> None:
     assert export._cells("mae", ERROR) == ("2.5e-12", "±5e-13")
     assert train._cells("mae", ERROR) == ("2.5e-12", "2e-12 to 3e-12")
-    assert card._found("mae", ERROR.to_json()) == "2.5e-12 (2e-12 to 3e-12)"
-    assert card._found("accuracy", [0.91234, "measured", None, None]) == "0.9123"
+    assert card._interval_text("mae", ERROR.to_json()) == "2.5e-12 (2e-12 to 3e-12)"
+    assert card._interval_text("accuracy", [0.91234, "measured", None, None]) == "0.9123"
 
 
 def test_audits_have_digits(tiny: SearchSpace) -> None:

@@ -39,7 +39,7 @@ def test_nothing_is_left_of_what_was_not_kept(tmp_path: Path) -> None:
 def test_what_is_there_is_not_replaced_unless_it_failed(tmp_path: Path) -> None:
     check_free(tmp_path, "a")
     (tmp_path / "a").mkdir()
-    with pytest.raises(RunError, match="is there already: remove it, or choose another dir"):
+    with pytest.raises(RunError, match="already exists: remove it, or choose another dir"):
         check_free(tmp_path, "a")
     for content in ("first", "second"):
         with building(tmp_path, "b") as folder:
@@ -80,7 +80,8 @@ def test_every_file_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/")
     found = differences(before, digests(tmp_path))
     assert found == [
-        "a is missing", "b was changed", "away is not of the export", "sub/new is not of the export"
+        "a is missing", "b was changed", "away is not part of the export",
+        "sub/new is not part of the export",
     ]  # fmt: skip
     for i in range(9):
         (tmp_path / f"{i}.pyc").touch()

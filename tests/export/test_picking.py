@@ -2,7 +2,7 @@ import pytest
 
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.quantity import Quantity
-from hwnas.export.picking import ExpressionError, geometric_mean, knee, offered, pick
+from hwnas.export.picking import geometric_mean, knee, offered, pick
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
@@ -45,7 +45,7 @@ OFFERS = offered(FRONT)
         ("accuracy max where latency_ms <= 0.8", ["d"]),
         ("accuracy max where latency_ms <= 0.8 and flash_kib < 50", ["c"]),
         ("flash_kib min where accuracy >= 0.9", ["c"]),
-        ("where accuracy >= 0.9 and not latency_ms > 1", ["c", "d"]),
+        ("where accuracy >= 0.9 and latency_ms <= 1", ["c", "d"]),
         ("latency_ms max", ["e"]),
     ],
 )
@@ -110,5 +110,5 @@ def test_models_for_all_targets_have_the_figures_of_each() -> None:
     assert values["cpu.accuracy"] == 0.9
     assert geometric_mean(values, "latency_ms") == pytest.approx(2.0)
     assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == [only]
-    with pytest.raises(ExpressionError, match=r"cpu\.latency_ms, npu\.accuracy"):
+    with pytest.raises(ConfigError, match=r"Unknown column 'latency_ms'.*cpu\.latency_ms"):
         pick(front, "accuracy max where latency_ms <= 1")

@@ -18,7 +18,7 @@ from hwnas.export.proof_file import (
     operators_to_json,
     read_proof,
 )
-from hwnas.export.reference_images import ReferenceImages, prepared, read_kept
+from hwnas.export.reference_images import ReferenceImages, prepared, read_reference_images
 from hwnas.models.graph import Signature
 from hwnas.models.spaces import SearchSpace
 from hwnas.tasks.classification import ClassificationTask
@@ -111,7 +111,7 @@ def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
     )
     (tmp_path / "images.npz").write_bytes(kept.packed())
     assert kept.packed() == (tmp_path / "images.npz").read_bytes()
-    back = read_kept(tmp_path, _proof(2, 3))
+    back = read_reference_images(tmp_path, _proof(2, 3))
     assert np.array_equal(back.pixels, kept.pixels)
     assert np.array_equal(back.expected, kept.expected)
     assert back.expected_int8 is None
@@ -123,7 +123,7 @@ def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Pat
         (tmp_path / "images.npz").write_bytes(
             ReferenceImages(pixels, labels, EXPECTED, trained).packed()
         )
-        kept = read_kept(tmp_path, _proof(2, 3))
+        kept = read_reference_images(tmp_path, _proof(2, 3))
         found = EXPECTED if trained is None else trained
         near = kept.agreement(TASK, found, "int8")
         assert (near.reference, near.max_error) == (reference, 0)

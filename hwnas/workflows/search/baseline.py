@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hwnas.analysis import reading, run_fronts, speedup_text
+from hwnas.analysis import reading, run_fronts
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, FrontStage, Objective, RunFront, declared
 from hwnas.analysis.page.model import OverlaidFront, PageTable
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
-from hwnas.analysis.speedup_text import FrontLabels, sentences
+from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.nas.candidates import Candidate
@@ -139,11 +139,11 @@ class BaselineComparison:
         n, n_over = len(self.found.baseline), self.baseline.n_over
         summary = f"front of {n} network{'s' * (n != 1)}"
         summary += f", {self.baseline.weights}" * bool(self.baseline.weights)
-        lines = sentences(self.found, FrontLabels(f"Against {self.baseline.name} ({summary})"))
+        lines = speedup_verdict(self.found, FrontLabels(f"Against {self.baseline.name} ({summary})"))
         if self.average is not None:
             theirs = "and cascades of the baseline" if self.baseline.cascades else "alone"
             lead = f"Averaged over images, against networks {theirs}"
-            lines += sentences(
+            lines += speedup_verdict(
                 self.average, FrontLabels(lead, "the front with its cascades"), briefly=True
             )
         if n_over:
@@ -161,7 +161,7 @@ class BaselineComparison:
 
     def table(self) -> PageTable:
         """Return the table for a page."""
-        return speedup_text.equal_accuracy_table(
+        return equal_accuracy_table(
             self.found, FrontLabels(""), "All figures: baseline.csv."
         )
 

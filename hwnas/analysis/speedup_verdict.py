@@ -1,0 +1,170 @@
+"""Verdict and table of what a front costs against a baseline at equal accuracy."""
+
+from dataclasses import dataclass
+
+from hwnas.analysis.fronts import Array, Objective
+from hwnas.analysis.page.model import PageTable
+from hwnas.analysis.speedup import AccuracyLevel, AccuracyRange, CostRatio, Speedup
+from hwnas.tasks.metrics import column, is_known
+
+_ROUNDING = 1e-9  # of a ratio
+
+
+@dataclass(frozen=True)
+class FrontLabels:
+    """Names of the two fronts, and the words before the verdict."""
+
+    lead: str
+    front: str = "the front"
+    baseline: str = "the baseline"
+
+
+def speedup_verdict(found: Speedup, labels: FrontLabels, *, briefly: bool = False) -> list[str]:
+    """Return how much cheaper the front is at equal accuracy.
+
+    A second line has the range of both fronts, unless ``briefly``.
+    """
+    for front, name in ((found.front, labels.front), (found.baseline, labels.baseline)):
+        if not len(front):
+            return [f"{labels.lead}: {name} has no network that fits its budget."]
+    ranges = [] if briefly else [_ranges(found, labels)]
+    if found.range is None:
+        return [
+            f"{labels.lead}: {labels.front} reaches no {found.quality.title} of {labels.baseline}.",
+            *ranges,
+        ]
+    return [_ratio_verdict(found, found.range, labels), *ranges]
+
+
+def quality_amount(found: Speedup, value: float) -> str:
+    """Return a quality of a comparison with its unit."""
+    return amount(found.quality, found.signed(value))
+
+
+def amount(objective: Objective, value: float) -> str:
+    """Return a value with its unit.
+
+    Fractions have four decimals, other qualities four significant digits, costs three.
+    """
+    if objective.maximise and abs(value) <= 1:
+        return f"{value:.4f}"
+    is_quality = is_known(objective.name) and column(objective.name).perfect is not None
+    return f"{value:.{4 if is_quality else 3}g} {objective.unit}".rstrip()
+
+
+def ratio_text(value: float) -> str:
+    """Return a ratio in three digits or so."""
+    return f"{value:.2f}" if value < 10 else f"{value:.3g}"
+
+
+def _ratio_verdict(found: Speedup, whole: AccuracyRange, labels: FrontLabels) -> str:
+    low, high = whole.lowest, whole.highest
+    first, last = (quality_amount(found, whole.levels[i].quality) for i in (0, -1))
+    span = f"from {first} to {last}" if first != last else f"at {first}"
+    text = f"{labels.lead}: {span} {found.quality.title} {labels.front} is "
+    if low.value >= 1 - _ROUNDING and high.value <= 1 + _ROUNDING:
+        return f"{text}as {_adjective(found.cost)} as {labels.baseline}."
+    text += _comparison(found.cost, low.value, high.value)
+    worst, several = whole.worst, len(whole.levels) > 1
+    ratios = " to ".join(dict.fromkeys(map(ratio_text, (low.value, high.value))))
+    mean = f"geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}; " * several
+    lowest = f"lowest {ratio_text(low.value)}{_interval(low)}"
+    at = f"at {quality_amount(found, worst.quality)}"
+    costs = f"{amount(found.cost, worst.front)} against {amount(found.cost, worst.baseline)}"
+    return f"{text}: {_ratio_name(found.cost)} {ratios} ({mean}{lowest}, {at}: {costs})."
+
+
+def _comparison(cost: Objective, low: float, high: float) -> str:
+    word = "faster" if _adjective(cost) == "fast" else "cheaper"
+    if low > 1 + _ROUNDING:
+        return word
+    if low >= 1 - _ROUNDING:
+        return f"{word} or equal"
+    return f"not {word} {'at any level' if high <= 1 + _ROUNDING else 'everywhere'}"
+
+
+def _interval(ratio: CostRatio) -> str:
+    if ratio.interval is None:
+        return ""
+    low, high = ratio.interval
+    note = " (not significant)" if ratio.value > 1 >= low else ""
+    return f", 95 % {ratio_text(low)} to {ratio_text(high)}{note}"
+
+
+def _adjective(cost: Objective) -> str:
+    is_time = cost.name.rpartition(".")[2] in ("latency_ms", "expected_latency_ms")
+    return "fast" if is_time else "cheap"
+
+
+def _ratio_name(cost: Objective) -> str:
+    return "speedup" if _adjective(cost) == "fast" else f"ratio of {cost.title.partition(' [')[0]}"
+
+
+def _ranges(found: Speedup, labels: FrontLabels) -> str:
+    def ends(front: Array) -> str:
+        points = [(quality_amount(found, q), amount(found.cost, c)) for q, c in front.tolist()]
+        return " to ".join(f"{q} at {c}" for q, c in dict.fromkeys((points[0], points[-1])))
+
+    title = found.quality.title
+    return (
+        f"Range of {title}: {labels.front} {ends(found.front)}; {labels.baseline} "
+        f"{ends(found.baseline)}."
+    )
+
+
+_NONE = "\u2013"
+
+
+def title(found: Speedup) -> str:
+    """Return the heading of the table."""
+    return f"Cost at equal {found.quality.title}"
+
+
+def equal_accuracy_table(found: Speedup, labels: FrontLabels, note: str) -> PageTable:
+    """Return a row for each accuracy of the baseline's members.
+
+    Args:
+        found: The comparison.
+        labels: Names of the two fronts.
+        note: Which file has all figures.
+    """
+    quality, cost = found.quality, found.cost
+    columns = [
+        quality.title,
+        f"{cost.title}: {labels.baseline}",
+        labels.front,
+        "ratio",
+        f"{quality.title} of {labels.front} at no more than that cost",
+        "difference",
+    ]
+    text = (
+        f"A row for each member of {labels.baseline}: the cost of the cheapest member of "
+        f"{labels.front} that is at least as good; ratio of the two costs (above 1: "
+        f"{labels.front} is cheaper). In brackets: 95 % intervals by bootstrap (0: the level may "
+        f"not be reached). {_NONE}: not reached. {note}"
+    )
+    return PageTable(title(found), columns, [_row(found, level) for level in found.levels], text)
+
+
+def _row(found: Speedup, level: AccuracyLevel) -> list[str]:
+    ratio = _NONE
+    if level.ratio is not None:
+        ratio = ratio_text(level.ratio.value)
+        if level.ratio.interval is not None:
+            low, high = map(ratio_text, level.ratio.interval)
+            ratio += f" ({low} to {high})"
+    gain = _NONE
+    if level.gain is not None:
+        form = "+.4f" if found.quality.maximise else "+.4g"
+        gain = f"{found.signed(level.gain):{form}}"
+        if level.gain_interval is not None:
+            low, high = (_NONE if end is None else f"{end:{form}}" for end in found.gains(level))
+            gain += f" ({low} to {high})"
+    return [
+        quality_amount(found, level.quality),
+        f"{level.baseline_cost:.4g}",
+        _NONE if level.front_cost is None else f"{level.front_cost:.4g}",
+        ratio,
+        _NONE if level.quality_at_cost is None else quality_amount(found, level.quality_at_cost),
+        gain,
+    ]

@@ -1,0 +1,311 @@
+"""Verdicts of a comparison, one line each, and its indicators as a LaTeX table.
+
+The tables of ``comparison_tables`` and the CSV files have the figures that verdicts sum up.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from hwnas.analysis.fronts import Array, Objective
+from hwnas.analysis.indicators import INDICATORS
+from hwnas.analysis.reading import listed
+from hwnas.analysis.significance import ALPHA, PairTest, Ranking
+from hwnas.analysis.summary import Comparison
+from hwnas.core.run_folder import Row
+
+_MAIN = "hypervolume_share"
+
+
+def comparison_verdicts(comparison: Comparison) -> list[str]:
+    """Return which fronts are better, and whether the differences are significant."""
+    compared = _groups(comparison) if comparison.is_grouped else _fronts(comparison)
+    return [*_limitations(comparison), *compared]
+
+
+def comparison_method(comparison: Comparison) -> Iterator[str]:
+    """Yield how the fronts were compared."""
+    yardstick = comparison.yardstick
+    frame, target = yardstick.frame, yardstick.target
+    if comparison.kind == "verified":
+        yield "Compared: verified figures (each member's compiled artefact on the test split)."
+    elif any(front.run.directions for front in comparison.fronts):
+        yield "Compared: figures of the search (validation split, or the benchmark table)."
+    if any(not front.run.directions for front in comparison.fronts):
+        yield "Figures of CSV files are used unchanged."
+    reference, ideal = (_point(frame.objectives, p) for p in (frame.reference, frame.ideal))
+    yield (
+        f"Reference point: {reference} ({frame.origin}); ideal: {ideal}. Objectives are normalised "
+        "linearly: 0 at the ideal, 1 at the reference point."
+    )
+    yield (
+        f"IGD+ and epsilons refer to {comparison.reference_set} ({len(target)} points, "
+        f"hypervolume share {yardstick.share(target):.4f})."
+    )
+    if comparison.uncertainty is None:
+        yield "Indicators have no intervals: the points have none, or n_bootstrap=0."
+    else:
+        yield (
+            "Intervals: 95 %, parametric bootstrap over the points' intervals (basic for "
+            "hypervolume and R2, percentile for the others). They do not include training noise."
+        )
+    systematic = [
+        objective.title
+        for i, objective in enumerate(frame.objectives)
+        if any((~own.is_random & (own.low < own.high))[:, i].any() for own in comparison.fronts)
+    ]
+    if systematic:
+        yield (
+            f"Not in the bootstrap: {listed(systematic)}. Intervals of modelled figures are errors "
+            "of the model, the same for all networks."
+        )
+
+
+def _point(objectives: Sequence[Objective], values: Array) -> str:
+    pairs = zip(objectives, values.tolist(), strict=True)
+    return ", ".join(f"{o.title} {value:.5g}" for o, value in pairs)
+
+
+def _limitations(comparison: Comparison) -> Iterator[str]:
+    if single := [front.name for front in comparison.fronts if front.mask.sum() == 1]:
+        yield f"Fronts of one point: {listed(single)}."
+    frame = comparison.yardstick.frame
+    beyond = {
+        front.name: int((frame.normalised(front.members) >= 1).any(axis=1).sum())
+        for front in comparison.fronts
+    }
+    if any(beyond.values()):
+        counts = [f"{name} ({n})" for name, n in beyond.items() if n]
+        yield f"Points beyond the reference point do not add hypervolume: {listed(counts)}."
+
+
+def _fronts(comparison: Comparison) -> Iterator[str]:
+    if len(comparison.fronts) < 2:
+        return
+    shares = [found[_MAIN] for found in comparison.found]
+    first, second = sorted(range(len(shares)), key=lambda i: -shares[i])[:2]
+    a, b = (comparison.fronts[i].name for i in (first, second))
+    yield (
+        f"Highest hypervolume share: {a} ({shares[first]:.4f}), then {b} ({shares[second]:.4f})."
+        f"{_overlap(comparison, first, second)} One run each: other seeds may differ."
+    )
+
+
+def _overlap(comparison: Comparison, first: int, second: int) -> str:
+    if comparison.uncertainty is None:
+        return ""
+    intervals = comparison.uncertainty.intervals
+    (low, high), (other_low, other_high) = intervals[first][_MAIN], intervals[second][_MAIN]
+    if low > other_high:
+        return " Their 95 % intervals do not overlap."
+    if other_low > high:  # basic intervals need not contain the value
+        return " The 95 % interval of the second is above that of the first."
+    return " Their 95 % intervals overlap: not significantly different."
+
+
+def _groups(comparison: Comparison) -> Iterator[str]:
+    means = [f"{group} {of.mean:.4f} ({of.n})" for group, of in comparison.spreads(_MAIN)]
+    yield f"Mean hypervolume share (runs): {listed(means)}."
+    tests = comparison.tests[_MAIN]
+    different = [_test(test) for test in tests if test.significant]
+    equal = [_test(test) for test in tests if not test.significant]
+    if tests:
+        yield f"Significantly different at {ALPHA} (Holm): {listed(different) or 'none'}."
+    if equal:
+        yield f"Not significantly different: {listed(equal)}."
+    yield from _power(tests)
+    ranking = comparison.rankings[_MAIN]
+    if ranking is not None:
+        yield _ranking(ranking)
+    elif len(comparison.groups) > 2:
+        yield "No ranking of all groups: it needs two or more seeds that all groups have."
+
+
+def _test(test: PairTest) -> str:
+    first, second = (test.first, test.second) if test.a12 >= 0.5 else (test.second, test.first)
+    effect = max(test.a12, 1 - test.a12)
+    return f"{first} > {second} (p {p_value(test.p_holm)}, A12 {effect:.2f}, {size(effect)})"
+
+
+def size(a12: float) -> str:
+    """Return the size of an effect; the bounds are those of Vargha and Delaney."""
+    distance = abs(a12 - 0.5)
+    bounds = ((0.06, "negligible"), (0.14, "small"), (0.21, "medium"))
+    return next((word for bound, word in bounds if distance < bound), "large")
+
+
+def p_value(p: float) -> str:
+    """Return a p-value in three digits."""
+    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+
+
+def _power(tests: Sequence[PairTest]) -> Iterator[str]:
+    """Yield where the number of runs rules out a significant result."""
+    if not tests:
+        yield "No test: it needs two groups of two or more runs each."
+    hopeless = [test for test in tests if test.least_p >= ALPHA]
+    if hopeless:
+        test = hopeless[0]
+        yield (
+            f"Too few runs for a test: with {' and '.join(map(str, test.n))} runs p is at least "
+            f"{test.least_p:.3g} ({len(hopeless)} of {len(tests)} pairs). Run six or more seeds "
+            "that both groups have."
+        )
+    elif tests and min(test.least_p for test in tests) * len(tests) >= ALPHA:
+        yield (
+            f"Too few runs for {len(tests)} comparisons corrected by Holm: none can be significant "
+            f"at {ALPHA}. Run more seeds, or compare fewer groups."
+        )
+
+
+def _ranking(ranking: Ranking) -> str:
+    order = sorted(range(len(ranking.groups)), key=lambda i: ranking.mean_ranks[i])
+    ranks = ", ".join(f"{ranking.groups[i]} {ranking.mean_ranks[i]:.2f}" for i in order)
+    text = f"Mean ranks over {ranking.n_blocks} seeds: {ranks}. Friedman (Iman-Davenport): p "
+    text += p_value(ranking.f_p)
+    if ranking.f_p >= ALPHA:
+        return f"{text}, the groups do not differ significantly."
+    alike = [" = ".join(ranking.groups[i] for i in clique) for clique in ranking.cliques()]
+    return (
+        f"{text}; Nemenyi's critical difference {ranking.critical_difference:.2f}; "
+        f"not significantly different: {'; '.join(alike) or 'none'}."
+    )
+
+
+def prediction_verdict(rows: Sequence[Row]) -> str:
+    """Return how well predicted latencies agree with measured ones; empty without rows."""
+    if not rows:
+        return ""
+    errors, taus = ([row[name] for row in rows] for name in ("mape", "kendall"))
+    return (
+        f"Predicted against measured latency of {sum(row['n'] for row in rows)} members: mean "
+        f"absolute error {_span(errors, '.1%')}, Kendall's tau {_span(taus, '.2f')}."
+    )
+
+
+def verification_verdict(rows: Sequence[Row]) -> str:
+    """Return how verification changed the fronts; empty without rows."""
+    if not rows:
+        return ""
+    changes = [r["hypervolume_share_verified"] - r["hypervolume_share_searched"] for r in rows]
+    members, left = (sum(int(row[key]) for row in rows) for key in ("n_members", "n_left"))
+    return (
+        f"Verification changed the hypervolume share by {_span(changes, '+.4f')}; {left} of "
+        f"{members} members left their front."
+    )
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """Return the median of values, with their range if there are several."""
+    middle = f"{median(values):{form}}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} (median of {len(values)}, {min(values):{form}} to {max(values):{form}})"
+
+
+def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
+    """Return how many pairs of fronts have networks in common; empty for one front."""
+    pairs = n_fronts * (n_fronts - 1) // 2
+    if not pairs:
+        return ""
+    if not rows:
+        return "No two fronts have a network in common."
+    most = max(rows, key=lambda row: int(row["n_shared"]))
+    return (
+        f"{len(rows)} of {pairs} pairs of fronts have networks in common; most: "
+        f"{most['first']} and {most['second']} ({most['n_shared']})."
+    )
+
+
+# Indicators as a LaTeX table for the package ``booktabs``.
+
+_ESCAPED = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+_ARROWS = {True: r"$\uparrow$", False: r"$\downarrow$"}
+_HEADS = {  # short enough for the width of a page
+    "hypervolume_share": "HV",
+    "igd_plus": "IGD$^+$",
+    "epsilon_additive": r"$\epsilon_+$",
+    "epsilon_multiplicative": r"$\epsilon_\times$",
+    "r2": "R2",
+}
+_LEFT_OUT = "hypervolume"  # redundant with its share
+
+
+def escaped(text: str) -> str:
+    """Return text with the special characters of LaTeX escaped, on one line."""
+    return "".join(_ESCAPED.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def latex_table(comparison: Comparison) -> str:
+    """Return a LaTeX table: groups with mean and standard deviation, or fronts with intervals."""
+    shown = [i for i in INDICATORS if i.name in comparison.samples and i.name != _LEFT_OUT]
+    heads = [f"{_HEADS[i.name]} {_ARROWS[i.higher_is_better]}" for i in shown]
+    names = [i.name for i in shown]
+    body = (
+        _latex_group_rows(comparison, names)
+        if comparison.is_grouped
+        else _latex_front_rows(comparison, names)
+    )
+    first = "group" if comparison.is_grouped else "front"
+    notes = [
+        "% Needs \\usepackage{booktabs}. Arrows: the better direction.",
+        "% Groups: mean, +- standard deviation over runs. Fronts: value, 95 % interval.",
+        *(f"% {_HEADS[i.name]}: {i.title}" for i in shown),
+    ]
+    lines = [
+        *notes,
+        r"{\setlength{\tabcolsep}{4pt}",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) + 1)}@{{}}}}",
+        r"\toprule",
+        " & ".join([first, "$n$", *heads]) + r" \\",
+        r"\midrule",
+        *(" & ".join(row) + r" \\" for row in body),
+        r"\bottomrule",
+        r"\end{tabular}}",
+    ]
+    return "\n".join([*lines, *_test_comments(comparison)]) + "\n"
+
+
+def _latex_front_rows(comparison: Comparison, names: Sequence[str]) -> list[list[str]]:
+    rows = []
+    for row in comparison.indicator_rows():
+        cells = [escaped(row["run"]), str(row["n_points"])]
+        rows.append([*cells, *(f"{row[name]:.4f}" for name in names)])
+        ends = [(row[f"{name}_low"], row[f"{name}_high"]) for name in names]
+        if all(low is not None for low, _ in ends):
+            rows.append(["", "", *(rf"\scriptsize [{a:.3f}, {b:.3f}]" for a, b in ends)])
+    return rows
+
+
+def _latex_group_rows(comparison: Comparison, names: Sequence[str]) -> list[list[str]]:
+    spreads = [dict(comparison.spreads(name)) for name in names]
+    rows = []
+    for group in comparison.groups:
+        of_group = [by[group] for by in spreads]
+        means = (f"{spread.mean:.4f}" for spread in of_group)
+        rows.append([escaped(group), str(of_group[0].n), *means])
+        if of_group[0].sd is not None:
+            rows.append(["", "", *(rf"\scriptsize $\pm$ {of.sd:.4f}" for of in of_group)])
+    return rows
+
+
+def _test_comments(comparison: Comparison) -> list[str]:
+    tests = comparison.tests.get("hypervolume_share", ())
+    return [
+        f"% hypervolume share, {escaped(test.first)} against {escaped(test.second)}: {test.test}, "
+        f"p (Holm) {p_value(test.p_holm)}, A12 {test.a12:.2f}"
+        for test in tests
+    ]
