@@ -69,7 +69,7 @@ def front_figure(*panels: FrontPanel) -> NotebookFigure:
 def _draw_front(axes: Axes, panel: FrontPanel) -> None:
     front = panel.front
     candidates, members, beside = front.candidates, front.members, front.beside
-    metric, cost = quality(front.objectives), paid(front.objectives)[0]
+    metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
     drawn = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
     on_front = {candidate.id for candidate in drawn}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
@@ -121,8 +121,8 @@ def _draw_front(axes: Axes, panel: FrontPanel) -> None:
         costs.append(limit)
     if costs and 0 < _LOG_RATIO * min(costs) < max(costs):
         _log_scale(axes)
-    axes.set_xlabel(column(cost).title)
-    axes.set_ylabel(column(metric).title)
+    axes.set_xlabel(metric_of(cost).title)
+    axes.set_ylabel(metric_of(metric).title)
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc=_CORNERS[metric_of(metric).maximise, metric_of(cost).maximise])
@@ -138,13 +138,13 @@ def _log_scale(axes: Axes) -> None:
 
 def _draw_overlay(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> None:
     """Draw the networks of another run, and their best metric up to each cost."""
-    sign = -1.0 if column(cost).maximise else 1.0
+    sign = -1.0 if metric_of(cost).maximise else 1.0
     places = sorted(
         ((p[cost].value, p[metric].value, p[metric]) for p in beside.points if cost in p),
         key=lambda place: (sign * place[0], place[1]),
     )
     x, y = [place[0] for place in places], [place[1] for place in places]
-    best = np.maximum if column(metric).maximise else np.minimum
+    best = np.maximum if metric_of(metric).maximise else np.minimum
     axes.step(x, best.accumulate(y), where="post", color=OVERLAY, lw=1, alpha=0.6, zorder=1)
     ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
             for _, _, f in places]  # fmt: skip

@@ -34,12 +34,12 @@ class Objective:
     @property
     def title(self) -> str:
         """Label with unit; the name for unknown figures."""
-        return column(self.name).title if is_known(self.name) else self.name
+        return metric_of(self.name).title if is_metric(self.name) else self.name
 
     @property
     def unit(self) -> str:
         """The unit; empty if there is none or the figure is unknown."""
-        return column(self.name).unit if is_known(self.name) else ""
+        return metric_of(self.name).unit if is_metric(self.name) else ""
 
 
 def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
@@ -51,7 +51,7 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
     for name, direction in directions.items():
         if direction not in ("max", "min"):
             raise ConfigError(f"objectives: {name} must be max or min, got '{direction}'.")
-        if is_known(name) and column(name).maximise is not (direction == "max"):
+        if is_metric(name) and metric_of(name).maximise is not (direction == "max"):
             raise ConfigError(f"objectives: {name}: {direction} is the wrong direction.")
     if not 2 <= len(directions) <= _MAX_OBJECTIVES:
         raise ConfigError(
@@ -63,7 +63,7 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
 
 def declared(names: Sequence[str]) -> dict[str, str]:
     """Return the directions of known figures."""
-    return {name: "max" if column(name).maximise else "min" for name in names}
+    return {name: "max" if metric_of(name).maximise else "min" for name in names}
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
     try:
         content = read_yaml(dict[str, Any], path, ConfigError, where, newest=FORMAT)
     except FileNotFoundError:
-        raise ConfigError(f"{where}: file not found.") from None
+        raise ConfigError(f"{where}: there is no such file.") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):

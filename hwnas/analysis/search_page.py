@@ -1,4 +1,4 @@
-"""What a search found, as a page: for one target, or for several at once."""
+"""Page of a search, for one target or several, with its decision log."""
 
 import re
 from collections import Counter
@@ -27,22 +27,22 @@ from hwnas.tasks import metrics
 from hwnas.tasks.metrics import Metric, costs_in, maximise_flags, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
-# What a search decided, trial by trial: the lines of a page's decision log.
+# The decision log.
 
-_BLOCK = 512  # candidates that are held against the front at once
-_BEYOND = re.compile(r"(\S+) \S+ ((?:over|under) budget [^;\s]+)")  # of ``Budget.exceeded``
-_NAMED = 4  # members that a line names
+_BLOCK = 512  # candidates compared with the front at once
+_EXCEEDED = re.compile(r"(\S+) \S+ ((?:over|under) budget [^;\s]+)")  # of ``Budget.exceeded``
+_MAX_NAMED = 4  # members in a line
 
 
 def decisions(
     candidates: Sequence[Candidate], members: Sequence[Member], objectives: Sequence[str]
 ) -> list[DecisionRow]:
-    """Return what entered and left the front, what was refused, and what verification found.
+    """Return changes of the front, rejected candidates and results of verification.
 
     Args:
-        candidates: Of the search, in the order of trials; those that come again change nothing.
-        members: The front, verified.
-        objectives: What is minimised or maximised.
+        candidates: Candidates in order of trials; repeated ones are ignored.
+        members: The verified front.
+        objectives: Names of the objectives.
     """
     return [*_trials(candidates, objectives), *(_verification(m, objectives) for m in members)]
 
@@ -75,21 +75,23 @@ def _entry(
 ) -> DecisionRow:
     text = f"{candidate.id} enters the front: {_words(candidate.figures, objectives)}"
     if left:
-        named = ", ".join(c.id for c in left[:_NAMED]) + (", ..." if len(left) > _NAMED else "")
+        named = ", ".join(c.id for c in left[:_MAX_NAMED]) + (
+            ", ..." if len(left) > _MAX_NAMED else ""
+        )
         text += f"; {len(left)} {'leaves' if len(left) == 1 else 'leave'}: {named}"
     return DecisionRow(f"trial {candidate.trial}", "front", f"{text}. Front of {n_front}.")
 
 
 def _refusal(refused: Sequence[Candidate]) -> DecisionRow:
-    """Return a line of the refusals between two changes of the front."""
+    """Return a line on the rejected candidates between two changes of the front."""
     first, last = refused[0], refused[-1]
     if len(refused) == 1:
         return DecisionRow(f"trial {first.trial}", "refused", f"{first.id} refused: {first.reason}")
     kinds: Counter[str] = Counter()
     for candidate in refused:
-        found = [" ".join(parts) for parts in _BEYOND.findall(candidate.reason)]
-        kinds.update(found or [candidate.reason])
-    counted = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(_NAMED))
+        limits = [" ".join(parts) for parts in _EXCEEDED.findall(candidate.reason)]
+        kinds.update(limits or [candidate.reason])
+    counted = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(_MAX_NAMED))
     return DecisionRow(
         f"trials {first.trial} to {last.trial}", "refused", f"{len(refused)} refused: {counted}"
     )
@@ -120,18 +122,17 @@ def figure_words(figure: Quantity, name: str) -> str:
 
 
 def number(value: float, name: str) -> str:
-    """Return a value as people read it."""
+    """Return a value as text."""
     return f"{value:.2%}" if "accuracy" in name else f"{value:.4g}"
 
 
 _NOTES = (
-    "Each point is a network. Open: its {label} as search believes it, given all that was read "
-    "(validation split, fp32 unless it chose int8; of the finished network, where some were "
-    "finished). Filled: the same network verified from its compiled artefact (whole test split, "
-    "95 % interval). Grey: networks that another one dominates: no worse in {label}, and no dearer "
-    "in any objective. The thin line is the {best} verified {label} up to each cost.",
-    "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
-    "where there is one, and against the worse end of its interval.",
+    "Each point is a network. Open: posterior mean of its {label} (validation split; fp32 unless "
+    "the network is int8; after fine-tuning, if there was any). Filled: the network verified from "
+    "its compiled artefact (test split, 95 % interval). Grey: dominated networks. Thin line: the "
+    "{best} verified {label} up to each cost.",
+    "Sliders set limits: networks beyond them turn grey. Limits apply to the worse end of the "
+    "interval, of the verified figure if there is one.",
 )
 Facts = Sequence[tuple[str, str]]
 Options = Sequence[tuple[str, Option]]
@@ -139,7 +140,7 @@ Options = Sequence[tuple[str, Option]]
 
 @dataclass(frozen=True)
 class FrontData:
-    """What a search found for one target, as it is put on a page and drawn."""
+    """Results of a search for one target."""
 
     candidates: Sequence[Candidate]
     members: Sequence[Member]  #: verified
@@ -156,7 +157,7 @@ def single(title: str, front: FrontData, facts: Facts) -> Page:
 
 
 def notes(metric: str) -> tuple[str, ...]:
-    """Return what is to be known of points and sliders."""
+    """Return explanations of points and sliders."""
     of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
     best = "highest" if of.maximise else "lowest"
     return tuple(note.format(label=of.label, best=best) for note in _NOTES)
@@ -168,7 +169,7 @@ def with_more(
     tables: Sequence[PageTable] = (),
     pictures: Sequence[SvgFigure] = (),
 ) -> Page:
-    """Return a page that says, too, what is known beside its front."""
+    """Return a page with further findings, tables and figures."""
     return replace(
         page,
         findings=[*page.findings, *findings],
@@ -188,17 +189,17 @@ def for_all(
     """Return the page of a search for several targets.
 
     Args:
-        title: Of the page.
-        candidates: Of the search that fit all targets, with figures such as ``npu.latency_ms``.
-        members: The front of models for all targets.
-        fronts: What was found for each target that has a front, by its name, which is its folder.
-        missed: Why there is no front of some targets, or of all.
-        facts: What is known of the run.
+        title: Title of the page.
+        candidates: Candidates within all budgets, with figures such as ``npu.latency_ms``.
+        members: The joint front of all targets.
+        fronts: Results by target; the name is the folder.
+        missed: Reasons for missing fronts.
+        facts: Name and value of options and versions.
     """
     ids = frozenset(member.candidate.id for member in members)
     explorers = [_for_all(candidates, members, fronts, missed)]
     for target, front in fronts.items():
-        link = (f"{quote(target)}/report.html", "its own page, with its decision log")
+        link = (f"{quote(target)}/report.html", "page of this target, with its decision log")
         explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
     first = next(iter(fronts.values()))
     return Page(title, explorers, notes(quality_in(first.objectives)), facts=facts)
@@ -211,13 +212,13 @@ def explorer_of(
     for_all: frozenset[str] = frozenset(),
     link: tuple[str, str] = ("", ""),
 ) -> FrontExplorer:
-    """Return the views of one target's front.
+    """Return the section of the front of one target.
 
     Args:
-        title: Of the section.
-        front: What was found.
-        for_all: Ids of models for all targets, to be framed.
-        link: Address and words of a page with more.
+        title: Title of the section.
+        front: Results of the search.
+        for_all: Ids of members of the joint front, which are framed.
+        link: Address and text of a link.
     """
     run = run_of(title, front.candidates, front.members)
     columns = {**metrics.all_metrics(), **_fp32()}
@@ -235,7 +236,7 @@ def explorer_of(
 def run_of(
     name: str, candidates: Sequence[Candidate], members: Sequence[Member], group: str = ""
 ) -> RunData:
-    """Return a search for one target as it is put on a page: each network once."""
+    """Return the networks of a search for one target, each once."""
     front = {member.candidate.id: member for member in members}
     networks = distinct(candidates)
     scored = [candidate for candidate in networks if candidate.state != "infeasible"]
@@ -245,30 +246,37 @@ def run_of(
 
 
 def _point(candidate: Candidate, member: Member | None, options: Options) -> PagePoint:
+    point = PagePoint(
+        candidate.id, candidate.figures, options, candidate.trial, stopped=candidate.stopped
+    )
     if member is None:
-        stopped = candidate.stopped
-        return PagePoint(
-            candidate.id, candidate.figures, options, candidate.trial, stopped=stopped
-        )  # fmt: skip
-    return PagePoint(
-        candidate.id, candidate.figures, options, candidate.trial,
-        on_front=True, verified=verified(member), note=member.label,
-    )  # fmt: skip
+        return point
+    figures = verified_figures(member)
+    return replace(point, on_front=True, verified=figures, note=member.label, stopped=False)
 
 
 def _fp32() -> dict[str, Metric]:
-    """Return the columns of metrics in fp32, beside those of an int8 artefact."""
+    """Return the columns of metrics in fp32, in addition to those of int8 artefacts."""
     of = {name: metric_of(name) for name in metrics.quality_names()}
     return {
         f"{n}_fp32": replace(m, name=f"{n}_fp32", label=f"fp32 {m.label}") for n, m in of.items()
     }
 
 
-def verified(member: Member) -> Quantities:
-    """Return what verification found, by the names of searched figures: of the artefact itself."""
-    plain = {
-        name: figure for name, figure in member.figures.items() if name in metrics.all_metrics()
-    }
+def verified_figures(member: Member) -> Quantities:
+    """Return the verified figures of an artefact, by the names of searched figures.
+
+    Of several targets: with the name of the target before the name, ``npu.latency_ms``.
+    """
+    known = metrics.all_metrics()
+    if member.is_for_all:
+        return {
+            f"{target}.{name}": figure
+            for target, part in member.parts.items()
+            for name, figure in verified_figures(part).items()
+            if name in known
+        }
+    plain = {name: figure for name, figure in member.figures.items() if name in known}
     fp32 = {n: f for n, f in member.figures.items() if n in _fp32() and f is not member.quality}
     return {member.metric: member.quality, **plain, **fp32}
 
@@ -281,7 +289,7 @@ def _for_all(
 ) -> FrontExplorer:
     by_id = {member.candidate.id: member for member in members}
     options, networks = shown(c.genotype for c in candidates), distinct(candidates)
-    points = [_point_for_all(c, by_id.get(c.id), options(c.genotype)) for c in networks]
+    points = [_point(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
         f"{target}.{name}"
         for target, front in fronts.items()
@@ -296,24 +304,9 @@ def _for_all(
     known = {metric, *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
     names = [f"{target}.{name}" for target in fronts for name in metrics.all_metrics()]
     columns = {name: metric_of(name) for name in (metric, *names) if name in known}
-    note = "Networks that fit every target's budget, each verified on all targets."
+    note = "Networks within the budgets of all targets, verified on each of them."
     run = RunData("all targets", points)
     return FrontExplorer(
         "Models for all targets", [metric, *costs], columns, [run] if members else [], limits,
         notes=[*missed, *[note] * bool(members)],
-    )  # fmt: skip
-
-
-def _point_for_all(candidate: Candidate, member: Member | None, options: Options) -> PagePoint:
-    if member is None:
-        return PagePoint(candidate.id, candidate.figures, options, candidate.trial)
-    found = {
-        f"{target}.{name}": figure
-        for target, part in member.parts.items()
-        for name, figure in verified(part).items()
-        if name in metrics.all_metrics()
-    }
-    return PagePoint(
-        candidate.id, candidate.figures, options, candidate.trial,
-        on_front=True, verified=found, note=member.label,
     )  # fmt: skip

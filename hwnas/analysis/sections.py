@@ -161,7 +161,7 @@ def audit_png(
     findings: Sequence[AuditFinding], verdict: AuditVerdict, epochs: int, metric: str
 ) -> bytes:
     """Draw the metric of networks trained alone over that in the supernet, with intervals; PNG."""
-    label = column(metric).title
+    label = metric_of(metric).title
     figure = Figure(figsize=(7, 5.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for group, colour, name in _GROUP_STYLES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hwnas.analysis.fronts import Array, Objective
 from hwnas.analysis.page.model import PageTable
 from hwnas.analysis.speedup import AccuracyLevel, AccuracyRange, CostRatio, Speedup
-from hwnas.tasks.metrics import column, is_known
+from hwnas.tasks.metrics import is_metric, metric_of
 
 _ROUNDING = 1e-9  # of a ratio
 
@@ -48,7 +48,7 @@ def amount(objective: Objective, value: float) -> str:
     """
     if objective.maximise and abs(value) <= 1:
         return f"{value:.4f}"
-    is_quality = is_known(objective.name) and column(objective.name).perfect is not None
+    is_quality = is_metric(objective.name) and metric_of(objective.name).perfect is not None
     return f"{value:.{4 if is_quality else 3}g} {objective.unit}".rstrip()
 
 

@@ -27,8 +27,8 @@ _EQUAL = 1e-9  # relative rounding error of a limit
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
     """Return the quality and the costs."""
-    known = [o for o in objectives if o.name in qualities()] + [o for o in objectives if o.maximise]
-    quality = [*known, *objectives][0]
+    metrics = [o for o in objectives if o.name in quality_names()]
+    quality = [*metrics, *(o for o in objectives if o.maximise), *objectives][0]
     return quality, [o for o in objectives if o is not quality]
 
 

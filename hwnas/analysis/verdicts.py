@@ -1,4 +1,4 @@
-"""Verdicts of a comparison, one line each, and its indicators as a LaTeX table.
+"""Verdicts of a comparison, one line each.
 
 The tables of ``comparison_tables`` and the CSV files have the figures that verdicts sum up.
 """
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from hwnas.analysis.fronts import Array, Objective
-from hwnas.analysis.indicators import INDICATORS
 from hwnas.analysis.reading import listed
 from hwnas.analysis.significance import ALPHA, PairTest, Ranking
 from hwnas.analysis.summary import Comparison
@@ -214,98 +213,3 @@ def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
         f"{len(rows)} of {pairs} pairs of fronts have networks in common; most: "
         f"{most['first']} and {most['second']} ({most['n_shared']})."
     )
-
-
-# Indicators as a LaTeX table for the package ``booktabs``.
-
-_ESCAPED = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
-_ARROWS = {True: r"$\uparrow$", False: r"$\downarrow$"}
-_HEADS = {  # short enough for the width of a page
-    "hypervolume_share": "HV",
-    "igd_plus": "IGD$^+$",
-    "epsilon_additive": r"$\epsilon_+$",
-    "epsilon_multiplicative": r"$\epsilon_\times$",
-    "r2": "R2",
-}
-_LEFT_OUT = "hypervolume"  # redundant with its share
-
-
-def escaped(text: str) -> str:
-    """Return text with the special characters of LaTeX escaped, on one line."""
-    return "".join(_ESCAPED.get(sign, sign) for sign in " ".join(text.split()))
-
-
-def latex_table(comparison: Comparison) -> str:
-    """Return a LaTeX table: groups with mean and standard deviation, or fronts with intervals."""
-    shown = [i for i in INDICATORS if i.name in comparison.samples and i.name != _LEFT_OUT]
-    heads = [f"{_HEADS[i.name]} {_ARROWS[i.higher_is_better]}" for i in shown]
-    names = [i.name for i in shown]
-    body = (
-        _latex_group_rows(comparison, names)
-        if comparison.is_grouped
-        else _latex_front_rows(comparison, names)
-    )
-    first = "group" if comparison.is_grouped else "front"
-    notes = [
-        "% Needs \\usepackage{booktabs}. Arrows: the better direction.",
-        "% Groups: mean, +- standard deviation over runs. Fronts: value, 95 % interval.",
-        *(f"% {_HEADS[i.name]}: {i.title}" for i in shown),
-    ]
-    lines = [
-        *notes,
-        r"{\setlength{\tabcolsep}{4pt}",
-        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(shown) + 1)}@{{}}}}",
-        r"\toprule",
-        " & ".join([first, "$n$", *heads]) + r" \\",
-        r"\midrule",
-        *(" & ".join(row) + r" \\" for row in body),
-        r"\bottomrule",
-        r"\end{tabular}}",
-    ]
-    return "\n".join([*lines, *_test_comments(comparison)]) + "\n"
-
-
-def _latex_front_rows(comparison: Comparison, names: Sequence[str]) -> list[list[str]]:
-    rows = []
-    for row in comparison.indicator_rows():
-        cells = [escaped(row["run"]), str(row["n_points"])]
-        rows.append([*cells, *(f"{row[name]:.4f}" for name in names)])
-        ends = [(row[f"{name}_low"], row[f"{name}_high"]) for name in names]
-        if all(low is not None for low, _ in ends):
-            rows.append(["", "", *(rf"\scriptsize [{a:.3f}, {b:.3f}]" for a, b in ends)])
-    return rows
-
-
-def _latex_group_rows(comparison: Comparison, names: Sequence[str]) -> list[list[str]]:
-    spreads = [dict(comparison.spreads(name)) for name in names]
-    rows = []
-    for group in comparison.groups:
-        of_group = [by[group] for by in spreads]
-        means = (f"{spread.mean:.4f}" for spread in of_group)
-        rows.append([escaped(group), str(of_group[0].n), *means])
-        if of_group[0].sd is not None:
-            rows.append(["", "", *(rf"\scriptsize $\pm$ {of.sd:.4f}" for of in of_group)])
-    return rows
-
-
-def _test_comments(comparison: Comparison) -> list[str]:
-    tests = comparison.tests.get("hypervolume_share", ())
-    return [
-        f"% hypervolume share, {escaped(test.first)} against {escaped(test.second)}: {test.test}, "
-        f"p (Holm) {p_value(test.p_holm)}, A12 {test.a12:.2f}"
-        for test in tests
-    ]

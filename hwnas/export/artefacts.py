@@ -71,7 +71,7 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
             )
             default = own if own in runnable and backend.name == target.runtime else runnable[0]
             values = {**_placeholders(backend, target), "DEFAULT": default}
-            runners_[runner.name] = head + _filled(runner.code, values) + task.printing()
+            runners_[runner.name] = head + _filled(runner.code, values) + task.print_code()
     return runners_
 
 

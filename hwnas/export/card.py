@@ -122,7 +122,7 @@ def _limits(proof: Row) -> str:
     label = metric_of(task.metric).label
     lines = [
         f"For images like those of {data['name']}: {label} on others is not known.",
-        *task.words.limits,
+        *task.description.limits,
         f"`images.npz` has {proof['n_images']} test images, under the licence of the data set.",
         "Differences between groups of people or conditions were not measured.",
         f"Costs: {proof['target']['caveat']}.",
@@ -205,7 +205,7 @@ def _evaluation(proof: Row) -> str:
                 f"{near['same']:.1%}" if near else "",
             ]
         )
-    head = ["", f"{label} (95 %)", "largest error", "mean error", task.words.same]
+    head = ["", f"{label} (95 %)", "largest error", "mean error", task.description.same]
     tolerances = [
         [dtype, *(f"{name.replace('_', ' ')} {value:g}" for name, value in limit.items()
                   if name != "reason"), str(limit.get("reason", ""))]
@@ -215,8 +215,8 @@ def _evaluation(proof: Row) -> str:
     largest = ", ".join(f"{value:.3g} ({name})" for name, value in _references(proof).items())
     return (
         f"{_table(head, table)}\n\n{label.capitalize()}: of each file on all {n:,} test images, "
-        f"resized to uint8; measured; {task.words.interval}. Errors: against torch's outputs on "
-        f"{kept} test images (`images.npz`), the largest of which is {largest}."
+        f"resized to uint8; measured; {task.description.interval}. Errors: against torch's outputs "
+        f"on {kept} test images (`images.npz`), the largest of which is {largest}."
         f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_reported(proof)}"
     )
 
@@ -236,8 +236,8 @@ def _reported(proof: Row) -> str:
     name = artefact_metric(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        f"\n\nThe search reported for {reported['of']}: {column(metric).label} "
-        f"{shown(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
+        f"\n\nThe search reported for {reported['of']}: {metric_of(metric).label} "
+        f"{format_value(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
         + f" Identical to the verified files: {same}."
         * bool(same)
     )
@@ -278,7 +278,7 @@ def _files(proof: Row) -> str:
         "preprocessing.json": "resizing and normalisation of images",
         **{name: words for kind in kinds().values() for name, words in kind.about.items()},
         **runners,
-        **_task(proof).words.files,
+        **_task(proof).description.files,
     }
     about |= early_exits.file_descriptions(proof["exits"]) if "exits" in proof else {}
     rows = [

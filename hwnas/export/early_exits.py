@@ -47,7 +47,7 @@ class LoadedSegments:
         assert self.task.confidence is not None
         n = len(thresholds)
         confidences = np.stack([self.task.confidence(outputs[:, i]) for i in range(n)])
-        at = leaving(confidences, thresholds)
+        at = exit_indices(confidences, thresholds)
         return ExitPredictions(outputs[np.arange(len(at)), at], at)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
@@ -168,7 +168,7 @@ def section(exits: Row) -> str:
         lines.append(f"| leaves at exit {i} ({where}) | {' | '.join(fractions)} |")
     rows = [("accuracy", *(_text(stage["accuracy"], ".4f") for stage in stages))]
     for name in exits["foreseen"]["costs"]:
-        title = f"expected {column(name.removeprefix('expected_')).title}"
+        title = f"expected {metric_of(name.removeprefix('expected_')).title}"
         rows.append((title, *(_text(stage["costs"][name], ".4g") for stage in stages)))
     lines += [f"| {' | '.join(row)} |" for row in rows]
     worst = Quantity(*exits["worst"]["latency_ms"])

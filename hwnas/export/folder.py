@@ -195,7 +195,7 @@ def _pem(option: str, path: str) -> bytes:
     try:
         return read_bytes(Path(path), _MAX_KEY)
     except FileNotFoundError:
-        raise ConfigError(f"{option}={path}: file not found.") from None
+        raise ConfigError(f"{option}={path}: there is no such file.") from None
     except CorruptFileError as problem:
         raise ConfigError(f"{option}={path}: {problem}.") from None
 

@@ -60,7 +60,7 @@ def parse(text: str, columns: Collection[str]) -> Query:
     return Query(match[1], match[2] == "max", limits)
 
 
-def pick(front: VerifiedFront, wanted: str) -> list[str]:
+def pick(front: Front, wanted: str) -> list[str]:
     """Return the ids of the selected members.
 
     Args:
@@ -73,7 +73,7 @@ def pick(front: VerifiedFront, wanted: str) -> list[str]:
     """
     if not front.members:  # of several targets: each may have a front
         raise RunError(
-            "No network was verified for all targets: select one with target=TARGET, or a network by "
+            "No network was verified for all targets: select one by target=TARGET, or a network by "
             "its id: pick=ID."
         )
     offers = offered(front)
@@ -103,7 +103,7 @@ def pick(front: VerifiedFront, wanted: str) -> list[str]:
     return [_argmin(fitting, front.objectives, lambda values: sign * values[name])]
 
 
-def offered(front: VerifiedFront) -> Offers:
+def offered(front: Front) -> Offers:
     """Return the values of the members that verification left on the front, worst metric first.
 
     The metric is that of the compiled artefact; of several targets, the worst one.
@@ -158,8 +158,8 @@ def _named(name: str, offers: Offers, objectives: Sequence[str]) -> str:
 
 def _argmin(offers: Offers, objectives: Sequence[str], key: Callable[[Values], float]) -> str:
     """Return the id with the lowest key; ties: the better metric, the lower costs, the lower id."""
-    names = paid(objectives)
-    signs = [-1.0 if maximise else 1.0 for maximise in maximised(names)]
+    names = costs_in(objectives)
+    signs = [-1.0 if maximise else 1.0 for maximise in maximise_flags(names)]
 
     def rank(offer: tuple[str, Values]) -> tuple[float | str, ...]:
         costs = (sign * offer[1][name] for sign, name in zip(signs, names, strict=True))
@@ -170,8 +170,8 @@ def _argmin(offers: Offers, objectives: Sequence[str], key: Callable[[Values], f
 
 def _error(offer: Values, objectives: Sequence[str]) -> float:
     """Return the metric of a network, negated if it is to be maximised."""
-    metric = quality(objectives)
-    return -offer[metric] if column(metric).maximise else offer[metric]
+    metric = quality_in(objectives)
+    return -offer[metric] if metric_of(metric).maximise else offer[metric]
 
 
 def _ranges(offers: Sequence[Values], names: Iterable[str], metric: str) -> str:

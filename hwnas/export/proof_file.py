@@ -76,7 +76,6 @@ class AgreementRecord(TypedDict):
     mean_error: float | None
     largest_output: float | None
     same: NotRequired[float]
-    top1: NotRequired[float]  #: in earlier versions
 
 
 class ArtefactRecord(TypedDict):
@@ -169,8 +168,8 @@ class Proof(TypedDict):
 
     format: int
     made: ProvenanceRecord
-    model: Annotated[ModelRecord, OPEN]  #: earlier versions have other keys for outputs
-    task: NotRequired[Annotated[_NamedRecord, OPEN]]
+    model: Annotated[ModelRecord, OPEN]
+    task: Annotated[_NamedRecord, OPEN]
     license: str
     source: dict[str, Any]
     seed: int
@@ -287,7 +286,7 @@ def _check_outcome(found: Proof) -> None:
 
 def _check_task(found: Proof) -> None:
     """Check that task, metric and target exist and fit the network."""
-    task, model = tasks.of_proof(found), found["model"]
+    task, model = tasks.from_json({**found["task"]}), found["model"]
     n = model["operators"][-1]["op"]["out_shape"][0]
     if not task.n_outputs == model["n_outputs"] == n:
         raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")

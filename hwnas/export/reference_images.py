@@ -17,7 +17,6 @@ from hwnas.tasks.base import Targets, Task
 
 IMAGES = "images.npz"  #: pixels, targets and torch's outputs
 _MAX_BYTES = 2 << 30  # of the arrays
-_EARLIER = "labels"  # name of targets in exports of earlier versions
 
 
 def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
@@ -59,11 +58,11 @@ def read_reference_images(folder: Path, recorded: Proof) -> ReferenceImages:
         ProofError: they cannot be read, or do not fit the network of the proof.
     """
     try:
-        names = ["pixels", "targets", _EARLIER, "expected", _INT8]
+        names = ["pixels", "targets", "expected", _INT8]
         arrays = read_npz(folder / IMAGES, names, _MAX_BYTES)
         images = ReferenceImages(
             arrays["pixels"],
-            arrays["targets"] if "targets" in arrays else arrays[_EARLIER],
+            arrays["targets"],
             arrays["expected"],
             arrays.get(_INT8),
         )

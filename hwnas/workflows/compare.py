@@ -206,7 +206,6 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
     for name, picture in found.figures.items():
         for suffix, drawn in picture.items():
             folder.write_bytes(f"{name}.{suffix}", drawn)
-    folder.write_bytes("indicators.tex", verdicts.latex_table(found.comparison).encode())
     content = found.comparison.to_json() | {
         "equal_quality": known(found.speedup and found.speedup.to_json()),
         "sentences": found.sentences,
@@ -226,7 +225,7 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
 def _files(found: _ComparisonReport) -> list[str]:
     names = [f"{name}.csv" for name, rows in found.tables.items() if rows]
     drawn = [f"{name}.png/.svg" for name in found.figures]
-    return ["report.html", "comparison.json", "indicators.tex", *names, *drawn]
+    return ["report.html", "comparison.json", *names, *drawn]
 
 
 # The beginning of a comparison: what is compared is read and named before anything heavy loads.

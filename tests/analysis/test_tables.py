@@ -1,4 +1,4 @@
-"""Tables, the frame, sentences, LaTeX and figures."""
+"""Tables, the frame, verdicts and figures."""
 
 import itertools
 import json
@@ -23,8 +23,6 @@ from hwnas.analysis.summary import Comparison, compare
 from hwnas.analysis.verdicts import (
     comparison_method,
     comparison_verdicts,
-    escaped,
-    latex_table,
     verification_verdict,
 )
 from hwnas.core.errors import ConfigError
@@ -244,20 +242,6 @@ def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
     frame = ReferenceFrame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
     (row,) = tables.verification([run], frame)
     assert (row["n_members"], row["n_left"]) == (3, 1)
-
-
-def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
-    text = latex_table(grouped(3))
-    assert r"good\_one & 3 & " in text
-    assert r"bad\&one & 3 & " in text
-    assert text.count(r"\\") == 1 + 2 * 2
-    assert text.count(r"\pm") == 2 * 5
-    assert escaped("a_b\\{x}%~^#$&<") == (
-        r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"
-    )
-    assert escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
-    single = latex_table(compare([A, B], PAIR, "searched"))
-    assert single.count(r"\scriptsize") == 2 * 5
 
 
 def test_json_has_no_numbers_that_json_lacks() -> None:

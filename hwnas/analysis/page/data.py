@@ -1,4 +1,4 @@
-"""What the scripts of a page read of an explorer: plain data, ready for JSON."""
+"""Data of an explorer as JSON for the scripts of a page."""
 
 import base64
 import itertools
@@ -13,13 +13,13 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
 from hwnas.tasks.metrics import Metric, quality_names
 
-# Numbers in a page: columns as compact typed arrays, which a browser reads without parsing.
+# Typed arrays, which a browser reads without parsing.
 
 Packed = dict[str, Any]
 
 
 def floats(values: NDArray[np.float64]) -> Packed | None:
-    """Return values as 32-bit floats; ``None`` if none is known (NaN), one where all are equal."""
+    """Pack values as 32-bit floats; ``None`` if all are NaN, a constant if all are equal."""
     if np.isnan(values).all():
         return None
     if np.isfinite(values[0]) and (values == values[0]).all():
@@ -28,14 +28,14 @@ def floats(values: NDArray[np.float64]) -> Packed | None:
 
 
 def counts(values: NDArray[np.intp]) -> Packed:
-    """Return whole numbers from 0 in as few bytes as hold the largest."""
-    most = int(values.max(initial=0))
-    kind = "u1" if most < 1 << 8 else "u2" if most < 1 << 16 else "u4"
+    """Pack non-negative integers with the smallest type."""
+    largest = int(values.max(initial=0))
+    kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
     return _packed(kind, values.astype(f"<{kind}"))
 
 
 def ids(texts: Sequence[str]) -> Packed | list[str]:
-    """Return ids in 6 bytes each, if all are 12 hex digits, as those of genotypes are."""
+    """Pack ids of 12 hexadecimal digits (genotypes) in 6 bytes each; others as text."""
     joined = "".join(texts)
     if set(map(len, texts)) == {12} and set(joined) <= set("0123456789abcdef"):
         return _packed("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
@@ -46,23 +46,22 @@ def _packed(kind: str, values: NDArray[Any]) -> Packed:
     return {"type": kind, "data": base64.b64encode(values.tobytes()).decode()}
 
 
-# Which points are drawn where there are too many to draw all.
+# Downsampling of points.
 
 Array = NDArray[np.float64]
 
-_CELLS = 2_000_000  # of points times members that are worked on at once
+_CELLS = 2_000_000  # points times members in a block
 
 
 def thinned(points: Array, front: Array, most: int) -> NDArray[np.intp]:
-    """Return the indices of at most ``most`` of the points, ascending.
+    """Return the indices of at most ``most`` points, ascending.
 
-    Half of them are those nearest to the front, so that its surroundings are whole; the others are
-    taken evenly from the rest, so that it is seen where points lie.
+    Half of them are the nearest to the front, the others are taken evenly from the rest.
 
     Args:
         points: Objectives to be minimised, ``(n, m)``.
-        front: Those of the front, ``(k, m)``.
-        most: How many are kept.
+        front: Objectives of the front, ``(k, m)``.
+        most: Maximum number of points.
     """
     if len(points) <= most:
         return np.arange(len(points))
@@ -74,11 +73,7 @@ def thinned(points: Array, front: Array, most: int) -> NDArray[np.intp]:
 
 
 def _distances(points: Array, front: Array) -> Array:
-    """Return how far each point is from being as good as some member, ``(n,)``.
-
-    It is the additive epsilon: by how much all objectives would have to improve, in shares of their
-    ranges.
-    """
+    """Return the additive epsilon of each point to the front, ``(n,)``, in ranges of objectives."""
     scale = np.maximum(np.ptp(points, axis=0), 1e-300)
     points, front = points / scale, front / scale
     nearest = np.full(len(points), np.inf)
@@ -92,20 +87,20 @@ def _distances(points: Array, front: Array) -> Array:
     return nearest
 
 
-_SHOWN = 100_000  # points of a page: more make it slow and large, and show nothing more
+_MAX_POINTS = 100_000  # of a page
 _UNKNOWN = Quantity(float("nan"), "measured")
 Content = dict[str, Any]
 
 
 def content(explorer: FrontExplorer, n_runs: int) -> Content:
-    """Return what the scripts read.
+    """Return the data of an explorer.
 
     Args:
-        explorer: What is shown.
-        n_runs: Of all explorers on the page, which share what a page can hold.
+        explorer: The explorer.
+        n_runs: Number of runs on the page, which share the maximum number of points.
     """
     choices = _Choices([point for run in explorer.runs for point in run.points])
-    most = _SHOWN // max(1, n_runs)
+    most = _MAX_POINTS // max(1, n_runs)
     kept = [_kept(run.points, explorer, most) for run in explorer.runs]
     points = [run.points[i] for run, which in zip(explorer.runs, kept, strict=True) for i in which]
     front = [i for i, point in enumerate(points) if point.on_front]
@@ -147,7 +142,7 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
 
 
 def _beside(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Content:
-    """Return the networks of another run, a column each of what is known of them."""
+    """Return the columns of the networks of another run."""
     return {
         "label": beside.label,
         "n": len(beside.points),
@@ -156,7 +151,7 @@ def _beside(beside: OverlaidFront, columns: Mapping[str, Metric]) -> Content:
 
 
 def _is_share(name: str, points: Sequence[PagePoint]) -> bool:
-    """Return whether a column is shown in per cent: of accuracies, those that are not already."""
+    """Return whether a column is shown in per cent: accuracies up to 1 and probabilities."""
     plain = name.rpartition(".")[2]
     if plain.startswith("accuracy"):
         return not any(point.figures[name].value > 1 for point in points if name in point.figures)
@@ -164,7 +159,7 @@ def _is_share(name: str, points: Sequence[PagePoint]) -> bool:
 
 
 def _plot(y: str, x: str, columns: Mapping[str, Metric]) -> Content:
-    """Return which columns a plot shows: a target may have an accuracy of its own, verified."""
+    """Return the columns of a plot; a target may have its own verified accuracy."""
     target, _, _ = x.rpartition(".")
     own = f"{target}.{y}"
     names = list(columns)
@@ -179,7 +174,7 @@ def _run(run: RunData, n_shown: int) -> Content:
 
 
 def _kept(points: Sequence[PagePoint], explorer: FrontExplorer, most: int) -> NDArray[np.intp]:
-    """Return which points of a run are shown: its front, and not too many others."""
+    """Return the indices of the shown points of a run: its front and others."""
     if len(points) <= most:
         return np.arange(len(points))
     on_front = np.array([point.on_front for point in points])
@@ -194,7 +189,7 @@ def _kept(points: Sequence[PagePoint], explorer: FrontExplorer, most: int) -> ND
 
 
 def _column(figures: Sequence[Quantities], name: str, *, ends: bool) -> Content:
-    """Return a column of figures, with their intervals if ``ends`` are wanted."""
+    """Return a column of figures, with intervals if ``ends``."""
     found = [each.get(name, _UNKNOWN) for each in figures]
     sources = list(dict.fromkeys(f.source for f in found if f is not _UNKNOWN))
     column: Content = {
@@ -212,7 +207,7 @@ def _column(figures: Sequence[Quantities], name: str, *, ends: bool) -> Content:
 
 
 class _Choices:
-    """The choices of all networks: of each its options, and which one a network took."""
+    """The options of each choice, and the option of each network."""
 
     def __init__(self, points: Sequence[PagePoint]):
         pairs = [pair for point in points for pair in point.options]
@@ -231,7 +226,7 @@ class _Choices:
         self.codes[rows, columns] = np.array([code for _, _, _, code in found], np.intp)[taken]
 
     def content(self, runs: Sequence[RunData], kept: Sequence[NDArray[np.intp]]) -> list[Content]:
-        """Return, of each choice, the options of shown points, and counts over all of a run."""
+        """Return, for each choice, the options of shown points and the counts of all points."""
         starts = np.cumsum([0, *(len(run.points) for run in runs)])
         shown = [which + start for which, start in zip(kept, starts, strict=False)]
         rows = np.concatenate([*shown, np.zeros(0, np.intp)])
@@ -250,7 +245,7 @@ class _Choices:
 
 
 def _options(pairs: Sequence[tuple[str, Option]]) -> dict[str, list[Option]]:
-    """Return the options of each choice, numbers before words, smallest first."""
+    """Return the options of each choice: numbers ascending, then text."""
     found: dict[str, list[Option]] = {}
     for name, option in dict.fromkeys(pairs):
         found.setdefault(name, []).append(option)

@@ -1,7 +1,7 @@
-"""The page of fronts: one self-contained HTML file, interactive, without network access.
+"""Renders a report page as one self-contained interactive HTML file without network access.
 
-What is drawn comes from ``assets/``: plain JavaScript on canvases, which draws 100,000 points in a
-blink. The numbers lie in the page as typed arrays (see ``packing.py``).
+Plots are plain JavaScript on canvases (``assets/``), fast for 100,000 points. Numbers are typed
+arrays, see ``data``.
 """
 
 import base64
@@ -20,8 +20,8 @@ _SCRIPTS = (
     "data.js", "elements.js", "beside.js", "scatter.js", "parallel.js", "preferences.js",
     "members.js", "tables.js", "page.js"
 )  # fmt: skip
-_LOGGED = 3_000  # lines of a log: more make a page slow
-#: Where a section can be added to a page that is written, see ``with_section``.
+_MAX_LOG = 3_000  # lines
+#: Insertion point of ``with_section``.
 _LATER = "<!-- further sections -->"
 
 
@@ -42,7 +42,7 @@ def render(page: Page) -> str:
         _log(page.log),
         _facts(page.facts),
     ]
-    # The policy has the browser refuse every request and every script but this one.
+    # The browser refuses all requests and all scripts but this one.
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{_sha256(script)}'"
@@ -60,9 +60,10 @@ def render(page: Page) -> str:
 
 
 def with_section(page: str, key: str, section: str) -> str | None:
-    """Return a rendered page with a section of HTML, in place of an earlier one of that key.
+    """Return a rendered page with a section of HTML, replacing an earlier one with the same key.
 
-    ``None`` if it is no page of this module.
+    Returns:
+        ``None`` if the page was not rendered by this module.
     """
     start, end = f"<!-- {key} -->", f"<!-- end of {key} -->"
     before, found, rest = page.partition(start)
@@ -89,7 +90,7 @@ def _findings(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     if not items:
         return ""
-    return f'<section><h2>What was found</h2><ul class="findings">{items}</ul></section>'
+    return f'<section><h2>Findings</h2><ul class="findings">{items}</ul></section>'
 
 
 def _explorer(explorer: FrontExplorer, n_runs: int) -> str:
@@ -106,7 +107,7 @@ def _explorer(explorer: FrontExplorer, n_runs: int) -> str:
 
 
 def _json(content: Any) -> str:
-    """Return JSON that cannot end the element in which it stands."""
+    """Return JSON that is safe in a script element."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -129,12 +130,12 @@ def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
 
 
 def _is_text(cell: str) -> bool:
-    """Return whether a cell is read as words, not as a number or as what stands for none."""
+    """Return whether a cell is text, not a number or a placeholder."""
     return cell[:1].isalpha()
 
 
 def _picture(picture: SvgFigure) -> str:
-    # As an image: no script in it runs, and its ids meet no others.
+    # As an image: scripts do not run, and ids do not collide.
     data = base64.b64encode(picture.svg.encode()).decode()
     title = html.escape(picture.title)
     return (
@@ -146,14 +147,13 @@ def _picture(picture: SvgFigure) -> str:
 def _log(lines: Sequence[DecisionRow]) -> str:
     if not lines:
         return ""
-    left_out = len(lines) - _LOGGED
+    left_out = len(lines) - _MAX_LOG
     note = (
-        "The trials in their order, by what is believed of each network in the end ('why' says "
-        "what was known then): what enters and leaves the front, what is refused and for what "
-        "limit, and what verification found."
+        "Trials in order, with posterior figures at the end of the search ('why' has those at the "
+        "time): changes of the front, rejected networks and results of verification."
     )
     if left_out > 0:
-        note += f" The last {_LOGGED:,} of {len(lines):,} lines."
+        note += f" The last {_MAX_LOG:,} of {len(lines):,} lines."
     kinds = "".join(
         f'<label><input type="checkbox" checked data-kind="{html.escape(kind)}"> '
         f"{html.escape(kind)}</label>"
@@ -162,7 +162,7 @@ def _log(lines: Sequence[DecisionRow]) -> str:
     items = "".join(
         f'<li data-kind="{html.escape(line.kind)}"><b>{html.escape(line.when)}</b> '
         f"{html.escape(line.text)}</li>"
-        for line in lines[-_LOGGED:]
+        for line in lines[-_MAX_LOG:]
     )
     return (
         f'<section class="log"><h2>Decision log</h2>{_note(note)}<div class="controls">{kinds}'

@@ -1,7 +1,4 @@
-"""What a page of fronts says, as data. ``page.py`` makes HTML of it.
-
-``search`` writes such a page for one run or for several targets, ``compare`` for many runs.
-"""
+"""Content of a report page; ``html.render`` writes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,54 +10,54 @@ from hwnas.tasks.metrics import Metric
 
 @dataclass(frozen=True, slots=True)
 class PagePoint:
-    """A network on the page: what is known of it, by the names of the columns of its explorer."""
+    """A network with its figures by the names of the columns of its explorer."""
 
     id: str
-    figures: Quantities  #: as searched, or as another tool gives them
-    options: Sequence[tuple[str, Option]] = ()  #: of a genotype: its choices
+    figures: Quantities  #: as searched, or of a CSV file
+    options: Sequence[tuple[str, Option]] = ()  #: choices of the genotype
     trial: int | None = None
-    on_front: bool = False  #: a member of its run's front as searched
+    on_front: bool = False  #: a member of the searched front
     verified: Quantities = field(default_factory=dict)  #: from the compiled artefact
-    note: str = ""  #: of a member that left the front or its budget: what verification changed
-    stopped: bool = False  #: found to be dominated before all images were read
+    note: str = ""  #: of a member that verification removed
+    stopped: bool = False  #: evaluation was stopped early as dominated
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A run, or a front of another tool."""
+    """A run, or a front of a CSV file."""
 
     name: str
-    points: Sequence[PagePoint]  #: different networks, without those that were refused
-    group: str = ""  #: runs of a group share a colour; default: each run has its own
-    n_refused: int = 0  #: networks that the target or the budget refused: they were not scored
+    points: Sequence[PagePoint]  #: different networks without the rejected ones
+    group: str = ""  #: runs of a group share a colour; default: one group per run
+    n_refused: int = 0  #: networks rejected by target or budget, not scored
 
 
 @dataclass(frozen=True)
 class OverlaidFront:
-    """Networks of another run that are drawn beside a front, in a muted colour."""
+    """Networks of another run, drawn in a muted colour."""
 
     label: str
-    points: Sequence[Quantities]  #: those that are known, by the names of columns
+    points: Sequence[Quantities]  #: known figures by column
 
 
 @dataclass(frozen=True)
 class FrontExplorer:
-    """Linked views of runs that have the same objectives."""
+    """Linked plots of runs with the same objectives."""
 
     title: str
-    objectives: Sequence[str]  #: the first is drawn over each of the others
-    columns: Mapping[str, Metric]  #: of all figures that are shown; of objectives at least
+    objectives: Sequence[str]  #: the first is plotted over each of the others
+    columns: Mapping[str, Metric]  #: of all shown figures, including objectives
     runs: Sequence[RunData]
-    limits: Mapping[str, float] = field(default_factory=dict)  #: a budget: upper ends, by column
+    limits: Mapping[str, float] = field(default_factory=dict)  #: budget limits, by column
     notes: Sequence[str] = ()
-    marked: tuple[str, frozenset[str]] = ("", frozenset())  #: a label, and ids that are framed
-    link: tuple[str, str] = ("", "")  #: address and words of a page with more
+    marked: tuple[str, frozenset[str]] = ("", frozenset())  #: label and ids of framed points
+    link: tuple[str, str] = ("", "")  #: address and text of a link
     beside: OverlaidFront | None = None
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table that is ready: cells are text."""
+    """A table of text cells."""
 
     title: str
     columns: Sequence[str]
@@ -70,7 +67,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class SvgFigure:
-    """A figure that is ready, as SVG."""
+    """An SVG figure."""
 
     title: str
     svg: str
@@ -82,13 +79,13 @@ class DecisionRow:
     """A line of the decision log."""
 
     when: str  #: a trial, a phase or a time
-    kind: str  #: by which lines can be hidden: ``front``, ``refused``, ``verified``
+    kind: str  #: filter: ``front``, ``refused`` or ``verified``
     text: str
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that is on a page, from its top to its end."""
+    """A report page."""
 
     title: str
     explorers: Sequence[FrontExplorer]
@@ -97,4 +94,4 @@ class Page:
     pictures: Sequence[SvgFigure] = ()
     log: Sequence[DecisionRow] = ()
     facts: Sequence[tuple[str, str]] = ()
-    findings: Sequence[str] = ()  #: what it all means, in sentences; they come first
+    findings: Sequence[str] = ()  #: verdicts, shown first

@@ -99,12 +99,12 @@ def test_page_holds_fronts_tables_and_figures_and_asks_for_nothing(page: Opened)
     assert page.complaints == []
     heads = page.tab.locator("h2").all_inner_texts()
     for head in (
-        "What was found", "Fronts", "Indicators", "Highest accuracy for latency [ms] at most",
+        "Findings", "Fronts", "Indicators", "Highest accuracy for latency [ms] at most",
         "Lowest latency [ms] for accuracy at least", "Hypervolume share after evaluations",
         "Coverage", "Searched against verified", "Convergence",
     ):  # fmt: skip
         assert head in heads
-    assert "Highest hypervolume: " in page.tab.locator(".findings").inner_text()
+    assert "Highest hypervolume share: " in page.tab.locator(".findings").inner_text()
     widths = "images => images.map(image => image.naturalWidth)"
     assert all(page.tab.locator("section > img").evaluate_all(widths))
     assert page.tab.locator(".part h3").all_inner_texts() == [
