@@ -103,7 +103,7 @@ def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
         (["a.csv"], {}, None, "does not say what is better"),
         (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
         (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
-        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "the wrong way round"),
+        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "is the wrong direction"),
         (["a.csv"], DIRECTIONS, "sampler", "it says its groups in a column 'group'"),
         (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],

@@ -236,7 +236,7 @@ def test_other_data_are_refused_unless_said(
     other = Path(shutil.copytree(searched / "random0", tmp_path / "other"))
     path = other / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["config"]["table"]["path"] = "elsewhere.parquet"
+    manifest["config"]["benchmark"]["path"] = "elsewhere.parquet"
     path.write_text(json.dumps(manifest))
     runs = f"runs=[{other},{searched / 'random1'}]"
     assert "not scored on the same images" in _refused([runs], capsys)
