@@ -139,7 +139,9 @@ class BaselineComparison:
         n, n_over = len(self.found.baseline), self.baseline.n_over
         summary = f"front of {n} network{'s' * (n != 1)}"
         summary += f", {self.baseline.weights}" * bool(self.baseline.weights)
-        lines = speedup_verdict(self.found, FrontLabels(f"Against {self.baseline.name} ({summary})"))
+        lines = speedup_verdict(
+            self.found, FrontLabels(f"Against {self.baseline.name} ({summary})")
+        )
         if self.average is not None:
             theirs = "and cascades of the baseline" if self.baseline.cascades else "alone"
             lead = f"Averaged over images, against networks {theirs}"
@@ -161,9 +163,7 @@ class BaselineComparison:
 
     def table(self) -> PageTable:
         """Return the table for a page."""
-        return equal_accuracy_table(
-            self.found, FrontLabels(""), "All figures: baseline.csv."
-        )
+        return equal_accuracy_table(self.found, FrontLabels(""), "All figures: baseline.csv.")
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of ``front.json``; the manifest has it without ``levels``."""
