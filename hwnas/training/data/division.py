@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from hwnas import tasks
-from hwnas.core.errors import DataError
+from hwnas.core.errors import ConfigError, DataError
 from hwnas.tasks.base import Targets
 from hwnas.training.data.splits import ImageRows
 from hwnas.training.options import DatasetConfig
@@ -24,9 +24,15 @@ def divide(
     Missing splits are made from ``train`` with a fixed seed, stratified by class.
 
     Raises:
+        ConfigError: a fraction is set for a split that the source has.
         DataError: there are too few images.
     """
     missing = [name for name in ("test", "validation") if name not in targets]
+    for name in {"test", "validation"}.difference(missing):
+        if (fraction := _fraction(config, name)) != _fraction(DatasetConfig(""), name):
+            raise ConfigError(
+                f"dataset.{name}={fraction:g} has no effect: {where} has a {name} split. Remove it."
+            )
     rows = np.arange(len(targets["train"]))
     strata = None
     if missing:

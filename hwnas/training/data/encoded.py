@@ -21,7 +21,7 @@ from hwnas.training.data.augmentation import CropParameters
 #: Splits of a source; ``train`` always exists.
 SPLITS = ("train", "validation", "test")
 MAX_BYTES = 256 << 20  #: of an image file
-_MAX_PATH = 1000  # characters
+_MAX_PATH = 255  # characters that are shown
 
 
 class EncodedImages(Protocol):
@@ -94,14 +94,14 @@ class ImageColumn:
             raise DataError(f"{self.where(row)} has no image.")
         if content is not None:
             return bytes(content)
-        if len(path) > _MAX_PATH:
-            raise DataError(
-                f"{self.where(row)} holds a text of {len(path):,} characters, which is no path. "
-                "Decode base64 text, and store the bytes of the image files."
-            )
         try:
             return safe_read.read_bytes(Path(path), MAX_BYTES)
         except (OSError, safe_read.CorruptFileError) as problem:
+            if len(path) > _MAX_PATH or not Path(path).suffix:
+                raise DataError(
+                    f"{self.where(row)} holds the text '{path[:40]}', which is no path of an "
+                    "image. Decode base64 text, and store the bytes of the image files."
+                ) from None
             raise DataError(f"{self.where(row)}: {path} cannot be read: {problem}.") from None
 
     def where(self, row: int) -> str:

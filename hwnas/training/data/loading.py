@@ -112,6 +112,10 @@ def _check_options(config: DatasetConfig) -> None:
         kind, unused = f"{config.path} is a file of arrays", _TABLE_OPTIONS
     else:
         return
+    _check_unused(config, kind, unused)
+
+
+def _check_unused(config: DatasetConfig, kind: str, unused: Sequence[str]) -> None:
     defaults = DatasetConfig(config.name)
     for name in unused:
         if getattr(config, name) != getattr(defaults, name):
@@ -203,6 +207,7 @@ def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
     if path is not None and not (path.is_dir() or path.is_file()):
         raise DataError(f"{where} is neither a file nor a folder.")
     if path is not None and path.is_dir() and is_image_folder(where, path):
+        _check_unused(config, f"{where} consists of folders", ("image_column", "label_column"))
         return read_folder(where, path, config.test_split, kind)
     return read_table(where, config, path, kind)
 

@@ -264,6 +264,22 @@ def test_options_without_effect_on_embedded_data_are_refused(option: dict[str, o
         load_data(config, 16, NullProgress())
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"label_column": "x"}, "consists of folders: dataset.label_column=x has no effect"),
+        ({"test": 0.3}, "dataset.test=0.3 has no effect: .* has a test split"),
+    ],
+)
+def test_options_without_effect_on_folders_are_refused(
+    tmp_path: Path, option: dict[str, object], message: str
+) -> None:
+    for folder in ("train", "test"):
+        write_folder(tmp_path / folder, _classes(20))
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, **option)
+
+
 # Few images.
 
 
@@ -331,7 +347,7 @@ def test_a_test_split_without_labels_is_left_out(tmp_path: Path, missing: int | 
 def _base64(contents: Sequence[bytes]) -> pa.Array:
     import base64
 
-    return pa.array([base64.b64encode(content * 20).decode() for content in contents])
+    return pa.array([base64.b64encode(content * 9).decode() for content in contents])
 
 
 def _pixels(contents: Sequence[bytes]) -> pa.Array:
@@ -340,7 +356,7 @@ def _pixels(contents: Sequence[bytes]) -> pa.Array:
 
 @pytest.mark.parametrize(
     ("convert", "message"),
-    [(_base64, "characters, which is no path. Decode base64"), (_pixels, "holds lists of numbers")],
+    [(_base64, "which is no path of an image"), (_pixels, "holds lists of numbers")],
 )
 def test_columns_that_are_no_images_are_refused_in_short(
     tmp_path: Path, convert: Callable[[Sequence[bytes]], pa.Array], message: str
