@@ -1,5 +1,6 @@
 """Quantities: a value with its 95 % interval and its source."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -11,6 +12,7 @@ QuantityRow = tuple[float, QuantitySource, float | None, float | None]  #: the f
 
 #: Half-width of the central 95 % interval of a normal distribution, in standard deviations.
 NORMAL_95 = 1.959963984540054
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Quantity:
             return 0.0
         return (self.high - self.low) / (2 * NORMAL_95)
 
+    @property
+    def log_widths(self) -> tuple[float, float]:
+        """The distances in logarithms from the value to the lower and to the upper end.
+
+        0 without an interval, infinite to an end at 0.
+        """
+        value = max(self.value, _TINY)
+        below = math.inf if self.lower <= 0 else math.log(value / self.lower)
+        return max(0.0, below), max(0.0, math.log(max(self.upper, _TINY) / value))
+
     def columns(self, name: str) -> dict[str, float | str | None]:
         """Return the quantity as columns ``name``, ``name_low``, ``name_high``, ``name_source``."""
         return {
@@ -51,6 +63,17 @@ class Quantity:
     def to_json(self) -> list[float | str | None]:
         """Return the quantity as a JSON list."""
         return [self.value, self.source, self.low, self.high]
+
+
+def from_log_widths(value: float, source: QuantitySource, below: float, above: float) -> Quantity:
+    """Return a positive quantity from the distances of its ends in logarithms.
+
+    Both 0: no interval. An infinite distance above: no upper end.
+    """
+    if below == above == 0:
+        return Quantity(value, source)
+    high = None if math.isinf(above) else value * math.exp(above)
+    return Quantity(value, source, value * math.exp(-below), high)
 
 
 def quantities_from_json(rows: Mapping[str, QuantityRow]) -> dict[str, Quantity]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.options import check_bounds, limits
-from hwnas.core.quantity import Quantity
+from hwnas.core.quantity import Quantity, from_log_widths
 
 
 @dataclass
@@ -68,10 +68,14 @@ class PowerModel:
             )
 
     def energy(self, latency: Quantity, threads: int) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ of a latency in ms, and the power in W."""
+        """Return the energy in mJ of a latency in ms, and the power in W.
+
+        Errors of power and latency are independent: relative half-widths add in quadrature.
+        """
         busy = 1 if self.per_device else threads
-        low, high = self.active_w_low * busy, self.active_w_high * busy
-        middle = math.sqrt(low * high)
-        shortest = latency.value if latency.low is None else latency.low
-        figure = Quantity(latency.value * middle, "modelled", shortest * low, latency.upper * high)
-        return figure, {"power_active_w": middle}
+        power = math.sqrt(self.active_w_low * self.active_w_high) * busy
+        half = math.log(self.active_w_high / self.active_w_low) / 2
+        below, above = (math.hypot(half, width) for width in latency.log_widths)
+        return from_log_widths(latency.value * power, "modelled", below, above), {
+            "power_active_w": power
+        }

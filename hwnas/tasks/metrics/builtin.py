@@ -1,8 +1,9 @@
 """The built-in metrics."""
 
+import math
 from dataclasses import replace
 
-from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.quantity import Quantities, Quantity, from_log_widths
 from hwnas.tasks.metrics.metric import Metric, TargetFacts, divide, scale
 
 THROUGHPUT_NAME = "throughput_ips"
@@ -36,14 +37,24 @@ def _tail(figures: Quantities, target: TargetFacts) -> Quantity:
 
 
 def _power(figures: Quantities, target: TargetFacts) -> Quantity:
-    """Return energy over latency; the interval holds for any correlation of the two."""
+    """Return energy over latency.
+
+    Where energy is modelled as power times latency, the error of the latency is in both and
+    cancels. Otherwise the two errors are independent.
+    """
     energy, latency = figures["energy_mj"], figures["latency_ms"]
     source = latency.source if energy.source == "measured" else energy.source
-    value = energy.value / latency.value
-    if energy.low is None and latency.low is None:
-        return Quantity(value, source)
-    high = energy.upper / latency.lower if latency.lower else None
-    return Quantity(value, source, energy.lower / latency.upper, high)
+    (energy_below, energy_above), (below, above) = energy.log_widths, latency.log_widths
+    if energy.source == "modelled" and target.power is not None:
+        widths = _remaining(energy_below, below), _remaining(energy_above, above)
+    else:
+        widths = math.hypot(energy_below, above), math.hypot(energy_above, below)
+    return from_log_widths(energy.value / latency.value, source, *widths)
+
+
+def _remaining(total: float, part: float) -> float:
+    """Return what is left of a half-width if an independent part of it is taken out."""
+    return total if math.isinf(total) else math.sqrt(max(0.0, total**2 - part**2))
 
 
 def _cost(figures: Quantities, target: TargetFacts) -> Quantity:

@@ -26,6 +26,11 @@ class TargetFacts(Protocol):
         ...
 
     @property
+    def power(self) -> object | None:
+        """Active power, if energy is modelled as power times latency."""
+        ...
+
+    @property
     def facts(self) -> Mapping[str, float]:
         """Numbers by name, such as a price per hour."""
         ...

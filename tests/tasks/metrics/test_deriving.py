@@ -1,15 +1,19 @@
 """Figures that follow from others."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from numpy.typing import NDArray
 
 from hwnas.core import package
 from hwnas.core.errors import ConfigError
-from hwnas.core.quantity import Quantity
+from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.hardware.derived_metrics import check_facts, derived_metrics
+from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.target import Target, facts
 from tests.workflows.test_configs import _compose
 
@@ -62,13 +66,64 @@ def test_p99_is_modelled_from_the_median_whatever_that_is(target: Target) -> Non
     assert derived_metrics(_with(target, p99_over_p50=1.5), [])(measured) == measured
 
 
-def test_power_is_energy_over_latency_as_sure_as_the_less_sure(target: Target) -> None:
-    found = derived_metrics(target, ["power_w"])(FIGURES)
-    assert found["power_w"] == Quantity(18.0, "modelled", 4.5, 72.0)
-    counted = {**FIGURES, "energy_mj": Quantity(36.0, "measured")}
-    assert derived_metrics(target, ["power_w"])(counted)["power_w"].source == "measured"
+def test_power_is_energy_over_latency(target: Target) -> None:
+    measured = {**FIGURES, "energy_mj": Quantity(36.0, "measured", 18.0, 72.0)}
+    power = derived_metrics(target, ["power_w"])(measured)["power_w"]
+    assert (power.value, power.source) == (18.0, "measured")
+    # Two independent factors of 2 are a factor of 2 ** sqrt(2).
+    assert power.low == pytest.approx(18 / 2 ** math.sqrt(2))
+    assert power.high == pytest.approx(18 * 2 ** math.sqrt(2))
     plain = {name: Quantity(f.value, f.source) for name, f in FIGURES.items()}
     assert derived_metrics(target, ["power_w"])(plain)["power_w"] == Quantity(18.0, "modelled")
+
+
+def test_power_of_modelled_energy_is_the_power_of_the_model(target: Target) -> None:
+    """The uncertainty of the latency is in the energy, too, and counts once."""
+    model = PowerModel(3.9, 15.6, "a test", per_device=True)
+    latency = Quantity(2.0, "modelled", 0.2, 20.0)
+    figures = {"latency_ms": latency, "energy_mj": model.energy(latency, 1)[0]}
+    power = derived_metrics(replace(target, power=model), ["power_w"])(figures)["power_w"]
+    assert power.low == pytest.approx(3.9)
+    assert power.high == pytest.approx(15.6)
+
+
+def _drawn(rng: np.random.Generator, quantity: Quantity) -> NDArray[np.float64]:
+    """Return log-normal draws whose central 95 % is the interval of a quantity."""
+    below, above = quantity.log_widths
+    normal = rng.normal(size=2000)
+    width = np.where(normal < 0, below, above) / NORMAL_95
+    return np.asarray(quantity.value * np.exp(width * normal))
+
+
+DERIVED = ("energy_mj", "power_w", "co2_g", "throughput_ips", "cost_usd_per_m", "latency_p99_ms")
+
+
+@pytest.mark.parametrize("is_modelled", [True, False])
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_interval_holds_95_percent_and_is_not_wide(
+    name: str, is_modelled: bool, target: Target
+) -> None:
+    rng = np.random.default_rng(0)
+    latency = Quantity(2.0, "modelled", 1.1, 3.9)
+    model = PowerModel(3.0, 14.0, "a test", per_device=True)
+    facts_of = {"grid_g_per_kwh": 380.0, "price_usd_per_h": 0.5, "p99_over_p50": 1.3}
+    facing = replace(_with(target, **facts_of), power=model)
+    ms = _drawn(rng, latency)
+    if is_modelled:
+        energy = model.energy(latency, 1)[0]
+        mj = ms * _drawn(rng, Quantity(math.sqrt(42.0), "modelled", 3.0, 14.0))
+    else:
+        energy = Quantity(10.0, "measured", 8.0, 13.0)
+        mj = _drawn(rng, energy)
+    derived = derived_metrics(facing, DERIVED)({"latency_ms": latency, "energy_mj": energy})[name]
+    draws = {
+        "energy_mj": mj, "power_w": mj / ms, "co2_g": mj * 380 / 3.6e9,
+        "throughput_ips": 1e3 / ms, "cost_usd_per_m": ms * 1e3 * 0.5 / 3600,
+        "latency_p99_ms": 1.3 * ms,
+    }[name]  # fmt: skip
+    assert 0.93 <= np.mean((derived.lower <= draws) & (draws <= derived.upper)) <= 0.97
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert derived.upper - derived.lower <= 1.1 * (high - low)
 
 
 def test_figures_without_an_interval_derive_none(target: Target) -> None:
