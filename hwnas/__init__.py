@@ -1,6 +1,6 @@
 """Hardware-constrained neural architecture search.
 
-``hwnas.search(target="npu")`` returns what ``python -m hwnas search +target=npu`` finds. Nothing is
+``hwnas.search(target="npu")`` returns what ``hwnas search +target=npu`` finds. Nothing is
 loaded before it is asked for.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m hwnas <verb>``: help, and verbs whose errors become one line."""
+"""``hwnas <verb>``: help, and verbs whose errors become one line."""
 
 import errno
 import os

@@ -42,11 +42,11 @@ COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m
 #: Options of all searches: one epoch, one process, no fine-tuning.
 SHORT = (
     "search", "budget=none", "train.epochs=1", "trained.fidelities=[1]", "finish.epochs=0",
-    "finish.n_least=1", "finish.max_int8_drop=100", "study.workers=1",
+    "finish.min_candidates=1", "finish.max_int8_drop=100", "study.workers=1",
 )  # fmt: skip
 SUPERNET = ("search_space=tiny", "accuracy=supernet", "n_trials=8")
 ONNXRUNTIME = ("+target=cpu", "target.runtime=onnxruntime")
-FOREIGN = ("search_space=mbconv_small", "table.accept_foreign=true")
+FOREIGN = ("search_space=mbconv_small", "table.allow_other_machine=true")
 #: A limit that no network meets: candidates are costed, and none is trained or verified.
 UNMET = ("budget.latency_ms=1e-9", "n_trials=3", "sampler=random")
 #: Searches by the random sampler: what is proposed and its costs do not depend on the CPU.
@@ -77,7 +77,7 @@ TABLES = [(runtime, dtype) for runtime in ("tvm", "onnxruntime") for dtype in ("
 READ = {
     "latency_table": (
         *ONNXRUNTIME, "target.batch=2", "search_space=tiny", "table.dir=tables",
-        "table.accept_foreign=true", *UNMET,
+        "table.allow_other_machine=true", *UNMET,
     ),
     "measured_device": (
         "+target=nvidia_t4", "cost=device_model", "target.offline.file=device.json",
@@ -432,8 +432,8 @@ def test_job_of_a_cluster_is_pickled_and_runs(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "cells.parquet")
     arguments = [
         "search", "-m", "hydra/launcher=submitit_local", "seed=7", "sampler=random", "n_trials=4",
-        "accuracy=table", "cost=table", "table.path=cells.parquet", "table.genotype=[a,b]",
-        "table.accuracy=acc", "table.costs={latency_ms: ms}",
+        "accuracy=table", "cost=table", "benchmark.path=cells.parquet", "benchmark.genotype=[a,b]",
+        "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
     ]  # fmt: skip
     path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

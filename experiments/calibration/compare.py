@@ -3,7 +3,7 @@
     python -m experiments.calibration.compare --out FILE dataset=digits
     python -m experiments.calibration.compare --out FILE dataset=fashion_mnist dataset.path=DIR
 
-Trains the supernet that `python -m hwnas train ...` trains, unless it is there already, and reads
+Trains the supernet that `hwnas train ...` trains, unless it is there already, and reads
 the validation split with random subnets: in float32, and as the int8 TFLite file of each method.
 """
 

@@ -1,4 +1,4 @@
-"""The exact front of a benchmark table, as a CSV file that ``python -m hwnas compare`` reads.
+"""The exact front of a benchmark table, as a CSV file that ``hwnas compare`` reads.
 
     python experiments/front_comparison/exact_front.py TABLE --accuracy COLUMN --latency COLUMN
 

@@ -3,7 +3,7 @@
     python -m experiments.sampler.mbconv --data DIR --cache DIR --samplers pareto nsga2 --seeds 5
 
 Searches the default space with the Fashion-MNIST supernet within the budget ``edge``, as
-``python -m hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. What
+``hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. What
 every search evaluated is kept in ``--cache`` and a search that is there is not run again;
 ``--report`` compares all that are there.
 """

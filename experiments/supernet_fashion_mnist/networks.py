@@ -2,7 +2,7 @@
 
     python -m experiments.supernet_fashion_mnist.networks --data DIR --supernets DIR --out FILE
 
-Trains the supernet that `python -m hwnas train dataset=fashion_mnist` trains, unless it is there
+Trains the supernet that `hwnas train dataset=fashion_mnist` trains, unless it is there
 already, and reads the test split with its smallest, its largest and random subnets. Overrides of
 the configuration of `train` may follow.
 """

@@ -67,7 +67,7 @@ def _job(name: str, begun: list[Path], composed: DictConfig) -> None:
 def _stopped(folders: Sequence[Path]) -> str:
     """Return how a sweep goes on of which searches were to be begun in these folders."""
     begun = [path for path in folders if (path / "manifest.json").exists()]
-    again = "python -m hwnas search run.resume="
+    again = "hwnas search run.resume="
     if not begun:
         each = "each search that was begun, if any was, is continued by itself"
         return f"Interrupted; nothing is lost: {each}: {again}<its folder>"

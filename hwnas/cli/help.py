@@ -1,4 +1,4 @@
-"""What ``python -m hwnas`` and ``python -m hwnas <verb> --help`` print."""
+"""What ``hwnas`` and ``hwnas <verb> --help`` print."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -82,13 +82,13 @@ def overview(verbs: Mapping[str, str]) -> str:
     lines = [
         f"hwnas {__version__}: hardware-constrained neural architecture search",
         "",
-        "usage: python -m hwnas <verb> [option=value ...]",
+        "usage: hwnas <verb> [option=value ...]",
         "",
         "verbs:",
         *(f"  {verb:<13}{text}" for verb, text in verbs.items()),
         "",
-        "Start with:  python -m hwnas search +target=npu",
-        "More of a verb:  python -m hwnas <verb> --help",
+        "Start with:  hwnas search +target=npu",
+        "More of a verb:  hwnas <verb> --help",
     ]
     return "\n".join(lines)
 
@@ -123,7 +123,7 @@ _FIRST = {
 def verb_help(verb: str, schema: type) -> str:
     """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
     known, chosen = [name for name, _ in option_defaults(schema)], default_groups(verb)
-    lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *ABOUT[verb]]
+    lines = [f"hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
         if any(f"{name}.".startswith((f"{group}.", f"dataset.{group}.")) for name in known):
@@ -143,7 +143,7 @@ def verb_help(verb: str, schema: type) -> str:
     lines += _options(verb, schema)
     if "target.spaces" in known:
         lines += ["  target.NAME=VALUE: what the file of a target says; --cfg job prints it"]
-    lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _examples(verb))]
+    lines += ["", "examples:", *(f"  hwnas {example}" for example in _examples(verb))]
     lines += ["", *_WRITING]
     lines += ["The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)

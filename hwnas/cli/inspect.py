@@ -55,7 +55,7 @@ def _rendered(part: "Part") -> RenderableType:
     return table
 
 
-# ``python -m hwnas verify``: prints what repeating a proof finds, as it is found.
+# ``hwnas verify``: prints what repeating a proof finds, as it is found.
 
 
 def verify_command(config: VerifyConfig) -> None:

@@ -188,7 +188,7 @@ def missing_front_error(path: Path) -> RunError:
         folder = path.parent if "part_of" in manifest else path
         return RunError(
             f"run={path} has no front yet. Finish it with: "
-            f"python -m hwnas search {shlex.quote(f'run.resume={folder}')}"
+            f"hwnas search {shlex.quote(f'run.resume={folder}')}"
         )
     return RunError(
         f"run={path} ended without a front: {status}. Start a new search with other limits."

@@ -57,7 +57,7 @@ class RunFolder:
             finally:
                 self.close()
             raise RunError(
-                f"{self.path} already contains a run. Resume it with: python -m hwnas {verb} "
+                f"{self.path} already contains a run. Resume it with: hwnas {verb} "
                 f"{shlex.quote(f'run.resume={self.path}')}   or choose another run.dir."
             )
 
@@ -165,7 +165,7 @@ def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: 
         "verb": verb,
         "status": "running",
         "arguments": public,
-        "command": f"python -m hwnas {verb} {shlex.join(public)}",
+        "command": f"hwnas {verb} {shlex.join(public)}",
         "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
         "config": database.redact_config(asdict(config)),
     }

@@ -79,7 +79,7 @@ def _summary(proof: Row) -> str:
         f"`{proof['target']['name']}` ({proof['target']['description']}): "
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
         "multiply-accumulates. All figures are of the files in this folder (`proof.json`); "
-        "`python -m hwnas verify` repeats them."
+        "`hwnas verify` repeats them."
     )
 
 

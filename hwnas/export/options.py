@@ -10,7 +10,7 @@ from hwnas.hardware.timing import TimingConfig
 
 @dataclass
 class VerifyConfig:
-    """Options of ``python -m hwnas verify``."""
+    """Options of ``hwnas verify``."""
 
     export: str = ""  #: the folder of an export
     key: str | None = None  #: a public key (Ed25519, PEM): the export must be signed by its owner
@@ -23,13 +23,13 @@ class VerifyConfig:
 
     def __post_init__(self) -> None:
         if not self.export:
-            raise ConfigError("verify needs the folder of an export: python -m hwnas verify DIR")
+            raise ConfigError("verify needs the folder of an export: hwnas verify DIR")
         check_bounds(self)
 
 
 @dataclass
 class SplitConfig:
-    """Options of ``python -m hwnas split``."""
+    """Options of ``hwnas split``."""
 
     export: str = ""  #: the folder of an export
     target: Target | None = (
@@ -46,7 +46,7 @@ class SplitConfig:
 
     def __post_init__(self) -> None:
         if not self.export:
-            raise ConfigError("split needs the folder of an export: python -m hwnas split DIR")
+            raise ConfigError("split needs the folder of an export: hwnas split DIR")
         check_bounds(self)
         if not self.batches:
             raise ConfigError("batches=[] leaves nothing to time: set batches=[1].")

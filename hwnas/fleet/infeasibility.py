@@ -28,7 +28,7 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
             advance(1)
             return (
                 f"No plan that serves all demand was found in time: {where}. No limit binds: "
-                "increase limit_s, or make a new plan (python -m hwnas plan)."
+                "increase limit_s, or make a new plan (hwnas plan)."
             )
         for words, lifted in _relaxed_problems(task.problem):
             other = solve_task(replace(task, problem=lifted), _LIMIT_S, NullProgress())

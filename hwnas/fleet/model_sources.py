@@ -26,7 +26,7 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
             target, known = at.target or device, join_names(timed)
             raise ConfigError(
                 f"device '{device}': no model of the fronts has a latency on target '{target}' "
-                f"(timed targets: {known}): measure with: python -m hwnas search "
+                f"(timed targets: {known}): measure with: hwnas search "
                 f"+target={target}   or set its target: devices.{device}.target."
             )
 
@@ -41,7 +41,7 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
     alone = [t for t, batches in targets.items() if t in used and batches == {1}]
     if alone:
         yield (
-            f"Only batches of 1 were timed on {join_names(alone)}: python -m hwnas search "
+            f"Only batches of 1 were timed on {join_names(alone)}: hwnas search "
             f"+target={alone[0]} target.batch=8 times larger ones; or add a CSV file to profiles."
         )
 

@@ -232,7 +232,7 @@ def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
     if not run.members or "batch" not in run.config.get("target", {}):
         raise RunError(
             f"fronts: {path} has no verified front for one target: let its search finish "
-            f"(python -m hwnas search run.resume={path}), or give its folder of one target."
+            f"(hwnas search run.resume={path}), or give its folder of one target."
         )
     target = target_of_run(run.config, path)
     for member in run.members:

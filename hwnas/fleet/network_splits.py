@@ -223,5 +223,5 @@ def read_cuts(folder: Path) -> list[SplitPoint]:
         return read_json(_SplitFile, folder / FILE, RunError, newest=FORMAT)["cuts"]
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
-            f"{folder} is not a folder of a split; create one: python -m hwnas split EXPORT"
+            f"{folder} is not a folder of a split; create one: hwnas split EXPORT"
         ) from None

@@ -126,7 +126,7 @@ def apply_changes(
         raise ConfigError(
             f"The service has classes {', '.join(names)} and {problem.load.n_hours} hours, the "
             f"plan {', '.join(plan.classes)} and {changes.rates.shape[1]}: make a new plan with "
-            "python -m hwnas plan."
+            "hwnas plan."
         )
     devices = dict(problem.fleet.devices)
     for name, down in telemetry.down.items():

@@ -35,7 +35,7 @@ def suggested_command(verb: str, target: Target, *words: str) -> str:
     usual = _facts(from_facts(file), section) if file else None
     changed = changed_options("target", known, usual)
     options = [f"+target={target.name}", *changed, *words]
-    return shlex.join(["python", "-m", "hwnas", verb, *_folders(options), *options])
+    return shlex.join(["hwnas", verb, *_folders(options), *options])
 
 
 def _folders(options: Iterable[str]) -> list[str]:

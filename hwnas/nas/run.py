@@ -173,7 +173,7 @@ class Run:
             raise RunError(
                 f"{self.option}={self.path}: the search is not finished, and its study cannot be "
                 "read; candidates.parquet may lack trials. Finish it with: "
-                f"python -m hwnas search run.resume={whole.path}"
+                f"hwnas search run.resume={whole.path}"
             )
 
     def front(self, candidates: Iterable[Candidate] | None = None) -> Front:

@@ -194,8 +194,7 @@ def _for(
         )
     if manifest.get("status") == "running":  # it does not say yet who teaches
         raise RunError(
-            f"run={config.run} is not finished: go on with python -m hwnas search "
-            f"run.resume={config.run}"
+            f"run={config.run} is not finished: go on with hwnas search run.resume={config.run}"
         )
     names = [search.target.name for search in searches]
     if config.target is not None and config.target not in names:

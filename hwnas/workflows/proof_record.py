@@ -47,7 +47,7 @@ class ExportRequest:
     @property
     def command(self) -> str:
         """What is run, for people to run it again."""
-        return f"python -m hwnas {self.verb} {shlex.join(redact_arguments(self.arguments))}"
+        return f"hwnas {self.verb} {shlex.join(redact_arguments(self.arguments))}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def record(
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     parts, config, lowered = of.parts, of.config, ready.lowered
     space = parts.space.member(genotype)
-    data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
+    data, verify = parts.data, f"hwnas verify {shlex.quote(str(place))}"
     position = list(pick.manifest.get("targets", [of.target])).index(of.target)
     words = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # as the space says it of the network, whatever the target's

@@ -119,7 +119,7 @@ class SearchResult(os.PathLike[str]):
         Args:
             pick: ``knee``, ``most_accurate``, ``fastest``, ``smallest``, ``all``, an id, or an
                 expression.
-            options: Of ``python -m hwnas export``, as ``dir="models"``.
+            options: Of ``hwnas export``, as ``dir="models"``.
 
         Raises:
             ProofError: a file does not do what it should; its folder is kept.
@@ -132,7 +132,7 @@ class SearchResult(os.PathLike[str]):
 
         Args:
             pick: As for ``export``.
-            options: Of ``python -m hwnas compress``, as ``budget={"flash_kib": 20}``.
+            options: Of ``hwnas compress``, as ``budget={"flash_kib": 20}``.
 
         Raises:
             BudgetError: nothing makes it fit.

@@ -672,7 +672,7 @@ def test_wrong_expression_is_refused_with_the_allowed_form(
     [
         *CHANGES,
         (lambda run: edit(run, "part_of", ".."), "is one target of a search: say run="),
-        (lambda run: edit(run, "status", "running"), "is not finished: go on with python -m hwnas"),
+        (lambda run: edit(run, "status", "running"), "is not finished: go on with hwnas"),
     ],
 )
 def test_run_that_cannot_be_exported_is_refused(

@@ -410,7 +410,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
     assert not {*left} & {*manifest["finishing"]["finished"]}
     words = " ".join(capsys.readouterr().out.split())
     assert f"{len(left)} more may be on the front (finish.probability=1e-09), but" in words
-    again = words.partition("To go on with them: python -m hwnas ")[2].split()[:3]
+    again = words.partition("To go on with them: hwnas ")[2].split()[:3]
     assert again == [
         "search",
         f"run.resume={tmp_path / 'run'}",
@@ -529,7 +529,7 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
     (sentence,) = left.messages(0.2, Path("a run"))
     assert sentence == (
         f"2 more may be on the front (finish.probability=0.2), but {words[0]} left them "
-        f"unfinished. To go on with them: python -m hwnas search 'run.resume=a run' {words[1]}"
+        f"unfinished. To go on with them: hwnas search 'run.resume=a run' {words[1]}"
     )
     state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
     assert state.unfinished("t").messages(0.2, Path("a run")) == []

@@ -264,9 +264,9 @@ def test_search_without_a_table_names_a_command_that_works() -> None:
     line = _refused("search", "+target=cpu", *options, "budget=none", "run.dir=r")
     assert "table.dir=my tables: there is no such folder" in line
     command = shlex.split(line.partition("measure one with: ")[2])
-    assert command[:4] == ["python", "-m", "hwnas", "profile"]
+    assert command[:2] == ["hwnas", "profile"]
     assert set(options) <= set(command)
-    assert "dir: my tables" in _run(*command[3:], "--cfg", "job")[1]
+    assert "dir: my tables" in _run(*command[1:], "--cfg", "job")[1]
     assert not Path("r").exists()
 
 

@@ -210,7 +210,7 @@ def test_what_is_wrong_is_one_line(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("split.json", None, "is not a folder of a split; create one: python -m hwnas split"),
+        ("split.json", None, "is not a folder of a split; create one: hwnas split"),
         ("split.json", "{", "split.json cannot be read"),
         ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is from a newer"),
         ("profile.csv", None, "file not found"),

@@ -1,4 +1,4 @@
-"""``python -m hwnas train`` as a user meets it."""
+"""``hwnas train`` as a user meets it."""
 
 import csv
 import importlib.util

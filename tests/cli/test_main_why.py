@@ -257,7 +257,7 @@ def test_ids_reach_hydra_as_words(argument: str, expected: str) -> None:
 def test_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "--help"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("python -m hwnas why run=DIR id=GENOTYPE")
+    assert text.startswith("hwnas why run=DIR id=GENOTYPE")
     assert "target" not in text
     assert "search_space" not in text
 

@@ -313,11 +313,11 @@ def test_setting_is_what_decides_the_figures_beside_the_target() -> None:
 
 def test_error_names_some_operators_and_the_cure() -> None:
     ops = [_op(random.Random(i)) for i in range(5)]
-    text = str(missing_operators_error(ops, target("cpu"), "python -m hwnas profile +target=cpu"))
+    text = str(missing_operators_error(ops, target("cpu"), "hwnas profile +target=cpu"))
     assert text.startswith("The latency table of target 'cpu' lacks 5 operators")
     assert [str(op) in text for op in ops] == [True, True, True, False, False]
     assert "; ..." in text
-    assert "Measure them with: python -m hwnas profile +target=cpu" in text
+    assert "Measure them with: hwnas profile +target=cpu" in text
     assert "..." not in str(missing_operators_error(ops[:3], target("cpu"), ""))
 
 

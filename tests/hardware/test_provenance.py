@@ -29,7 +29,7 @@ from hwnas.models.graph import OpSpec
 from tests.conftest import target
 
 HERE = Remote()
-COMMAND = "python -m hwnas profile +target=cpu"
+COMMAND = "hwnas profile +target=cpu"
 OP = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), dtype="float32")
 
 #: What may differ from the machine and the versions at hand, and how it is said.

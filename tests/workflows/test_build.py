@@ -195,7 +195,7 @@ def test_next_steps_name_folders_of_the_user_s_own(
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:
     plain = _search("table")
     assert profile_command(plain) == (
-        "python -m hwnas profile +target=cpu search_space=cpu_small dataset=digits"
+        "hwnas profile +target=cpu search_space=cpu_small dataset=digits"
     )
     changed = replace(
         plain,
@@ -205,7 +205,7 @@ def test_cure_says_everything_that_decides_which_table_it_is() -> None:
         search_space="my/own.yaml",
     )
     words = shlex.split(profile_command(changed))
-    assert words[:4] == ["python", "-m", "hwnas", "profile"]
+    assert words[:2] == ["hwnas", "profile"]
     for word in (
         "table.dir=my tables",
         "dataset=images",
@@ -226,8 +226,8 @@ def test_cure_is_for_the_target_and_the_data_that_were_meant() -> None:
     ]  # fmt: skip
     config: ProfileConfig = compose("profile", said)
     words = shlex.split(profile_command(config))
-    assert words[:5] == ["python", "-m", "hwnas", "profile", "+target=cuda"]
-    again: ProfileConfig = compose("profile", words[4:])
+    assert words[:3] == ["hwnas", "profile", "+target=cuda"]
+    again: ProfileConfig = compose("profile", words[2:])
     assert (again.target, again.dataset) == (config.target, config.dataset)
     lab = replace(target("cpu"), name="lab")  # of no file that is known
     own = profile_command(replace(config, target=lab))

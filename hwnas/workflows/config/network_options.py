@@ -20,7 +20,7 @@ from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_
 
 @dataclass
 class ProfileConfig:
-    """What ``python -m hwnas profile`` accepts."""
+    """What ``hwnas profile`` accepts."""
 
     target: Target = MISSING
     dataset: DatasetConfig = MISSING
@@ -97,7 +97,7 @@ class ProfileConfig:
 
 @dataclass
 class TrainConfig:
-    """What ``python -m hwnas train`` accepts."""
+    """What ``hwnas train`` accepts."""
 
     dataset: DatasetConfig = MISSING
     train: TrainingConfig = field(default_factory=TrainingConfig)

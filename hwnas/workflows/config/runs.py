@@ -13,7 +13,7 @@ from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 
 @dataclass
 class AuditConfig:
-    """What ``python -m hwnas audit`` accepts."""
+    """What ``hwnas audit`` accepts."""
 
     run: str = ""  #: the folder of a search
     #: networks that are trained alone: half of the front, half of the whole space
@@ -37,7 +37,7 @@ class AuditConfig:
 
 @dataclass
 class WhyConfig:
-    """What ``python -m hwnas why`` accepts."""
+    """What ``hwnas why`` accepts."""
 
     run: str = ""  #: the folder of a search
     id: str = ""  #: of a candidate, or how it begins; or ``front``
@@ -73,7 +73,7 @@ class DeliveryConfig:
 
 @dataclass
 class ExportConfig(DeliveryConfig):
-    """What ``python -m hwnas export`` accepts."""
+    """What ``hwnas export`` accepts."""
 
     #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
     pick: str = "knee"
@@ -108,7 +108,7 @@ class ExportConfig(DeliveryConfig):
 
 @dataclass
 class CompressConfig(DeliveryConfig):
-    """What ``python -m hwnas compress`` accepts; its ``id`` may be what export's pick takes."""
+    """What ``hwnas compress`` accepts; its ``id`` may be what export's pick takes."""
 
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     #: that weights may have, where the target packs them; []: they stay
@@ -156,7 +156,7 @@ class OutputConfig:
 
 @dataclass
 class CompareConfig:
-    """What ``python -m hwnas compare`` accepts."""
+    """What ``hwnas compare`` accepts."""
 
     runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
     #: max or min each; default: those of the runs
@@ -195,7 +195,7 @@ class CompareConfig:
 
 @dataclass
 class PlanConfig:
-    """What ``python -m hwnas plan`` accepts."""
+    """What ``hwnas plan`` accepts."""
 
     service: str = ""  #: service.yaml: fronts, classes of requests, what to survive, budgets
     fleet: str = ""  #: fleet.yaml: devices, links, carbon
@@ -225,7 +225,7 @@ class PlanConfig:
 
 @dataclass
 class SimulateConfig:
-    """What ``python -m hwnas simulate`` accepts."""
+    """What ``hwnas simulate`` accepts."""
 
     plan: str = ""  #: the folder of a plan
     trace: str | None = None  #: a CSV file of arrivals, whose bursts all classes have
@@ -269,7 +269,7 @@ class QueryConfig:
 
 @dataclass
 class ReplanConfig:
-    """What ``python -m hwnas replan`` accepts."""
+    """What ``hwnas replan`` accepts."""
 
     plan: str = ""  #: the folder of a plan
     telemetry: str = ""  #: a CSV file, or the URL of a Prometheus server
@@ -305,7 +305,7 @@ class ReplanConfig:
 
 @dataclass
 class ServeCheckConfig:
-    """What ``python -m hwnas serve-check`` accepts."""
+    """What ``hwnas serve-check`` accepts."""
 
     plan: str = ""  #: the folder of a plan
     pool: Any = None  #: names in its deploy/triton/models, one or a list; default: all that differ

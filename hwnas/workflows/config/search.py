@@ -81,7 +81,7 @@ class LinkConfig:
 
 @dataclass
 class SearchConfig:
-    """What ``python -m hwnas search`` accepts."""
+    """What ``hwnas search`` accepts."""
 
     target: Target = MISSING
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
@@ -204,7 +204,7 @@ def _check_threads(target: Target) -> None:
 
 @dataclass
 class TabularConfig:
-    """What ``python -m hwnas search accuracy=table`` accepts."""
+    """What ``hwnas search accuracy=table`` accepts."""
 
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``

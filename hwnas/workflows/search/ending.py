@@ -195,7 +195,7 @@ def _at_chance_level(data: ImageData, members: Sequence[Member]) -> dict[str, fl
 def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str:
     """Return why no network of a target is verified, with the command that continues."""
     where = f"{front.context.target}: " if n_targets > 1 else ""
-    again = f"python -m hwnas search {shlex.quote(f'run.resume={folder.path}')}"
+    again = f"hwnas search {shlex.quote(f'run.resume={folder.path}')}"
     failed = front.front.failed
     if not failed:
         return (

@@ -19,7 +19,7 @@ from hwnas.testing import CostModelContract
 from tests.hardware.profiling.fakes import CPU, Device, subject
 from tests.nas.fakes import SizeAccuracy
 
-COMMAND = "python -m hwnas profile +target=fake search_space=tiny"
+COMMAND = "hwnas profile +target=fake search_space=tiny"
 CALIBRATION = Calibration(1.1, 0.002, 0.0001, 0.2, 24, 59)
 
 
