@@ -90,14 +90,13 @@ ABOUT = {
         "Writes runs/replan/<time>/: a plan as any; where something moved, decisions.csv says why.",
     ],
     "serve-check": [
-        "Serves pools of a plan by Triton or Ray Serve on this machine's loopback, measures how",
+        "Serves pools of a plan by Triton on this machine's loopback, measures how",
         "long batches take there, simulates a replica with that, and sends it requests at random",
         "times. Latencies count from when requests were due. Prints simulated and measured p50,",
         "p95 and p99 by load, with 95 % intervals over repeats, and says where the server is",
         "slower under load than in its profile. A machine whose speed drifts is refused: end",
-        "other programs. Writes runs/serve-check/<time>/. Servers are packages of Python: pip",
-        "install --no-deps nvidia-pytriton, or 'ray[serve]'; python=PATH names an interpreter",
-        "that has one.",
+        "other programs. Writes runs/serve-check/<time>/. Triton is a Python package: pip install",
+        "--no-deps nvidia-pytriton; python=PATH names an interpreter that has it.",
     ],
 }
 EXAMPLES = {
@@ -139,7 +138,7 @@ EXAMPLES = {
     ],
     "serve-check": [
         "serve-check plan=runs/plan/<time>",
-        "serve-check plan=runs/plan/<time> server=ray loads=[0.5,0.9] seconds=30 repeats=5",
+        "serve-check plan=runs/plan/<time> loads=[0.5,0.9] seconds=30 repeats=5",
         "serve-check plan=runs/plan/<time> python=servers/bin/python drift=0.1",
     ],
     "search": [

@@ -15,6 +15,7 @@ from hwnas.core.progress import Progress
 from hwnas.fleet.column_generation import (
     ColumnGenerationResult,
     SolverResult,
+    availability_costs,
     generate_columns,
     solve,
     solve_all,
@@ -130,12 +131,9 @@ def _solve_large(task: PlanningTask, limit_s: float, progress: Progress) -> Iter
 
 def _all_columns(task: PlanningTask) -> OptionColumns:
     """Return every available option in every scenario and hour."""
-    o, rows = task.choices.options, []
-    device = np.array([placement.device for placement in task.choices.placements])
+    rows = []
     for s in range(task.n_scenarios):
-        alive = task.alive(s)
-        second = (o.second < 0) | alive[device[np.maximum(o.second, 0)]]
-        able = np.flatnonzero(alive[device[o.first]] & second)
+        able = np.flatnonzero(np.isfinite(availability_costs(task, s)))
         for i in range(len(task.hours)):
             rows.append(np.stack([np.full_like(able, s), np.full_like(able, i), able], 1))
     return OptionColumns.of(np.concatenate(rows))

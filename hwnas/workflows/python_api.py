@@ -330,7 +330,7 @@ def serve_check(plan: Folder, *, progress: Progress | None = None, **options: An
     Args:
         plan: A plan, or its folder.
         progress: Receives the phases.
-        options: Options of ``hwnas serve-check``: ``server="ray"``.
+        options: Options of ``hwnas serve-check``: ``server="triton"``.
     """
     from hwnas.workflows.replan import serve_check as run
 

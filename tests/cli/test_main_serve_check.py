@@ -14,6 +14,7 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.fleet.deployment import servers, validation
 from hwnas.fleet.deployment.load import Array, LatencySamples, open_loop
+from hwnas.fleet.deployment.pools import DeployedPool
 from hwnas.fleet.deployment.servers import Command, InstalledPackages, Pools, Server
 from hwnas.fleet.plan import to_yaml
 from hwnas.hardware import timing
@@ -45,7 +46,11 @@ def _stand_in(*more: str) -> Server:
         return [sys.executable, str(STAND_IN), str(port), json.dumps(said), *more], {}
 
     computed = servers.SERVERS["triton"].computed
-    return Server("nothing", command, servers.SERVERS["ray"].request, lambda _: "1", computed)
+
+    def request(pool: DeployedPool, image: bytes) -> bytes:
+        return servers._post(f"/{pool.name}", "", image)
+
+    return Server("nothing", command, request, lambda _: "1", computed)
 
 
 @pytest.fixture(autouse=True)
@@ -176,12 +181,13 @@ def test_what_is_wrong_is_one_line(
 def test_without_a_server_the_commands_that_install_one_are_named(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = {"triton": "", "ray": "", "site": "", "lib": "", "python": "", "path": []}
+    bare = {"triton": "", "site": "", "lib": "", "python": "", "path": []}
     monkeypatch.setattr(servers, "probe", lambda _: bare)
     assert run(["serve-check", f"plan={plan}"]) == 2
     said = capsys.readouterr().err
-    assert "-m pip install --no-deps nvidia-pytriton or" in said
-    assert "-m pip install 'ray[serve]'" in said
+    assert "-m pip install --no-deps nvidia-pytriton" in said
+    assert run(["serve-check", f"plan={plan}", "server=ray"]) == 2
+    assert "Ray opens ports without authentication" in capsys.readouterr().err
 
 
 def test_triton_of_this_machine_serves_a_pool(plan: Path) -> None:

@@ -9,18 +9,14 @@ preprocessing.json of the export; the response is JSON:
 
     curl --data-binary @image.f32 http://127.0.0.1:8000/CLASS
 
-Everything on this machine only:
-
-    python ray_app.py 8000
+Ray opens ports without authentication on all network interfaces: use a private network.
 
 Models are in triton/models next to this file, at the same path on all machines.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -100,8 +96,6 @@ class RequestRouter:
         result = await self.pools[route["first"]].remote(body)
         if route["split"]:
             result = await self.pools[route["second"]].remote(result["activation"])
-        elif "activation" in result:  # a head without its tail, for serve-check
-            result = {"pool": result["pool"], "bytes": len(result["activation"])}
         elif route["second"] and result["confidence"] < route["threshold"]:
             result = await self.pools[route["second"]].remote(body)
         return JSONResponse(result)
@@ -118,8 +112,7 @@ def build(arguments: dict[str, str]) -> Any:
     routes = hours[0]["routes"] if "hour" in arguments else PLAN["routes"]
     needed = [each[of] for ways in routes.values() for each in ways for of in ("first", "second")]
     pools = {name: _pool(name, hours) for name in dict.fromkeys(needed) if name}
-    if __name__ != "__main__":  # workers cannot import this file
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers lack this file
     ingress = serve.deployment(RequestRouter).options(
         name="classes", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
     )
@@ -147,22 +140,3 @@ def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
         )
         .bind(name)
     )
-
-
-def main() -> None:
-    """Serve the peak on the loopback of this machine until interrupted."""
-    slots = {said["device"]: 100_000.0 for said in PLAN["pools"].values()}
-    ray.init(
-        resources=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
-        object_store_memory=100 << 20,
-    )  # fmt: skip
-    with contextlib.suppress(TimeoutError):  # a busy machine starts slowly
-        serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(build({}))
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    serve.shutdown()
-    ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()

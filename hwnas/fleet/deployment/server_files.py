@@ -137,19 +137,6 @@ def ray_app(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, by
     return {NAME: _render_app(content)}
 
 
-def single_replica_app(pools: Sequence[DeployedPool]) -> bytes:
-    """Return an application with one replica per pool, and a class of the pool's name."""
-    routes = {
-        pool.name: [
-            {"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0, "split": False}
-        ]
-        for pool in pools
-    }
-    hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
-    named = {pool.name: _pool(pool) for pool in pools}
-    return _render_app({"pools": named, "hours": [hour], "routes": routes, "start": 0})
-
-
 def _render_app(content: dict[str, Any]) -> bytes:
     """Return the application with its ``PLAN``.
 

@@ -1,6 +1,6 @@
-"""Servers of pools on this machine: Triton or Ray Serve, in separate processes.
+"""Servers of pools on this machine, in separate processes.
 
-Either may be installed for another interpreter, so that its requirements need not fit.
+A server may be installed for another interpreter, so that its requirements need not fit.
 """
 
 import contextlib
@@ -40,7 +40,6 @@ def version(*names):
         return ""
 print(json.dumps({
     "triton": version("nvidia-pytriton", "onnxruntime"),
-    "ray": version("ray", "onnxruntime", "fastapi"),
     "site": sysconfig.get_path("platlib"), "lib": sysconfig.get_config_var("LIBDIR") or "",
     "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "path": sys.path[1:]}))
 """
@@ -50,7 +49,6 @@ class InstalledPackages(TypedDict):
     """Packages of an interpreter."""
 
     triton: str  #: version of the wheel; empty: not installed
-    ray: str
     site: str
     lib: str
     python: str
@@ -99,21 +97,23 @@ def probe(python: str) -> InstalledPackages:
 
 
 def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
-    """Return the requested server; ``auto``: Triton if installed, else Ray Serve.
+    """Return the requested server; ``auto``: the first one that is installed.
 
     Raises:
-        RunError: it is not installed; the message has the command.
+        RunError: it is refused or not installed; the message has the command.
     """
-    installed = [each for each, server in SERVERS.items() if server.version(packages)]
-    if name == "auto" and installed:
-        return installed[0]
-    if name in installed:
-        return name
+    if name == "ray":
+        raise RunError(
+            "serve-check does not start Ray Serve: Ray opens ports without authentication on all "
+            "network interfaces; give server=triton."
+        )
     if name not in ("auto", *SERVERS):
         raise RunError(unknown_name("server", name, ("auto", *SERVERS)))
-    wanted = [*SERVERS] if name == "auto" else [name]
-    cures = " or ".join(f"{python} -m {SERVERS[each].install}" for each in wanted)
-    raise RunError(f"serve-check needs a server ({', '.join(wanted)}); install one: {cures}")
+    for each in SERVERS if name == "auto" else [name]:
+        if SERVERS[each].version(packages):
+            return each
+    commands = " or ".join(f"{python} -m {server.install}" for server in SERVERS.values())
+    raise RunError(f"serve-check needs a server; install one: {commands}")
 
 
 @contextlib.contextmanager
@@ -253,28 +253,6 @@ def _triton_computed(port: int, pool: DeployedPool) -> Batches:
     }
 
 
-def _ray(
-    python: str, packages: InstalledPackages, pools: Pools, folder: Path, port: int
-) -> Command:
-    """Write the application with a class per pool, and return its command line."""
-    (folder / server_files.NAME).write_bytes(server_files.single_replica_app(pools))
-    for pool in pools:
-        assert pool.model is not None
-        version = folder / server_files.REPOSITORY / pool.name / "1"
-        version.mkdir(parents=True)
-        (version / "model.onnx").write_bytes(pool.model.content)
-    return [python, server_files.NAME, str(port)], _environment({
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # Ray's default yields to other programs
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts slowly
-        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
-    })  # fmt: skip
-
-
-def _ray_request(pool: DeployedPool, image: bytes) -> bytes:
-    return _post(f"/{pool.name}", "", image)
-
-
 def _post(path: str, extra: str, body: bytes) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n"
     head += f"Content-Type: application/octet-stream\r\n{extra}\r\n"
@@ -286,14 +264,7 @@ SERVERS: dict[str, Server] = {
         "pip install --no-deps nvidia-pytriton",
         _triton,
         _triton_request,
-        lambda f: f["triton"],
+        lambda packages: packages["triton"],
         _triton_computed,
-    ),
-    "ray": Server(
-        "pip install 'ray[serve]' onnxruntime",
-        _ray,
-        _ray_request,
-        lambda f: f["ray"],
-        lambda *_: {},
-    ),
+    )
 }

@@ -309,7 +309,7 @@ class ServeCheckConfig:
 
     plan: str = ""  #: the folder of a plan
     pool: Any = None  #: names in its deploy/triton/models, one or a list; default: all that differ
-    server: str = "auto"  #: triton or ray; auto: Triton where it is installed, else Ray Serve
+    server: str = "auto"  #: triton; auto: the installed one
     python: str = ""  #: the interpreter that has the server; default: that which runs hwnas
     #: of what the server can answer at most
     loads: list[float] = field(
