@@ -54,9 +54,9 @@ def solve(
         solver.setOptionValue(name, value)
     solver.passModel(_model(program))
     if start is not None:
-        begun = highspy.HighsSolution()
-        begun.col_value = list(start)
-        solver.setSolution(begun)
+        initial = highspy.HighsSolution()
+        initial.col_value = list(start)
+        solver.setSolution(initial)
     began = time.perf_counter()
     solver.run()
     info, solution = solver.getInfo(), solver.getSolution()

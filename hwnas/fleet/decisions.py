@@ -108,9 +108,7 @@ def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -
 
 
 def describe_decisions(
-    old: DeploymentPlan,
-    outcome: ReplanningOutcome,
-    down: Mapping[str, int | None],
+    old: DeploymentPlan, outcome: ReplanningOutcome, down: Mapping[str, int | None]
 ) -> list[str]:
     """Return messages on what changed, what moved, what stayed and the resulting cost."""
     new = outcome.found.plan

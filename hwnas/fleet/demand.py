@@ -35,13 +35,13 @@ class ArrivalRates:
         return len(self.rates[0])
 
 
-def read_load(service: Service, beside: Path, begin_s: float | None = None) -> ArrivalRates:
+def read_load(service: Service, folder: Path, begin_s: float | None = None) -> ArrivalRates:
     """Return the demand of all classes.
 
     Raises:
         ConfigError: a file cannot be read, is empty, or has a different number of hours.
     """
-    hourly = {name: _class_rates(name, c, beside, begin_s) for name, c in service.classes.items()}
+    hourly = {name: _class_rates(name, c, folder, begin_s) for name, c in service.classes.items()}
     constant = all(c.demand.rate is not None for c in service.classes.values())
     n = calendar.DAY if constant else max(len(rates) for rates in hourly.values())
     for name, rates in hourly.items():
@@ -53,12 +53,12 @@ def read_load(service: Service, beside: Path, begin_s: float | None = None) -> A
     if not behind.any():
         raise ConfigError("The demand of all classes is 0 in every hour: there is nothing to plan.")
     text = tuple(c.demand.trace or "" for c in service.classes.values())
-    traces = {name: read_gaps(resolve_path(name, beside)) for name in text if name}
+    traces = {name: read_gaps(resolve_path(name, folder)) for name in text if name}
     return ArrivalRates(behind, behind * spikes, traces, text, calendar.begin_minutes(begin_s, n))
 
 
 def _class_rates(
-    name: str, request_class: RequestClass, beside: Path, begin_s: float | None
+    name: str, request_class: RequestClass, folder: Path, begin_s: float | None
 ) -> Array:
     demand = request_class.demand
     if demand.rate is not None:
@@ -66,7 +66,7 @@ def _class_rates(
     if demand.hours is not None:
         return np.array(demand.hours)
     assert demand.csv is not None
-    path = resolve_path(demand.csv, beside)
+    path = resolve_path(demand.csv, folder)
     result, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
     if column not in result[0]:
         raise ConfigError(f"{path}: {unknown_name('column', column, result[0])}")
@@ -120,7 +120,7 @@ def read_gaps(path: Path) -> Array:
 
 
 def read_carbon(
-    fleet: Fleet, n_hours: int, beside: Path, begin_s: float | None = None
+    fleet: Fleet, n_hours: int, folder: Path, begin_s: float | None = None
 ) -> tuple[dict[str, Array], list[str]]:
     """Return kg of CO2 per kWh by region and hour (0 if not given), and messages on ignored hours.
 
@@ -131,7 +131,7 @@ def read_carbon(
     for region in sorted(fleet.regions):
         text = fleet.carbon.get(region, 0.0)
         if isinstance(text, str):
-            path = resolve_path(text, beside)
+            path = resolve_path(text, folder)
             rows = csv_rows(path, f"carbon.{region}")
             calendar.check_rows(rows, path, begin_s, n_hours)
             text = [

@@ -64,7 +64,7 @@ def served_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
 def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
     """Return an hour that serves its demands in the proportions of ``flows``.
 
-    Existing pools keep or gain replicas, and new pools may be added; machines likewise. The result
+    Existing pools keep or gain replicas, and new pools may be added; so may machines. The result
     may exceed quotas.
     """
     wanted, have = task.problem.load.provisioned_rates[:, task.hours[i]], served_rates(task, flows)

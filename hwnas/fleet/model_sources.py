@@ -53,7 +53,7 @@ def join_names(names: Iterable[str], most: int = 6) -> str:
 
 
 def read_splits(
-    service: Service, catalogue: ModelCatalogue, beside: Path
+    service: Service, catalogue: ModelCatalogue, base_folder: Path
 ) -> tuple[SplitNetwork, ...]:
     """Return all split networks, and add the latencies of their parts to the catalogue.
 
@@ -64,7 +64,7 @@ def read_splits(
     result = list[SplitNetwork]()
     for said in service.splits:
         if isinstance(said, str):
-            result += _read_split(resolve_path(said, beside), catalogue)
+            result += _read_split(resolve_path(said, base_folder), catalogue)
         else:
             result.append(said)
     _check(result, catalogue)

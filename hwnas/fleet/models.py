@@ -171,7 +171,7 @@ def _scale_latency(
     return Quantity(figure.value / speed, source or figure.source, *ends)
 
 
-def read_models(service: Service, beside: Path) -> ModelCatalogue:
+def read_models(service: Service, folder: Path) -> ModelCatalogue:
     """Return the models of all fronts, exports, tables and profiles of a service.
 
     Raises:
@@ -180,18 +180,18 @@ def read_models(service: Service, beside: Path) -> ModelCatalogue:
     """
     result = ModelCatalogue()
     for name in service.fronts:
-        _read_front(result, resolve_path(name, beside))
+        _read_front(result, resolve_path(name, folder))
     for name in service.profiles:
-        path = resolve_path(name, beside)
+        path = resolve_path(name, folder)
         _read_table(result, path) if path.is_dir() else _read_csv(result, path)
     if not result.models:
         raise ConfigError(f"fronts={', '.join(service.fronts)}: they contain no member of a front.")
     return result
 
 
-def resolve_path(name: str, beside: Path) -> Path:
-    """Return a path relative to the working directory, else to the folder ``beside``."""
-    return Path(name) if Path(name).exists() else beside / name
+def resolve_path(name: str, folder: Path) -> Path:
+    """Return a path relative to the working directory, else to the folder ``folder``."""
+    return Path(name) if Path(name).exists() else folder / name
 
 
 def _read_front(catalogue: ModelCatalogue, path: Path) -> None:

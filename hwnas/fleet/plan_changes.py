@@ -82,10 +82,7 @@ def _demand_causes(
 ) -> Iterator[ReplanCause]:  # fmt: skip
     """Yield the changes of a class's demand: measured, and extrapolated."""
     hours = {int(h) for h in np.flatnonzero(moved)}
-    for some, how in (
-        (hours & observed, "measured"),
-        (hours - observed, "extrapolated"),
-    ):
+    for some, how in ((hours & observed, "measured"), (hours - observed, "extrapolated")):
         if some:
             was, now = (float(of[sorted(some)].sum()) for of in (old, new))
             change = f"{now / was - 1:+.0%}" if was else f"0 to {now / len(some):.4g} requests/s"

@@ -254,16 +254,16 @@ def correct(
         problem = solution.task.problem
         notes = [*untimed_batches(problem.catalogue, problem.fleet), *missing_key_notes(problem)]
         notes += [*ignored_predictions(problem), *problem.notes]
-        plan, scene = to_plan(solution, notes), SimulationSetup(arrivals_by_class(problem))
+        plan, setup = to_plan(solution, notes), SimulationSetup(arrivals_by_class(problem))
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]
         # Corrections change few hours.
         kept = {h for h in hours if before and simulation.is_same_hour(plan, before, h)}
-        anew = [h for h in hours if h not in kept]
-        runs = _merge_runs(runs, kept, simulate_hours(plan, scene, seeds, progress, anew))
+        new_hours = [h for h in hours if h not in kept]
+        runs = _merge_runs(runs, kept, simulate_hours(plan, setup, seeds, progress, new_hours))
         before = plan
         late = _late_placements(solution, [*runs[0], *runs[1]])
-        killed = {} if late else _simulate_failures(solution, plan, scene, seeds[0], progress)
+        killed = {} if late else _simulate_failures(solution, plan, setup, seeds[0], progress)
         late |= {where for each in killed.values() for where in _late_placements(solution, each)}
         if not late or rounds == _ROUNDS:
             return PlanningOutcome(

@@ -101,9 +101,9 @@ def replan(
         *restored_devices(bare - task.without_redundancy),
     ]
     causes += _file_causes(task, plan, there, causes)
-    anew = {hour for cause in causes for hour in cause.hours}
+    changed_hours = {hour for cause in causes for hour in cause.hours}
     old = _solution(task, plan, [h or _empty_hour(task) for h in there])
-    if not anew:
+    if not changed_hours:
         every = range(len(plan.hours))
         runs, spiked = _simulate_places(plan, problem, seeds, progress, every)
         kept = replace(plan, begin_min=problem.load.begin_min)
@@ -111,35 +111,35 @@ def replan(
         return ReplanningOutcome(same, [], 0.0)
     ran = plan_conversion.translate_hours(task, plan, names)
     was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
-    task = _changed_task(task, plan, names, result, anew)
+    task = _changed_task(task, plan, names, result, changed_hours)
     before = _previous_plan(plan, task, causes, policy)
-    places = sorted({int(task.group[hour]) for hour in anew})
+    places = sorted({int(task.group[hour]) for hour in changed_hours})
 
     def resolve(solved: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
         return resolve_with_more(solved, task, hours, before, policy.limit_s * _AGAIN, progress)
 
     spares = task.has_redundancy and bool(down)  # give up redundancy rather than buy machines
-    begun = _start_solution(task, plan, was, anew)
+    start_solution = _start_solution(task, plan, was, changed_hours)
     solve = resolve_near if spares else resolve_with_more
-    first = solve(begun, task, places, before, policy.limit_s, progress)
+    first = solve(start_solution, task, places, before, policy.limit_s, progress)
     if spares and (short := _unserved_hours(first, places, down)):
         task = replace(task, without_redundancy=task.without_redundancy | short)
-        begun = _start_solution(task, plan, was, anew)
-        first = resolve_with_more(begun, task, places, before, policy.limit_s, progress)
+        start_solution = _start_solution(task, plan, was, changed_hours)
+        first = resolve_with_more(start_solution, task, places, before, policy.limit_s, progress)
     best = planner.correct(first, resolve, seeds, progress, places)
     left = max(1.0, policy.limit_s - (time.perf_counter() - began))
     least = float(min(best.plan.value, lower_bound(best.solution.task, left, progress)))
     others = [i for i in range(len(best.plan.hours)) if i not in places]
     runs, spiked = _simulate_places(best.plan, problem, seeds, progress, others)
-    told = replace(best.plan, bound_kept=least, bound_all=least)
-    best = replace(best, plan=told, seen=[*best.seen, *runs], spiked=[*best.spiked, *spiked])
+    bounded = replace(best.plan, bound_kept=least, bound_all=least)
+    best = replace(best, plan=bounded, seen=[*best.seen, *runs], spiked=[*best.spiked, *spiked])
     return ReplanningOutcome(best, causes, before.cost)
 
 
-def _hour_marks(plan: DeploymentPlan, anew: set[int]) -> tuple[int, ...]:
+def _hour_marks(plan: DeploymentPlan, changed_hours: set[int]) -> tuple[int, ...]:
     """Return marks that separate hours of different plan records, and changed hours."""
     of = {hour: i for i, each in enumerate(plan.hours) for hour in each.hours}
-    return tuple(2 * of[hour] + (hour in anew) for hour in range(len(of)))
+    return tuple(2 * of[hour] + (hour in changed_hours) for hour in range(len(of)))
 
 
 def _empty_hour(task: PlanningTask) -> Hour:
@@ -197,10 +197,10 @@ def _changed_task(
     plan: DeploymentPlan,
     names: PlacementsByName,
     changes: PlanChanges,
-    anew: set[int],
+    changed_hours: set[int],
 ) -> PlanningTask:
     """Return a task with changed hours separated and the goodputs of late classes lowered."""
-    task = replace(task, marks=_hour_marks(plan, anew), scale={})
+    task = replace(task, marks=_hour_marks(plan, changed_hours), scale={})
     scale = plan_conversion.goodput_corrections(task, plan, names)
     hours, worst = plan.by_hour(), dict[tuple[int, int], float]()
     for (name, hour), factor in changes.slower.items():
@@ -229,14 +229,16 @@ def _previous_plan(
 
 
 def _start_solution(
-    task: PlanningTask, plan: DeploymentPlan, was: dict[int, Hour | None], anew: set[int]
+    task: PlanningTask, plan: DeploymentPlan, was: dict[int, Hour | None], changed_hours: set[int]
 ) -> Solution:
     """Return a solution whose changed hours are the current ones, scaled to their demand."""
     hours = [was[hour] or _empty_hour(task) for hour in task.hours]
     result = _solution(task, plan, [_without_spares(task, hour, i) for i, hour in enumerate(hours)])
     there = [hour for hour in was.values() if hour is not None]
     result.kept = [columns_of(task, i, there) for i in range(len(task.hours))]
-    result.hours = continue_hours(result, [i for i, hour in enumerate(task.hours) if hour in anew])
+    result.hours = continue_hours(
+        result, [i for i, hour in enumerate(task.hours) if hour in changed_hours]
+    )
     return result
 
 

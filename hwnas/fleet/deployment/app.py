@@ -51,9 +51,9 @@ class PoolReplica:
     @serve.batch
     async def batched(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """Return the model's outputs for a batch."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         logits, *rated = self.session.run(None, {self.images: np.stack(images)})
-        ms = (time.perf_counter() - begun) * 1e3
+        ms = (time.perf_counter() - started) * 1e3
         if not rated:  # first part of a split network: its output is the second's input
             return [{"activation": row.tobytes(), "pool": self.name} for row in logits]
         (sure,) = rated

@@ -89,10 +89,10 @@ def _pool_notes(pools: Sequence[DeployedPool], unserved: Mapping[str, str]) -> l
                 "may differ slightly from the evaluated ones."
             )
         if pool.source.note:
-            cure = f" Put it at `{server_files.REPOSITORY}/{pool.name}/1/model.onnx`." * (
+            fix = f" Put it at `{server_files.REPOSITORY}/{pool.name}/1/model.onnx`." * (
                 pool.model is None
             )
-            lines.append(f"- `{pool.name}`: {pool.source.note}.{cure}")
+            lines.append(f"- `{pool.name}`: {pool.source.note}.{fix}")
         lines += _autoscaler_notes(pool)
     return lines
 

@@ -173,9 +173,9 @@ async def _closed_loop(port: int, request: bytes, clients: int, seconds: float) 
 
     async def client() -> None:
         connection = await connections.open()
-        while (begun := loop.time()) < end:
+        while (started := loop.time()) < end:
             await connection.ask(request)
-            result.append((begun, loop.time()))
+            result.append((started, loop.time()))
 
     async with _Connections(port) as connections:
         answers = await asyncio.gather(*(client() for _ in range(clients)), return_exceptions=True)

@@ -136,10 +136,10 @@ def run_server(
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         try:
-            begun = time.monotonic()
+            started = time.monotonic()
             requests = {pool.name: server.request(pool, _zero_image(pool)) for pool in pools}
             ready = [
-                _wait_until_ready(process, port, requests[pool.name], begun, log) - begun
+                _wait_until_ready(process, port, requests[pool.name], started, log) - started
                 for pool in pools
             ]
             yield RunningServer(
@@ -162,7 +162,7 @@ def _free_port() -> int:
 
 
 def _wait_until_ready(
-    process: "subprocess.Popen[bytes]", port: int, request: bytes, begun: float, log: Path
+    process: "subprocess.Popen[bytes]", port: int, request: bytes, started: float, log: Path
 ) -> float:
     """Wait until a server responds, and warm it up; return the time of the first response."""
     while True:
@@ -172,7 +172,7 @@ def _wait_until_ready(
             closed_loop(port, request, _WARM_CLIENTS, _WARM_S)
             return result
         except OSError as error:
-            if process.poll() is not None or time.monotonic() - begun > READY_S:
+            if process.poll() is not None or time.monotonic() - started > READY_S:
                 last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
                 why = "ended" if process.poll() is not None else f"gave no answer in {READY_S:g} s"
                 raise DeviceError(f"The server {why}: {last[:300]}") from None

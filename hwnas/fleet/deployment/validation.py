@@ -141,8 +141,8 @@ class ServeChecker:
         usual = float(np.median(alone))
         rested, late = self._at_rest(server, request, usual)
         advance(1)
-        beside = max(0.0, usual - batch_ms[1]) + late
-        return BatchTimes(batch_ms, beside, max(0.0, rested - usual), alone, computed_ms)
+        overhead_ms = max(0.0, usual - batch_ms[1]) + late
+        return BatchTimes(batch_ms, overhead_ms, max(0.0, rested - usual), alone, computed_ms)
 
     def _at_rest(
         self, server: RunningServer, request: bytes, usual_ms: float
@@ -207,10 +207,10 @@ class ServeChecker:
 def _constant_work(n: int) -> float:
     """Repeat constant work ``n`` times, and return the seconds."""
     matrix = np.full((_SIDE, _SIDE), 1e-3, np.float32)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(n):
         matrix @ matrix
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _poisson_times(rate: float, seconds: float, seed: Sequence[int]) -> Array:
