@@ -38,7 +38,7 @@ def main() -> None:
     int8 = simulation.SimulatedInt8(folded, lowered, calibrate(folded, lowered, images))
     for network in (plain, int8):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    ours = simulation.rounded
+    ours = simulation.fake_quantise
     networks: dict[str, tuple[nn.Module, Callable[[Tensor, QuantisationScale], Tensor]]] = {
         "float32": (plain, ours),
         "int8": (int8, ours),

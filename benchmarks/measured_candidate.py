@@ -17,7 +17,7 @@ from hwnas.hardware.runtimes.worker import Worker
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import TimingConfig
 from hwnas.models import families, spaces
-from hwnas.models.graph import Graph, OpSpec, Signature, distinct, fuse
+from hwnas.models.graph import Graph, OpSpec, Signature, distinct_ops, fuse
 
 N_NETWORKS, N_PLANS = 10, 6
 
@@ -41,7 +41,7 @@ def main() -> None:
         worker.sentinel_ms()
         print(f"start of the process: {time.perf_counter() - start:.1f} s")
         plans, seconds = {}, []
-        for op in distinct(networks):
+        for op in distinct_ops(networks):
             start = time.perf_counter()
             plans[op] = worker.tune(op, N_PLANS)
             seconds.append(time.perf_counter() - start)

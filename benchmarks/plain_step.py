@@ -26,7 +26,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.graph import Signature, n_macs
-from hwnas.models.int8.weight_grids import grids
+from hwnas.models.int8.weight_grids import weight_grids_of
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, load_data
@@ -57,7 +57,9 @@ def main() -> None:
         lowered = annotations.lower(family, found, genotype, _SIGNATURE)
         config = TrainingConfig(epochs=-(-_STEPS * 64 // len(data.train)), batch_size=64)
         resolution = family.resolution(found, genotype)
-        student = StudentNetwork(network, resolution, family.recipe, grids=grids(network, lowered))
+        student = StudentNetwork(
+            network, resolution, family.recipe, grids=weight_grids_of(network, lowered)
+        )
         ends: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             saving = CheckpointPolicy(Checkpoint(Path(folder, "unkept.safetensors")), every_s=1e9)

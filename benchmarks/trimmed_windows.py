@@ -22,7 +22,7 @@ from hwnas.models.families import annotations
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import QuantisedOp, random_int8_network
-from hwnas.models.int8.tflite import trimmed
+from hwnas.models.int8.tflite import trim_kernel
 
 _SPACES = ("dense_packed", "dense_small", "mbconv_small")
 _DRAWN, _CHEAP = 400, 0.25  # networks; the share of them, by MACs, that is looked at apart
@@ -44,7 +44,7 @@ def main() -> None:
 
 def _say(title: str, networks: list[Graph], target: Target) -> None:
     changed = [lowered for lowered in networks if _is_trimmed(lowered)]
-    before, after = ([_cost(each, target, how) for each in changed] for how in (_same, trimmed))
+    before, after = ([_cost(each, target, how) for each in changed] for how in (_same, trim_kernel))
     print(f"{title}: {len(changed)} of {len(networks)} are trimmed")
     if changed:
         for what, ratios in zip(("ms", "KiB"), (np.array(before) / np.array(after)).T, strict=True):
@@ -57,7 +57,7 @@ def _same(quantised: QuantisedOp) -> QuantisedOp:
 
 
 def _is_trimmed(lowered: Graph) -> bool:
-    return any(trimmed(op) is not op for op in random_int8_network(lowered).ops)
+    return any(trim_kernel(op) is not op for op in random_int8_network(lowered).ops)
 
 
 def _cost(

@@ -25,7 +25,7 @@ from rich.console import Console
 from hwnas.cli.console import Phases
 from hwnas.core import package
 from hwnas.hardware.backends.vela.litert import LiteRTSession
-from hwnas.models.int8.quantisation import Choose, calibrate, in_int8, least_error
+from hwnas.models.int8.quantisation import Choose, calibrate, min_error_scale, quantise_with_scales
 from hwnas.models.int8.quantised_network import QuantisationScale
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.training import supernet
@@ -97,7 +97,7 @@ METHODS: Mapping[str, Choose] = {
     "percentile 99.9": lambda sample: _percentile(sample, 0.1),
     "percentile 99.99": lambda sample: _percentile(sample, 0.01),
     "entropy": _entropy,
-    "least error": least_error,
+    "least error": min_error_scale,
 }
 
 
@@ -121,7 +121,9 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
                 real = np.concatenate([network(batch[0]).numpy() for batch in batches])
             for name, choose in METHODS.items():
                 scales = calibrate(network, lowered, images, choose)
-                session = LiteRTSession(write_tflite(in_int8(network, lowered, scales)))
+                session = LiteRTSession(
+                    write_tflite(quantise_with_scales(network, lowered, scales))
+                )
                 int8 = np.concatenate([session.run(batch[0].numpy()) for batch in batches])
                 rows.append(
                     {

@@ -23,7 +23,7 @@ from hwnas.hardware.costs.table_cost import fit_calibration, latency_features
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, load_table
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models import families, spaces
-from hwnas.models.graph import Graph, Signature, distinct
+from hwnas.models.graph import Graph, Signature, distinct_ops
 from hwnas.workflows.device import SHIPPED
 
 _KNOWN, _DRAWS = (10, 16, 32), 5
@@ -54,7 +54,7 @@ def _errors(table: LatencyTable, target: Target, n: int) -> dict[str, Any]:
     for draw in range(_DRAWS):
         random.Random(draw).shuffle(networks)
         known, others = networks[:n], networks[n:]
-        own = {op: timed[op] for op in distinct(net for net, _ in known)}
+        own = {op: timed[op] for op in distinct_ops(net for net, _ in known)}
         counts.append(len(own))
         told = OperatorPredictions.of(own).predict(op for op in timed if op not in own)
         single += [abs(ms / timed[op] - 1) for op, (ms, _, _) in told.items()]

@@ -24,7 +24,7 @@ from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.target import Remote, Target, from_facts
 from hwnas.hardware.timing import TimingConfig
 from hwnas.models import families, spaces
-from hwnas.models.families.annotations import edges
+from hwnas.models.families.annotations import float_edges
 from hwnas.models.graph import Graph, Signature, n_macs, n_params
 from hwnas.models.spaces import Genotype
 
@@ -70,7 +70,7 @@ def _compared(
 ) -> dict[str, Any]:
     searched = spaces.load_space(spaces.find(name))
     lowered = families.family_of(searched).lower(searched, genotype, _DATA)
-    kept = edges(lowered)
+    kept = float_edges(lowered)
     whole = replace(lowered, dtype="int8")
     mixed = tuple(replace(node, in_float=node.name in kept) for node in lowered)
     row: dict[str, Any] = {

@@ -12,7 +12,7 @@ from hwnas.analysis.summary import Comparison, kind_of
 from hwnas.analysis.tables import parts
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
-from hwnas.models.spaces.union import shown
+from hwnas.models.spaces.union import option_labels
 from hwnas.nas.front import distinct
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics import Metric, metric_of
@@ -163,7 +163,7 @@ def _points(front: RunFront, kind: FrontStage) -> list[PagePoint]:
     Verification, or fewer objectives than in the search, may have removed members.
     """
     candidates = {c.id: c for c in distinct(front.run.candidates)}
-    options = shown(c.genotype for c in candidates.values())
+    options = option_labels(c.genotype for c in candidates.values())
     members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
     found: dict[str, PagePoint] = {}
     for point in front.run.scored:

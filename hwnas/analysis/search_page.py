@@ -19,7 +19,7 @@ from hwnas.analysis.page.model import (
 from hwnas.core.pareto import ParetoFront
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
-from hwnas.models.spaces.union import shown
+from hwnas.models.spaces.union import option_labels
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import distinct, points
 from hwnas.nas.member import Member
@@ -240,7 +240,7 @@ def run_of(
     front = {member.candidate.id: member for member in members}
     networks = distinct(candidates)
     scored = [candidate for candidate in networks if candidate.state != "infeasible"]
-    options = shown(candidate.genotype for candidate in networks)
+    options = option_labels(candidate.genotype for candidate in networks)
     points = [_point(c, front.get(c.id), options(c.genotype)) for c in scored]
     return RunData(name, points, group, len(networks) - len(scored))
 
@@ -288,7 +288,7 @@ def _for_all(
     missed: Sequence[str],
 ) -> FrontExplorer:
     by_id = {member.candidate.id: member for member in members}
-    options, networks = shown(c.genotype for c in candidates), distinct(candidates)
+    options, networks = option_labels(c.genotype for c in candidates), distinct(candidates)
     points = [_point(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
         f"{target}.{name}"

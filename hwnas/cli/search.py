@@ -91,7 +91,7 @@ def _front_table(
         *memories,
         *((_head(name), name, ".4g") for name in derived),
     ]
-    runs = [annotations.words(m.candidate.genotype) for m in members]
+    runs = [annotations.run_label(m.candidate.genotype) for m in members]
     table = Table(
         "id", *["runs"] * any(runs), dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
         title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,

@@ -108,8 +108,8 @@ def build(
         title: One line about the network.
         artefacts: Compiles the files of the target.
     """
-    whole, lowered = finished.whole, finished.whole.lowered
-    weights = weights_of(finished.network, finished.lowered)
+    whole, lowered = finished.without_exits, finished.without_exits.graph
+    weights = weights_of(finished.network, finished.graph)
     files = {
         "model.py": standalone.source(lowered, title, data.task).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
@@ -120,8 +120,8 @@ def build(
     if whole.int8 is not None:
         files[onnx_files.INT8] = write_int8(whole.int8, any_batch=True)
     names = backends.file_names(target.runtime, target.dtype)
-    names = file_names(names, len(finished.lowered.outputs))
-    compiled = artefacts.delivered(TrainedNetwork(finished.lowered, weights, finished.int8))
+    names = file_names(names, len(finished.graph.outputs))
+    compiled = artefacts.delivered(TrainedNetwork(finished.graph, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in compiled.items()}
     texts = runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}

@@ -17,7 +17,7 @@ from hwnas.export.folder import PROOF
 from hwnas.export.runtimes import kinds
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models.graph import ACTIVATIONS, BASES, INPUT, NATIVE_BITS, Graph, Node, OpSpec
-from hwnas.models.partition import cut, without_exits
+from hwnas.models.partition import split_at_exits, without_exits
 
 FORMAT = 2
 _MAX_BYTES = 16 << 20
@@ -257,7 +257,7 @@ def _check_exits(found: Proof, leaving: EarlyExitsRecord) -> None:
     if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
         raise SchemaError("'exits.operators' are not the network with exits")
     try:
-        cut(graph)
+        split_at_exits(graph)
     except ValueError:
         raise SchemaError("'exits.operators' cannot be cut at the exits") from None
 

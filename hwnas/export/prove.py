@@ -86,7 +86,7 @@ class ProofEvidence:
 
 def kept_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages:
     """Return images for an export, evenly over the test split, with torch's outputs."""
-    resolution = finished.lowered[0].op.in_shape[1]
+    resolution = finished.graph[0].op.in_shape[1]
     n = min(N_IMAGES, len(data.test))
     index = torch.linspace(0, len(data.test) - 1, n).round().long()
     part = data.test.take(index)
@@ -125,7 +125,7 @@ def prove(
         finished: The network.
         bench: Data, devices and limits.
     """
-    data, lowered = bench.data, finished.lowered
+    data, lowered = bench.data, finished.graph
     not_run = {name: why for name in names if (why := runtimes.hindrance(name))}
     runnable = [name for name in names if name not in not_run]
     sessions = {name: runtimes.session(folder, name, bench.worker) for name in runnable}

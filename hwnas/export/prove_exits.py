@@ -53,7 +53,7 @@ def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, l
         ConfigError: the validation split is too small to choose thresholds.
     """
     folder, network = subject.folder, subject.finished
-    lowered, trained = network.lowered, network.simulated is not None
+    lowered, trained = network.graph, network.simulated is not None
     checks = _torch_checks(subject, bench)
     results, cost = _run_segments(subject, bench)
     swept_thresholds = swept(results)
@@ -91,7 +91,7 @@ def _torch_checks(subject: ExitNetworkFiles, bench: Prover) -> list[Check]:
         reference = network.simulated or network.network
         expected = reference(torch.from_numpy(images), every=True).numpy()
     files.write_file(folder / early_exits.ANSWERS, early_exits.answers(expected))
-    n_segments = len(network.lowered.outputs)
+    n_segments = len(network.graph.outputs)
     segments = early_exits.open_segments(folder, subject.target, bench.data.task, n_segments)
     return segments.checks(images, expected, network.simulated is not None)
 
@@ -108,7 +108,7 @@ def _budget_checks(bench: Prover, cost: Cost, early: EarlyExits) -> list[Check]:
 
 def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetworkResults, Cost]:
     """Run the segments on validation and test images."""
-    data, lowered = bench.data, subject.finished.lowered
+    data, lowered = bench.data, subject.finished.graph
     resolution, targets = lowered[0].op.in_shape[1], dict[str, list[Targets]]()
     splits = {"validation": data.validation, "test": data.test}
 

@@ -16,7 +16,7 @@ from hwnas.export.proof_file import Proof, name_of, operators_from_json, target_
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import TrainedNetwork
 from hwnas.models.graph import INPUT, Graph, fuse, n_macs
-from hwnas.models.partition import GraphSplit, cuts
+from hwnas.models.partition import GraphSplit, iter_splits
 
 Array = NDArray[Any]
 _MIN_FRACTION = 0.01  # of the multiply-accumulates: smaller parts are not worth a split
@@ -84,7 +84,7 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
         ConfigError: no split exists.
     """
     result, least = list[GraphSplit](), float("inf")
-    for cut in cuts(whole.network.graph):
+    for cut in iter_splits(whole.network.graph):
         share, size = _share(cut, whole), prod(cut.shape)
         # At one pixel only the classifier remains.
         if size < least and _MIN_FRACTION <= share <= 1 - _MIN_FRACTION and cut.shape[1:] != (1, 1):
@@ -110,7 +110,7 @@ def _split(name: str, cut: GraphSplit, whole: ExportedNetwork) -> ExportSplit:
 def _part(network: TrainedNetwork, graph: Graph) -> TrainedNetwork:
     weights = {n.name: network.weights[n.name] for n in graph if n.name in network.weights}
     return TrainedNetwork(
-        graph, weights, None if network.int8 is None else network.int8.part(graph)
+        graph, weights, None if network.int8 is None else network.int8.subnetwork(graph)
     )
 
 
@@ -127,10 +127,10 @@ def _part_onnx(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
     dtype = "float32" if part.int8 is None else "int8"
     model = onnx_files.write_onnx(part, graph, dtype, any_batch=True)
     if as_bytes and side == "head":
-        model = subgraphs.answering_bytes(model)
+        model = subgraphs.with_uint8_output(model)
     elif as_bytes:
-        model = subgraphs.reading_bytes(model)
-    return subgraphs.passing(model, answers=side == "head")
+        model = subgraphs.with_uint8_input(model)
+    return subgraphs.rename_boundary(model, is_head=side == "head")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Networks as a compiler sees them: what a genotype is lowered to."""
+"""Graphs of operators, as compilers see networks; genotypes are lowered to them."""
 
 import functools
 import math
@@ -7,33 +7,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
-# Operators as a compiler sees them: the nodes of a graph, and the key of a table.
-
 Shape = tuple[int, int, int]  #: (C, H, W)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a network reads and answers; a fact of the data set, not of the search space."""
+    """Input channels and number of outputs; properties of the data set."""
 
     in_channels: int
     n_outputs: int
 
 
-#: What an operator can be. ``mean`` is over H and W, ``layernorm`` over C; ``mul`` scales each
-#: channel of its first input by its second, ``(C, 1, 1)``; ``attention`` reads queries, keys and
-#: values as ``(3 C, H, W)``, has ``groups`` heads and mixes all pixels.
+#: Operators. ``mean`` is over H and W, ``layernorm`` over C; ``mul`` scales each channel of its
+#: first input by its second, ``(C, 1, 1)``; ``attention`` reads queries, keys and values as
+#: ``(3 C, H, W)`` and has ``groups`` heads.
 BASES = ("conv2d", "linear", "add", "mul", "mean", "max_pool2d", "layernorm", "attention")
 ACTIVATIONS = ("relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu")
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One operator as it runs after fusion, with its shapes.
+    """An operator with its shapes; the key of latency tables.
 
-    ``kind`` is one of ``BASES``, followed by what is fused into it: ``conv2d+bn+relu6``; with
-    ``+add`` the operator reads a second tensor of its output's shape and adds it before what
-    follows. The pixels of an image are the tokens of a transformer.
+    ``kind`` is one of ``BASES`` and the operations fused into it: ``conv2d+bn+relu6``. With
+    ``+add`` the operator adds a second input of its output's shape. Tokens of transformers are
+    pixels of an image.
     """
 
     kind: str
@@ -44,7 +42,7 @@ class OpSpec:
     groups: int = 1
     dtype: str = "int8"
     batch: int = 1
-    #: That it runs on, where networks of a target choose; 0: as many as the target says.
+    #: Number of threads, if it is a choice of the network; 0: the target's.
     threads: int = field(default=0, repr=False)
 
     def __str__(self) -> str:
@@ -56,32 +54,32 @@ class OpSpec:
 
     @property
     def base(self) -> str:
-        """The operator without what is fused into it."""
+        """The operator without fused operations."""
         return self.kind.partition("+")[0]
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """What is fused into the operator, in order."""
+        """The fused operations, in order."""
         return tuple(self.kind.split("+")[1:])
 
     @property
     def activation(self) -> str:
-        """The activation fused into the operator, or ``""``."""
+        """The fused activation, or ``""``."""
         return next((name for name in self.fused if name in ACTIVATIONS), "")
 
     @property
     def padding(self) -> int:
-        """Zeros around the image."""
+        """Width of the zero padding."""
         return padding(self.kernel, self.stride)
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel is convolved alone."""
+        """True for depthwise convolutions."""
         return self.groups > 1
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the weight as torch has it, or ``()``."""
+        """Shape of the weight in torch's layout, or ``()``."""
         c_in, c_out = self.in_shape[0], self.out_shape[0]
         if self.base == "conv2d":
             return (c_out, c_in // self.groups, self.kernel, self.kernel)
@@ -97,74 +95,75 @@ class OpSpec:
 
     @property
     def n_params(self) -> int:
-        """Weights and biases, batch norm folded."""
+        """Number of weights and biases, with batch norm folded."""
         if self.base == "layernorm":
             return 2 * self.out_shape[0]
         return math.prod(self.weight_shape) + self.out_shape[0] if self.weight_shape else 0
 
 
 def padding(kernel: int, stride: int) -> int:
-    """Return the zeros around an image: none where windows do not overlap, else half the kernel."""
+    """Return the zero padding: half the kernel, or none if windows do not overlap."""
     return 0 if kernel == stride else kernel // 2
 
 
-INPUT = "input"  #: the name of the images
-NATIVE_BITS = 8  #: of weights in int8
+INPUT = "input"  #: name of the input images
+NATIVE_BITS = 8  #: of int8 weights
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operator in its place: ``name`` is the path of the torch module that computes it."""
+    """A node of a graph; ``name`` is the path of the torch module that computes it."""
 
     name: str
     op: OpSpec
     inputs: tuple[str, ...]
-    weight_bits: int = NATIVE_BITS  #: in int8: of which grid its weights are
-    in_float: bool = False  #: in int8: whether it computes in float32 all the same
-    #: whether of each four weights that read neighbouring channels two are zero; digests of what
-    #: is measured, which packs nothing, don't know it
+    weight_bits: int = NATIVE_BITS  #: of the weight grid, in int8 networks
+    in_float: bool = False  #: computes in float32 in an int8 network
+    #: 2:4 sparsity: two of four weights of neighbouring input channels are zero. Not in digests of
+    #: measurements, as measured backends do not compress weights.
     is_sparse: bool = field(default=False, repr=False)
 
     @property
     def packed_bits(self) -> float:
-        """Bits that a weight takes where it is packed; of two in four, their places take as many.
+        """Bits per weight after compression; 2:4 sparsity needs two bits of index per value.
 
         Source: NVIDIA, "Accelerating Sparse Deep Neural Networks", 2021,
-        https://arxiv.org/abs/2104.08378, section 3: two bits for the place of each that is kept.
+        https://arxiv.org/abs/2104.08378, section 3.
         """
         return self.weight_bits / 2 + 1 if self.is_sparse else self.weight_bits
 
 
 @dataclass(frozen=True)
 class Graph(Sequence[Node]):
-    """Operators in order of execution, each with its precision; the first reads ``INPUT``."""
+    """Operators in order of execution; the first reads ``INPUT``."""
 
     nodes: tuple[Node, ...]
-    outputs: tuple[str, ...]  #: the nodes whose results are answered, in order of execution
-    dtype: str = ""  #: in which the network computes; empty: in that of its target
-    #: images that an inference reads; 0: as many as its target says. Digests know it by operators.
-    batch: int = field(default=0, repr=False)
-    threads: int = field(default=0, repr=False)  #: that it runs on; 0: as many as its target says
+    outputs: tuple[
+        str, ...
+    ]  #: output nodes in order of execution; all but the last are early exits
+    dtype: str = ""  #: precision of the network; empty: the target's
+    batch: int = field(default=0, repr=False)  #: images per inference; 0: the target's
+    threads: int = field(default=0, repr=False)  #: 0: the target's
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "Graph":
-        """Return the graph that answers what its last node computes."""
-        found = tuple(nodes)
-        return Graph(found, (found[-1].name,))
+        """Return a graph whose output is its last node."""
+        nodes = tuple(nodes)
+        return Graph(nodes, (nodes[-1].name,))
 
     def with_bits(self, bits: Mapping[str, int]) -> "Graph":
-        """Return the graph with weights of other bits, by the names of operators."""
+        """Return the graph with other weight bits, by operator."""
         nodes = (replace(n, weight_bits=bits.get(n.name, n.weight_bits)) for n in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
     @property
     def output(self) -> Node:
-        """The node that is answered last: behind all exits, where a network has any."""
+        """The last output node, which is no early exit."""
         return next(node for node in reversed(self.nodes) if node.name == self.outputs[-1])
 
     @property
     def exits(self) -> tuple[str, ...]:
-        """The nodes of a network that are answered before its end."""
+        """Names of the early exits."""
         return self.outputs[:-1]
 
     @overload
@@ -183,64 +182,64 @@ class Graph(Sequence[Node]):
         return len(self.nodes)
 
 
-def largest(bits: int) -> int:
-    """Return the largest integer that a weight of so many bits is; the least is as far below 0."""
+def max_integer(bits: int) -> int:
+    """Return the largest integer of a symmetric weight grid of so many bits."""
     return (1 << bits - 1) - 1
 
 
-def n_macs(lowered: Graph) -> int:
+def n_macs(graph: Graph) -> int:
     """Return the multiply-accumulates of a network for one image."""
-    return sum(node.op.n_macs for node in lowered)
+    return sum(node.op.n_macs for node in graph)
 
 
-def n_macs_of_batch(lowered: Graph) -> int:
-    """Return the multiply-accumulates of one inference: for all its images."""
-    return sum(node.op.batch * node.op.n_macs for node in lowered)
+def n_macs_of_batch(graph: Graph) -> int:
+    """Return the multiply-accumulates of one inference, of all images of the batch."""
+    return sum(node.op.batch * node.op.n_macs for node in graph)
 
 
-def n_params(lowered: Graph) -> int:
-    """Return the weights and biases of a network, batch norm folded."""
-    return sum(node.op.n_params for node in lowered)
+def n_params(graph: Graph) -> int:
+    """Return the number of weights and biases of a network, with batch norm folded."""
+    return sum(node.op.n_params for node in graph)
 
 
-def fuse(lowered: Graph, dtype: str, batch: int = 1) -> Graph:
-    """Return the operators as compilers for CPUs and GPUs run them.
+def fuse(graph: Graph, dtype: str, batch: int = 1) -> Graph:
+    """Return the fused graph, as compilers for CPUs and GPUs execute it.
 
-    A sum is fused into the convolution or linear layer that computes one of its terms last, if
-    nothing else reads that term. The fused operator has the name of that layer.
+    An addition is fused into the convolution or linear layer that computes its last input, if
+    nothing else reads that input. The fused operator has the name of the layer.
     """
-    reads = Counter(source for node in lowered for source in node.inputs)
-    reads.update(lowered.outputs)
-    found: dict[str, Node] = {}
-    steps = {INPUT: -1}  #: when each tensor is there
+    reads = Counter(source for node in graph for source in node.inputs)
+    reads.update(graph.outputs)
+    nodes: dict[str, Node] = {}
+    steps = {INPUT: -1}  # of execution, by tensor
     renamed: dict[str, str] = {}
-    for step, node in enumerate(lowered):
+    for step, node in enumerate(graph):
         inputs = tuple(renamed.get(source, source) for source in node.inputs)
-        op = _in(node.op, dtype, batch)
-        last = found.get(inputs[-1])
-        if op.base == "add" and last is not None and _takes_sum(last, inputs[0], reads, steps):
+        op = _with_dtype(node.op, dtype, batch)
+        last = nodes.get(inputs[-1])
+        if op.base == "add" and last is not None and _fuses_add(last, inputs[0], reads, steps):
             kind = "+".join([last.op.kind, "add", *op.fused])
             fused = replace(last.op, kind=kind)
-            found[last.name] = replace(last, op=fused, inputs=(*last.inputs, inputs[0]))
+            nodes[last.name] = replace(last, op=fused, inputs=(*last.inputs, inputs[0]))
             renamed[node.name] = last.name
         else:
-            found[node.name] = replace(node, op=op, inputs=inputs)
+            nodes[node.name] = replace(node, op=op, inputs=inputs)
             steps[node.name] = step
-    outputs = tuple(renamed.get(name, name) for name in lowered.outputs)
-    return replace(lowered, nodes=tuple(found.values()), outputs=outputs)
+    outputs = tuple(renamed.get(name, name) for name in graph.outputs)
+    return replace(graph, nodes=tuple(nodes.values()), outputs=outputs)
 
 
 @functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
-def _in(op: OpSpec, dtype: str, batch: int) -> OpSpec:
+def _with_dtype(op: OpSpec, dtype: str, batch: int) -> OpSpec:
     return replace(op, dtype=dtype, batch=batch)
 
 
-def _takes_sum(last: Node, other: str, reads: Mapping[str, int], steps: Mapping[str, int]) -> bool:
-    """Return whether the sum can be part of the operator that computes its last term."""
+def _fuses_add(last: Node, other: str, reads: Mapping[str, int], steps: Mapping[str, int]) -> bool:
+    """Return True if the addition can be fused into the operator of its last input."""
     plain = last.op.base in ("conv2d", "linear") and not {*last.op.fused} - {"bn"}
     return plain and steps[other] < steps[last.name] and reads[last.name] == 1
 
 
-def distinct(networks: Iterable[Graph]) -> tuple[OpSpec, ...]:
-    """Return the different operators of networks, in order of appearance."""
-    return tuple(dict.fromkeys(node.op for lowered in networks for node in lowered))
+def distinct_ops(networks: Iterable[Graph]) -> tuple[OpSpec, ...]:
+    """Return the distinct operators of networks, in order of appearance."""
+    return tuple(dict.fromkeys(node.op for graph in networks for node in graph))

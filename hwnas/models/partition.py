@@ -1,4 +1,4 @@
-"""Parts of networks: segments up to each exit, the network without any, and halves of a cut.
+"""Partitioning of graphs: at early exits, without exits, and into head and tail.
 
 Sources: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
 Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; Kang et al., "Neurosurgeon: Collaborative
@@ -13,7 +13,7 @@ from hwnas.models.graph import INPUT, Graph, Node, Shape
 
 
 def without_exits(network: Graph) -> Graph:
-    """Return the operators that the last output needs."""
+    """Return the graph without early exits: the operators of the last output."""
     last = network.output.name
     needed = {last}
     for node in reversed(network):
@@ -22,58 +22,58 @@ def without_exits(network: Graph) -> Graph:
     return replace(network, nodes=nodes, outputs=(last,))
 
 
-def cut(network: Graph) -> tuple[Graph, ...]:
-    """Return the segments of a network: one for each exit, and the rest of it.
+def split_at_exits(network: Graph) -> tuple[Graph, ...]:
+    """Return the segments of a network: one up to each exit, and the rest.
 
-    Each but the last answers first with the one tensor that the next segment reads.
+    The first output of each segment but the last is the input of the next segment.
 
     Raises:
-        ValueError: more than one tensor is read behind an exit, or exits are not in order.
+        ValueError: if more than one tensor crosses an exit, or exits are not in order.
     """
-    segments, left = list[Graph](), network.nodes
+    segments, rest = list[Graph](), network.nodes
     for name in network.exits:
-        end = [node.name for node in left].index(name) + 1
-        own, left = left[:end], left[end:]
-        (crossing,) = crossings(own, left)
-        segments.append(replace(network, nodes=own, outputs=(crossing, name)))
-        left = tuple(_reading(node, crossing) for node in left)
-    return (*segments, replace(network, nodes=left, outputs=network.outputs[-1:]))
+        end = [node.name for node in rest].index(name) + 1
+        segment, rest = rest[:end], rest[end:]
+        (boundary,) = boundary_tensors(segment, rest)
+        segments.append(replace(network, nodes=segment, outputs=(boundary, name)))
+        rest = tuple(_read_boundary(node, boundary) for node in rest)
+    return (*segments, replace(network, nodes=rest, outputs=network.outputs[-1:]))
 
 
 @dataclass(frozen=True)
 class GraphSplit:
-    """A network in two parts: what the tail reads is what the head answers, and nothing else."""
+    """A network in two parts; the only input of the tail is the output of the head."""
 
     head: Graph
     tail: Graph
 
     @property
     def after(self) -> str:
-        """The operator whose result goes from the head to the tail."""
+        """Name of the last operator of the head."""
         return self.head.outputs[0]
 
     @property
     def shape(self) -> Shape:
-        """Of that result, for one image."""
+        """Shape of the transferred tensor, for one image."""
         return self.head.output.op.out_shape
 
 
-def cuts(network: Graph) -> Iterator[GraphSplit]:
-    """Yield the ways to cut a network without exits in two, the shortest head first."""
+def iter_splits(network: Graph) -> Iterator[GraphSplit]:
+    """Yield all splits of a network without exits into head and tail, the shortest head first."""
     for end in range(1, len(network)):
         head, tail = network[:end], network[end:]
-        if crossings(head, tail) == [head[-1].name]:
-            reading = tuple(_reading(node, head[-1].name) for node in tail)
-            yield GraphSplit(replace(network, nodes=head, outputs=(head[-1].name,)),
-                      replace(network, nodes=reading))  # fmt: skip
+        if boundary_tensors(head, tail) == [head[-1].name]:
+            nodes = tuple(_read_boundary(node, head[-1].name) for node in tail)
+            first = replace(network, nodes=head, outputs=(head[-1].name,))
+            yield GraphSplit(first, replace(network, nodes=nodes))
 
 
-def crossings(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:
-    """Return the tensors that operators compute for others behind them, the images among them."""
+def boundary_tensors(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:
+    """Return the tensors, including the input, that operators behind a boundary read."""
     known = {INPUT, *(node.name for node in before)}
     read = (source for node in behind for source in node.inputs)
     return list(dict.fromkeys(source for source in read if source in known))
 
 
-def _reading(node: Node, crossing: str) -> Node:
-    return replace(node, inputs=tuple(INPUT if s == crossing else s for s in node.inputs))
+def _read_boundary(node: Node, boundary: str) -> Node:
+    return replace(node, inputs=tuple(INPUT if s == boundary else s for s in node.inputs))

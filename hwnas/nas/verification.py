@@ -105,7 +105,7 @@ def _verify(
 ) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
     finetuned = verifier.finetuned(genotype)
-    network, graph = finetuned.network, finetuned.lowered
+    network, graph = finetuned.network, finetuned.graph
     trained = TrainedNetwork(graph, weights_of(network, graph), finetuned.int8)
     files = verifier.artefacts.build(trained)
     paths = {

@@ -35,8 +35,8 @@ def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, 
         RunError: the file cannot be read, or is of another network.
     """
     state = _read(path)
-    if space.family == "mbconv" and network.is_from(state):
-        state = network.translated(state, space)
+    if space.family == "mbconv" and network.is_once_for_all(state):
+        state = network.from_once_for_all(state, space)
     current = module.state_dict()
     skipped = {
         name

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.models.families.base import Supernet
-from hwnas.models.families.elastic_layers import Rounding, rounded_by
+from hwnas.models.families.elastic_layers import Rounding, weight_rounding
 from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.training import parallel
 from hwnas.training.batches import StepContext, TrainingBatch
@@ -173,7 +173,7 @@ class Sandwich:
         self, genotype: Genotype, batch: TrainingBatch, roundings: Mapping[Genotype, Rounding]
     ) -> Tensor:
         images = batch.at(self.resolution(genotype))
-        with rounded_by(roundings[genotype]):
+        with weight_rounding(roundings[genotype]):
             return forward(lambda: self.supernet.forward(images, genotype), images, self.dtype)
 
 

@@ -22,9 +22,9 @@ from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.elastic_layers import Rounding
 from hwnas.models.graph import Graph
 from hwnas.models.int8 import weight_grids
-from hwnas.models.int8.weight_grids import WeightGrids, grids, quantise_weights_
+from hwnas.models.int8.weight_grids import WeightGrids, quantise_weights_, weight_grids_of
 from hwnas.models.spaces import Genotype, SearchSpace, Space
-from hwnas.models.spaces.union import joined
+from hwnas.models.spaces.union import join_spaces
 from hwnas.training import loop, precision
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
@@ -64,7 +64,7 @@ def read_space_and_data(
         numbers: Run options that candidates choose from, by key (``families.annotations``).
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
-    space = joined([annotations.chosen_of(each, numbers) for each in loaded])
+    space = join_spaces([annotations.with_run_choices(each, numbers) for each in loaded])
     by_name, resolutions = dict[str, Family](), []
     for member in space.members:
         by_name[member.name] = families.family_of(member)
@@ -110,18 +110,18 @@ class TrainingSetup:
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
         """Return the weight grids of the plain network of a genotype."""
-        is_packed = weight_compression.names(self.space)
-        return grids(network, self.graph(genotype)) if is_packed else {}
+        is_packed = weight_compression.weight_option_names(self.space)
+        return weight_grids_of(network, self.graph(genotype)) if is_packed else {}
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> Rounding:
         """Return the rounding of shared weights for a genotype."""
-        if not weight_compression.names(self.space):
+        if not weight_compression.weight_option_names(self.space):
             return {}
-        return weight_grids.rounding(supernet, genotype, self.graph(genotype))
+        return weight_grids.subnet_rounding(supernet, genotype, self.graph(genotype))
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
-        is_packed = weight_compression.names(self.space)
+        is_packed = weight_compression.weight_option_names(self.space)
         what = self.of | ({"packed weights": "trained"} if is_packed else {})
         path = Path(self.supernets, digest(what), "supernet.safetensors")
         return Checkpoint(path, what)
@@ -140,7 +140,11 @@ class TrainingSetup:
             "data": f"{self.data.name} ({self.data.search_digest})",
             "augmentation": self.dataset.augmentation,
             "seed": self.seed,
-            "version": [torch.__version__, __version__, *families.origin(self.space.family)],
+            "version": [
+                torch.__version__,
+                __version__,
+                *families.plugin_identity(self.space.family),
+            ],
             "train.init_from": _content(self.train.init_from),
             **{f"train.{name}": value for name, value in options.items()},
         }
@@ -156,7 +160,7 @@ class TrainingSetup:
 
     def _initialised(self) -> tuple[Supernet, Sequence[str]]:
         """Return the initial supernet, and the weights that ``train.init_from`` did not set."""
-        early_exits.check_none(self.space)
+        early_exits.check_no_exits(self.space)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             supernet = self.family.supernet(self.space, self.data.signature)

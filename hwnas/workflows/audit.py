@@ -19,9 +19,9 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.models.families.base import Family
 from hwnas.models.graph import n_macs
-from hwnas.models.int8.simulation import as_run
+from hwnas.models.int8.simulation import as_executed
 from hwnas.models.spaces import Genotype, Space
-from hwnas.models.spaces.union import joined
+from hwnas.models.spaces.union import join_spaces
 from hwnas.nas.verified_files import MemberRow, read_front
 from hwnas.tasks.metrics import costs_in, format_value, maximise_flags, metric_of, quality_in
 from hwnas.training import inference, loop, supernet
@@ -165,7 +165,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
     for member in needed:
         kept_supernets.check_kept(setups[member.name], kept[member.name])
-    return _TrainedSpaces(joined(needed), read[0], {m.name: setups[m.name] for m in needed})
+    return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 
 def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
@@ -227,7 +227,7 @@ def _findings(
             )
             evaluator = evaluators[job.genotype.space]
             images = partial(evaluator.calibration_images, job.genotype)
-            network = as_run(network, job.setup.graph(job.genotype), images)
+            network = as_executed(network, job.setup.graph(job.genotype), images)
             batches = data.batches(data.validation, job.setup.resolution(job.genotype))
             each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
             figures[i].append(data.task.score(each))

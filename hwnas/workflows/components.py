@@ -114,7 +114,7 @@ class SearchComponents:
         ]
         found = {name: backends.version(name) for name in names}
         for member in self.space.members:
-            if origin := families.origin(member.family):
+            if origin := families.plugin_identity(member.family):
                 found[origin[0]] = origin[1]
         if own := tasks.plugin_identity(self.data.task.name)[1:]:
             found[own[0]] = own[1]
@@ -150,7 +150,7 @@ def parts(config: SearchConfig, progress: Progress) -> SearchComponents:
 
 
 def _have_exits(networks: Networks) -> bool:
-    return any(early_exits.names(member) for member in networks.space.members)
+    return any(early_exits.exit_names(member) for member in networks.space.members)
 
 
 def _check_exits(config: SearchConfig, data: ImageData) -> None:

@@ -244,16 +244,14 @@ class _CompressionJob:
         of = pick.of
         ready = pick.finisher.in_int8(pick.genotype)
         artefacts = components.artefacts(of.parts, of.device)
-        trained = TrainedNetwork(
-            ready.lowered, weights_of(ready.network, ready.lowered), ready.int8
-        )
+        trained = TrainedNetwork(ready.graph, weights_of(ready.network, ready.graph), ready.int8)
         with tempfile.TemporaryDirectory() as folder:
             files = {}
             for suffix, content in artefacts.build(trained).items():
                 files[suffix] = Path(folder, f"model{suffix}")
                 files[suffix].write_bytes(content)
             images = self._sample.images[:1].numpy()
-            cost = artefacts.remeasure(files, ready.lowered, images).cost
+            cost = artefacts.remeasure(files, ready.graph, images).cost
         early = self._leaving(ready.simulated or ready.network, cost)
         return of.config.derives({**cost.figures, **({} if early is None else average(early))})
 

@@ -31,7 +31,7 @@ from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
 from hwnas.hardware.suggested_commands import changed_options, shipped_options, suggested_command
 from hwnas.hardware.target import Target
 from hwnas.hardware.timing import Timing
-from hwnas.models.graph import OpSpec, distinct
+from hwnas.models.graph import OpSpec, distinct_ops
 from hwnas.training.options import DatasetConfig
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 from hwnas.workflows.networks import Networks
@@ -209,7 +209,7 @@ def _missing(table: LatencyTable, ops: Sequence[OpSpec], told: bool) -> list[OpS
 
 def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
     """Return operators of a space, or most of them where they are many."""
-    return distinct(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
+    return distinct_ops(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
 
 
 def open_device(

@@ -25,7 +25,7 @@ from hwnas.export.prove_exits import prove as prove_exits
 from hwnas.export.reference_images import IMAGES
 from hwnas.export.runtimes import kinds
 from hwnas.hardware.derived_metrics import check_stated
-from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.onnx.opsets import check_opset
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import stem
 from hwnas.nas import explanation
@@ -256,15 +256,15 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             kept,
             in_worker=target.engine != target.runtime,
         )
-        own, whole = own_artefact(target), ready.whole
+        own, whole = own_artefact(target), ready.without_exits
         evidence, leaving = prove(folder, names, own, whole, bench), None
-        if ready.lowered.exits:
+        if ready.graph.exits:
             subject = ExitNetworkFiles(
                 genotype.id, folder, ready, target, order.config.max_exit_drop
             )
             leaving, checks = prove_exits(subject, bench)
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
-        opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
+        opsets = {check_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
         said = {} if leaving is None else leaving["found"]["costs"]
         means = {name: Quantity(*figure) for name, figure in said.items()}

@@ -48,7 +48,7 @@ class Networks:
             base.check_space(member, self.lower, self.target, self.backend)
 
     def _check_packing(self, space: SearchSpace) -> None:
-        names, target = weight_compression.names(space), self.target
+        names, target = weight_compression.weight_option_names(space), self.target
         if names and not descriptions.get(target.runtime).packs_weights:
             able = [each.name for each in descriptions.known() if each.packs_weights]
             raise ConfigError(
@@ -57,7 +57,7 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
-        zeros = weight_compression.names(space, weight_compression.SPARSITY)
+        zeros = weight_compression.weight_option_names(space, weight_compression.SPARSITY)
         if zeros and not target.weight_sparsity:
             raise ConfigError(
                 f"Space '{space.name}' says '{zeros[0]}', and the file of target '{target.name}' "
@@ -94,7 +94,7 @@ class Networks:
     def _check_exits(self, space: SearchSpace) -> None:
         target = self.target
         runs = descriptions.get(target.runtime).exits and target.engine == target.runtime
-        if early_exits.names(space) and not runs:
+        if early_exits.exit_names(space) and not runs:
             able = [each.name for each in descriptions.known() if each.exits]
             raise ConfigError(
                 f"Space '{space.name}' has exits, which target '{target.name}' "
@@ -103,7 +103,7 @@ class Networks:
             )
 
         largest = max([target.batch, *running.run_options(space, running.BATCH)])
-        if early_exits.names(space) and largest > 1:
+        if early_exits.exit_names(space) and largest > 1:
             raise ConfigError(
                 f"Space '{space.name}' has exits, by which images leave one by one: say "
                 f"target.batch=1, not {largest}."
@@ -137,7 +137,7 @@ class Networks:
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
         """Return the same network in float32, where one is in int8 by choice."""
-        return precision.in_float(self.space.member(genotype), genotype)
+        return precision.float_genotype(self.space.member(genotype), genotype)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""

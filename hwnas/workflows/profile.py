@@ -23,7 +23,7 @@ from hwnas.hardware.profiling.operator_measurement import MeasuredNetwork
 from hwnas.hardware.profiling.passes import ProfiledSpace
 from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.hardware.target import Remote
-from hwnas.models.graph import Graph, OpSpec, distinct
+from hwnas.models.graph import Graph, OpSpec, distinct_ops
 from hwnas.models.spaces import Genotype
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.device import SHIPPED, effort, fill, source
@@ -231,7 +231,7 @@ def _held_out(
     assert config.tolerance is not None
     space, counts = subject.space.name, config.networks
     lowered = subject.graphs(_sampled(config, subject)[counts.fit + counts.interval :])
-    if any(op not in table.entries for op in distinct(lowered.values())):
+    if any(op not in table.entries for op in distinct_ops(lowered.values())):
         return None  # the other table lacks them: it knows but some networks of the space
     plans = table_transfer.network_plans(
         table, taken, lowered.values(), pool, config.tuning.n_plans, phases

@@ -79,7 +79,7 @@ def record(
     ``means`` are costs of images that leave early, of a network with exits.
     """
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
-    parts, config, lowered = of.parts, of.config, ready.lowered
+    parts, config, lowered = of.parts, of.config, ready.graph
     space = parts.space.member(genotype)
     data, verify = parts.data, f"hwnas verify {shlex.quote(str(place))}"
     position = list(pick.manifest.get("targets", [of.target])).index(of.target)

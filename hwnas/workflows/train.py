@@ -22,10 +22,10 @@ from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.models.families import annotations
-from hwnas.models.int8.simulation import as_run
+from hwnas.models.int8.simulation import as_executed
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.spaces import Genotype
-from hwnas.models.spaces.union import named
+from hwnas.models.spaces.union import space_names
 from hwnas.tasks.metrics import format_value, quality_names
 from hwnas.training import inference, parallel
 from hwnas.training import supernet as supernets
@@ -131,7 +131,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
 
 
 def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
-    read = supernets.read_space_and_data(named(config.search_space), config.dataset, progress)
+    read = supernets.read_space_and_data(space_names(config.search_space), config.dataset, progress)
     folder = Path(config.run.supernets)
     training = supernets.SupernetTraining(config.dataset, config.train, config.seed, folder)
     (only,) = training.setups(*read).values()
@@ -267,7 +267,7 @@ def _forms(
         return {_IN_FLOAT: network}
     evaluator = TrainedEvaluator({setup.space.name: setup}, config.trained)
     images = partial(evaluator.calibration_images, genotype)
-    return {_IN_FLOAT: network, _IN_INT8: as_run(copy.deepcopy(network), lowered, images)}
+    return {_IN_FLOAT: network, _IN_INT8: as_executed(copy.deepcopy(network), lowered, images)}
 
 
 def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> TrainingJob:

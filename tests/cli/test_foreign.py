@@ -56,7 +56,7 @@ def test_model_runs_as_many_images_as_it_reads() -> None:
     ("target", "model", "message"),
     [
         ("npu", "eight.onnx", "reads 8 images at once, and target 'npu' one"),
-        ("sketch", "text.onnx", "This is no valid ONNX model"),
+        ("sketch", "text.onnx", "This is not a valid ONNX model"),
         ("sketch", "missing.onnx", "no model there"),
         ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
     ],

@@ -89,7 +89,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "n_trials=many"], "n_trials"),
         (["search", "+target=npu", "objectives=[accuracy,sram]"], "Did you mean 'sram_kib'?"),
         (["search", "+target=npu", "search_space=mbconv_smal"], "Did you mean 'mbconv_small'"),
-        (["search", "+target=npu", "search_space=no.yaml"], "no such file"),
+        (["search", "+target=npu", "search_space=no.yaml"], "file not found"),
         (["search", "+target=npu", *VIT], "norm1' cannot be written for the NPU"),
         (["search", "+target=[cpu,npu]", *VIT, "cpu.cost=measured"], "norm1' cannot be written"),
         (["search", "+target=sketch", *VIT], "'stages.0.blocks.0.norm1' cannot be written in int8"),

@@ -135,7 +135,7 @@ def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
 def test_operators_are_of_the_batch_and_digests_as_before() -> None:
     plain = spaces.load_space(spaces.find("tiny"))
     several, cpu, signature = (
-        running.chosen_of(plain, {"batch": [1, 4]}),
+        running.with_run_choices(plain, {"batch": [1, 4]}),
         target("cpu"),
         Signature(1, 10),
     )
@@ -151,12 +151,12 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
             assert network_digest(fused_graph(lowered, cpu)) == network_digest(
                 fused_graph(alone, cpu)
             )
-    assert running.chosen_of(plain, {"batch": [], "threads": []}) is plain
+    assert running.with_run_choices(plain, {"batch": [], "threads": []}) is plain
 
 
 def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
     plain, cpu = spaces.load_space(spaces.find("tiny")), target("cpu")
-    several = running.chosen_of(plain, {"threads": [1, 2]})
+    several = running.with_run_choices(plain, {"threads": [1, 2]})
     assert table_name(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
         fused_graph(
@@ -183,8 +183,8 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
 
 def test_words_say_what_was_chosen() -> None:
     said = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
-    assert {options: running.words(spaces.Genotype("s", options)) for options in said} == said
-    assert running.words(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
+    assert {options: running.run_label(spaces.Genotype("s", options)) for options in said} == said
+    assert running.run_label(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_words_say_what_was_chosen() -> None:
     [
         ({"batch": (1, 0)}, "'batch' is 0; allowed: whole numbers from 1 to 65536"),
         ({"batch": (1, "x")}, "'batch' is x; allowed"),
-        ({"stem.batch": (1, 2)}, "'stem.batch': batch is said of networks"),
+        ({"stem.batch": (1, 2)}, "'stem.batch': batch is an option of networks"),
         ({"threads": (0, 1)}, "'threads' is 0; allowed: whole numbers from 1 to 1024"),
-        ({"stem.threads": (1, 2)}, "'stem.threads': threads is said of networks"),
+        ({"stem.threads": (1, 2)}, "'stem.threads': threads is an option of networks"),
     ],
 )
 def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words: str) -> None:
@@ -205,10 +205,10 @@ def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words
         running.check_run_options(strange)
     said = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"leave target\.batches"):
-        running.chosen_of(said, {"batch": [1, 2]})
+        running.with_run_choices(said, {"batch": [1, 2]})
     said = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):
-        running.chosen_of(said, {})
+        running.with_run_choices(said, {})
 
 
 def test_a_target_with_one_batch_for_all_says_so(

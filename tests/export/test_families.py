@@ -36,7 +36,7 @@ from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8.quantisation import quantise
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.onnx import BATCH
-from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.onnx.opsets import check_opset
 from hwnas.models.onnx.writer import OPSET, check_int8
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.classification import ClassificationTask
@@ -100,7 +100,11 @@ def write(files: dict[str, bytes], folder: Path) -> None:
 def test_artefacts_of_random_networks_agree_with_torch(
     name: str, made_for: str, n: int, tmp_path: Path
 ) -> None:
-    where, task, rng = spaces.load_space(spaces.find(name)), Signature(3, 7), random.Random(name)
+    where, task, rng = (
+        spaces.load_space(spaces.find(name)),
+        Signature(3, 7),
+        random.Random(name),
+    )
     device = target(made_for)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
@@ -128,7 +132,7 @@ def test_artefacts_of_random_networks_agree_with_torch(
             check = near.check(kind, runtimes.kinds()[kind].dtype)
             assert check.holds, f"{genotype.to_dict()}: {check}"
             if kind.endswith(".onnx"):
-                assert checked_opset(files[kind]) == OPSET
+                assert check_opset(files[kind]) == OPSET
                 loaded = onnx.load_model_from_string(files[kind])
                 assert loaded.graph.input[0].type.tensor_type.shape.dim[0].dim_param == BATCH
 
@@ -158,7 +162,11 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", few_of(["tiny", "resnet_small", "vit_small", "mbconv_mixed"], 3))
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
-    where, task, rng = spaces.load_space(spaces.find(name)), Signature(1, 10), random.Random(name)
+    where, task, rng = (
+        spaces.load_space(spaces.find(name)),
+        Signature(1, 10),
+        random.Random(name),
+    )
     torch.manual_seed(0)
     genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
     device = target("cpu")
@@ -217,7 +225,11 @@ class Linking:
 @needs_emulator
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, rng = spaces.load_space(spaces.find(name)), Signature(1, 10), random.Random(name)
+    where, task, rng = (
+        spaces.load_space(spaces.find(name)),
+        Signature(1, 10),
+        random.Random(name),
+    )
     device = target("raspi4")
     engine = TvmEngine(device, cast(TvmDevice, Linking()))
     made = Lent(cast(RetryingPool, engine), lambda op: engine.plans(op, 1)[0])

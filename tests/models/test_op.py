@@ -6,7 +6,7 @@ from hwnas.models.graph import (
     Graph,
     Node,
     OpSpec,
-    distinct,
+    distinct_ops,
     fuse,
     n_macs,
     n_params,
@@ -146,5 +146,5 @@ def test_macs_and_parameters_by_hand() -> None:
 def test_distinct_operators_keep_the_order_in_which_they_appear() -> None:
     first = _node("a", CONV, INPUT), _node("b", LINEAR, "a"), _node("c", CONV, "b")
     second = _node("x", ADD, INPUT, INPUT), _node("y", LINEAR, "x")
-    assert distinct([Graph.of(first), Graph.of(second)]) == (CONV, LINEAR, ADD)
-    assert distinct([]) == ()
+    assert distinct_ops([Graph.of(first), Graph.of(second)]) == (CONV, LINEAR, ADD)
+    assert distinct_ops([]) == ()

@@ -47,11 +47,11 @@ def other(tiny: SearchSpace) -> SearchSpace:
 
 @pytest.fixture(scope="module")
 def both(tiny: SearchSpace, other: SearchSpace) -> Space:
-    return union.joined([tiny, other])
+    return union.join_spaces([tiny, other])
 
 
 def test_single_space_stays_as_it_is(tiny: SearchSpace) -> None:
-    assert union.joined([tiny]) is tiny
+    assert union.join_spaces([tiny]) is tiny
     assert union.to_json(tiny).keys() == {"name", "family", "choices", "fixed", "when"}
     genotype = tiny.sample(random.Random(0))
     assert tiny.assignment(genotype) == genotype.to_dict()
@@ -108,11 +108,11 @@ def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None
         both.genotype({union.ROOT: "tinyy"})
     with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is None; allowed: 1, 2"):
         both.genotype({union.ROOT: "other", "other.resolution": 8})
-    with pytest.raises(SpaceError, match="Two search spaces are called 'other'"):
-        union.joined([other, other])
+    with pytest.raises(SpaceError, match="Two search spaces are named 'other'"):
+        union.join_spaces([other, other])
     clash = replace(other, name="a", choices={"b.x": (1, 2)}), replace(other, name="a.b")
     with pytest.raises(SpaceError, match="have the same name"):
-        union.joined([clash[0], replace(clash[1], choices={"x": (1, 2)})])
+        union.join_spaces([clash[0], replace(clash[1], choices={"x": (1, 2)})])
 
 
 def test_union_survives_json(both: Space, tiny: SearchSpace) -> None:
@@ -131,22 +131,27 @@ def test_names_are_names_paths_lists_and_folders(
     for name in ("tiny", "baselines/b", "baselines/a"):
         (shipped / f"{name}.yaml").write_text(yaml.safe_dump(space_yaml(tiny)))
     monkeypatch.setattr(package, "ROOT", tmp_path / "content")
-    assert union.named("tiny") == ["tiny"]
-    assert union.named("baselines") == ["baselines/a", "baselines/b"]
-    assert union.named(["tiny", "baselines/b"]) == ["tiny", "baselines/b"]
-    assert [spaces.load_space(spaces.find(n)).name for n in union.named("baselines")] == ["a", "b"]
+    assert union.space_names("tiny") == ["tiny"]
+    assert union.space_names("baselines") == ["baselines/a", "baselines/b"]
+    assert union.space_names(["tiny", "baselines/b"]) == ["tiny", "baselines/b"]
+    assert [spaces.load_space(spaces.find(n)).name for n in union.space_names("baselines")] == [
+        "a",
+        "b",
+    ]
     own = [str(shipped / "baselines" / f"{name}.yaml") for name in "ab"]
-    assert union.named(str(shipped / "baselines")) == own
+    assert union.space_names(str(shipped / "baselines")) == own
     assert [union.stem(name) for name in own] == ["a", "b"]
-    assert union.named("unknown") == ["unknown"]  # it is looked for, and refused, where it is read
+    assert union.space_names("unknown") == [
+        "unknown"
+    ]  # it is looked for, and refused, where it is read
     for value, message in (
         ([], "names no search space"),
         ("empty", "no search space"),
-        (["tiny", "tiny"], "two spaces are called 'tiny'"),
-        (["baselines", own[0]], "two spaces are called 'a'"),
+        (["tiny", "tiny"], "two spaces are named 'tiny'"),
+        (["baselines", own[0]], "two spaces are named 'a'"),
     ):
         with pytest.raises(SpaceError, match=message):
-            union.named(value)
+            union.space_names(value)
 
 
 class Small:
@@ -218,7 +223,7 @@ def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> Non
     assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
     one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
-    ones = union.joined([replace(one, name=name) for name in "abc"])
+    ones = union.join_spaces([replace(one, name=name) for name in "abc"])
     assert [both_of["space"] for both_of in ladder.initial_assignments(ones)] == ["a", "b", "c"]
 
 
@@ -241,9 +246,9 @@ def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
 
 def test_options_are_shown_apart(both: Space) -> None:
     genotypes = [member.smallest() for member in both.members]
-    apart = union.shown(genotypes)
+    apart = union.option_labels(genotypes)
     assert apart(genotypes[1])[:2] == (("space", "other"), ("other.resolution", 8))
-    assert union.shown(genotypes[:1])(genotypes[0]) == genotypes[0].options
+    assert union.option_labels(genotypes[:1])(genotypes[0]) == genotypes[0].options
 
 
 def test_features_are_finite(both: Space) -> None:

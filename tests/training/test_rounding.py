@@ -8,7 +8,7 @@ import torch
 
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
-from hwnas.models.families.elastic_layers import Rounding, rounded_by
+from hwnas.models.families.elastic_layers import Rounding, weight_rounding
 from hwnas.models.graph import Signature
 from hwnas.models.int8 import weight_grids
 from hwnas.models.spaces import Genotype, SearchSpace
@@ -40,8 +40,8 @@ def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
         images = torch.randn(4, 1, side, side).to(memory_format=torch.channels_last)
         network = supernet.extract(genotype)
         plain = network(images)
-        weight_grids.quantise_weights_(network, weight_grids.grids(network, lowered))
-        with rounded_by(weight_grids.rounding(supernet, genotype, lowered)):
+        weight_grids.quantise_weights_(network, weight_grids.weight_grids_of(network, lowered))
+        with weight_rounding(weight_grids.subnet_rounding(supernet, genotype, lowered)):
             found = supernet.forward(images, genotype)
         torch.testing.assert_close(found, network(images), rtol=1e-3, atol=1e-4)
         assert not torch.allclose(found, plain, rtol=1e-3, atol=1e-4)
@@ -62,7 +62,7 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
 
     def rounding(genotype: Genotype) -> Rounding:
         lowered = annotations.lower(family, searched, genotype, digits.signature)
-        return weight_grids.rounding(supernet, genotype, lowered)
+        return weight_grids.subnet_rounding(supernet, genotype, lowered)
 
     def resolution(genotype: Genotype) -> int:
         return family.resolution(searched, genotype)
@@ -77,7 +77,7 @@ def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
     supernet.module.zero_grad()
     outputs = []
     for genotype in genotypes:
-        with rounded_by(rounding(genotype)):
+        with weight_rounding(rounding(genotype)):
             outputs.append(supernet.forward(batch.at(resolution(genotype)), genotype))
     task = digits.task
     first = batch.loss(outputs[0], TrainingConfig().label_smoothing)

@@ -33,7 +33,7 @@ def setup(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> TrainingSetup
 @pytest.fixture(params=["how they run", "in what they compute"])
 def several(request: pytest.FixtureRequest, setup: TrainingSetup) -> TrainingSetup:
     """Return the training of a space that says more, of which weights know nothing."""
-    space = annotations.chosen_of(setup.space, {"batch": [1, 8], "threads": [1, 2]})
+    space = annotations.with_run_choices(setup.space, {"batch": [1, 8], "threads": [1, 2]})
     if request.param != "how they run":
         when = {"float_edges": {"precision": ("int8",)}}
         space = replace(setup.space, choices={**PRECISE, **setup.space.choices}, when=when)

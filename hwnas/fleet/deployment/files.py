@@ -10,7 +10,7 @@ from hwnas.fleet.deployment import pools as ways
 from hwnas.fleet.deployment.kubernetes import DEVICE, node_label, patch_rule, schedule
 from hwnas.fleet.deployment.pools import DeployedPool, deployed_pools
 from hwnas.fleet.plan import DeploymentPlan
-from hwnas.models.onnx.subgraphs import PASSED
+from hwnas.models.onnx.subgraphs import BOUNDARY
 
 FOLDER = "deploy"  #: subfolder of a plan
 
@@ -108,8 +108,8 @@ def _split_notes(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> Iterato
     )  # fmt: skip
     for first, second, request_class in split:
         yield (
-            f"- `{first}` and `{second}` are a split network: send output `{PASSED}` of the first "
-            f"to the second as its input of that name, as `{server_files.NAME}` does. KServe "
+            f"- `{first}` and `{second}` are a split network: send output `{BOUNDARY}` of the "
+            f"first to the second as its input of that name, as `{server_files.NAME}` does. KServe "
             f"cannot forward it, so class `{request_class}` has no graph."
         )
 

@@ -28,7 +28,7 @@ from hwnas.hardware.derived_metrics import DerivedMetrics
 from hwnas.hardware.runtimes.interfaces import Segment
 from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.graph import Graph
-from hwnas.models.partition import cut, without_exits
+from hwnas.models.partition import split_at_exits, without_exits
 
 
 @final
@@ -63,7 +63,7 @@ class ExitArtefacts:
         if not graph.exits:
             outputs, cost = self._artefacts.evaluate(files, graph, batches)
             return outputs, self._derived(cost)
-        segments = cut(graph)
+        segments = split_at_exits(graph)
         session = load_segments(files, len(segments), self._name)
         outputs = np.concatenate([session.run(images) for images in batches])
         costs = [
@@ -78,7 +78,7 @@ class ExitArtefacts:
             result = self._artefacts.remeasure(files, graph, images)
             return replace(result, cost=self._derived(result.cost))
         costs, recompiled = list[Cost](), dict[str, bytes]()
-        for i, segment in enumerate(cut(graph)):
+        for i, segment in enumerate(split_at_exits(graph)):
             result = self._artefacts.remeasure(select_segment(files, i), segment, _zeros(segment))
             costs.append(result.cost)
             recompiled |= _with_segment_suffix(i, result.recompiled)
@@ -91,7 +91,7 @@ class ExitArtefacts:
     def _segments(self, network: TrainedNetwork) -> dict[str, bytes]:
         """Return the files of segments by suffix; empty if there are no exits."""
         files = dict[str, bytes]()
-        for i, segment in enumerate(cut(network.graph) if network.graph.exits else ()):
+        for i, segment in enumerate(split_at_exits(network.graph) if network.graph.exits else ()):
             files |= _with_segment_suffix(i, self._artefacts.build(_part(network, segment)))
         return files
 
@@ -190,7 +190,7 @@ def _part(network: TrainedNetwork, graph: Graph) -> TrainedNetwork:
     """Return the part of a network that a graph contains."""
     if graph == network.graph:
         return network
-    int8 = None if network.int8 is None else network.int8.part(graph)
+    int8 = None if network.int8 is None else network.int8.subnetwork(graph)
     return replace(network, graph=graph, int8=int8)
 
 

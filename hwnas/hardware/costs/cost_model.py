@@ -6,7 +6,7 @@ from typing import Protocol
 
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.graph import Graph
-from hwnas.models.partition import cut
+from hwnas.models.partition import split_at_exits
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.metrics import builtin
 
@@ -76,7 +76,7 @@ def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:
         graph: Its graph.
         cost: Cost of a network without exits, or of a segment.
     """
-    return sequential_cost([cost(segment) for segment in cut(graph)])
+    return sequential_cost([cost(segment) for segment in split_at_exits(graph)])
 
 
 def sequential_cost(costs: Sequence[Cost]) -> Cost:

@@ -70,7 +70,7 @@ def _entry(kit: Path, index: int, network: KitNetwork, notes: list[str]) -> dict
     from hwnas.models.onnx import opsets  # imports onnx
 
     files, digests = _files(network.graph, notes), dict[str, str]()
-    files[".onnx"], versions = opsets.lowest(files[".onnx"])
+    files[".onnx"], versions = opsets.with_lowest_opset(files[".onnx"])
     for suffix, content in files.items():
         (kit / "networks" / f"{network.genotype.id}{suffix}").write_bytes(content)
         digests[suffix] = hashlib.sha256(content).hexdigest()

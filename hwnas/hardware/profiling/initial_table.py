@@ -30,7 +30,7 @@ from hwnas.hardware.profiling.passes import (
 )
 from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.hardware.timing import Timing
-from hwnas.models.graph import Graph, OpSpec, distinct, n_macs_of_batch
+from hwnas.models.graph import Graph, OpSpec, distinct_ops, n_macs_of_batch
 from hwnas.models.spaces import Genotype
 
 _MIN_PER_SPACE = 3  #: minimum number of networks of a space
@@ -75,7 +75,7 @@ def create_initial_table(
     ops = _operators(subjects)
     for count in effort.counts:
         graphs = _spread(subjects, count)
-        _measure(table, distinct(graphs.values()), pool, effort, progress)
+        _measure(table, distinct_ops(graphs.values()), pool, effort, progress)
         # Only operators of these spaces: others were timed at other times, at another speed of the
         # machine. Experiment: dense_small with mbconv_small's operators, 88 % within 5 %; without,
         # all of 16.
@@ -212,7 +212,7 @@ def _operators(subjects: Sequence[ProfiledSpace]) -> list[OpSpec]:
         net for subject in subjects for net in subject.graphs(candidate_networks(subject)).values()
     ]
     sampled = (op for subject in subjects for op in subject.operators(0))
-    return list(dict.fromkeys([*sampled, *distinct(nets)]))
+    return list(dict.fromkeys([*sampled, *distinct_ops(nets)]))
 
 
 def _add_predictions(

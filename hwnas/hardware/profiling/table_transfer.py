@@ -32,7 +32,7 @@ from hwnas.hardware.profiling.passes import (
     spread_out,
 )
 from hwnas.hardware.runtimes.pool import DevicePool
-from hwnas.models.graph import Graph, OpSpec, distinct
+from hwnas.models.graph import Graph, OpSpec, distinct_ops
 from hwnas.models.spaces import Genotype
 
 #: Groups of operators with a separate speed factor.
@@ -267,7 +267,7 @@ def network_plans(
         HwnasError: an operator cannot be compiled.
     """
     known = {**source_plans, **table.taken_over()}
-    missing = [op for op in table.missing(distinct(nets)) if op not in known]
+    missing = [op for op in table.missing(distinct_ops(nets)) if op not in known]
     found = _tuned(missing, pool, n_plans, progress)
     for op, plan in found.items():
         if is_transferred((entry := table.entries[op]).plan):

@@ -1,4 +1,4 @@
-"""What a family of networks must offer."""
+"""The interface of families of networks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """How networks of a family are trained where the user does not say otherwise."""
+    """Default training options of a family."""
 
-    optimiser: str  #: ``sgd`` (with Nesterov's momentum), ``adamw`` or ``muon``
+    optimiser: str  #: ``sgd`` (with Nesterov momentum), ``adamw`` or ``muon``
     lr: float  #: peak of the schedule
     weight_decay: float
 
 
 class Supernet(Protocol):
-    """Shared weights from which every genotype of a space can be computed."""
+    """Shared weights of all networks of a space."""
 
     @property
     def module(self) -> nn.Module:
@@ -30,27 +30,24 @@ class Supernet(Protocol):
         ...
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """Return the outputs of one subnet.
+        """Return the outputs of a subnet, ``(N, C, R, R)`` to ``(N, n_outputs)``.
 
-        If it changes no buffer and draws no random numbers, training calls it from several threads
-        at once.
-
-        Shapes:
-            ``(N, C, R, R)`` with the genotype's resolution ``R`` to ``(N, n_outputs)``.
+        Training calls it from several threads at once unless it changes buffers or draws random
+        numbers.
         """
         ...
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with a copy of the weights, equal in its outputs."""
+        """Return a plain network with copies of the weights and equal outputs."""
         ...
 
 
 class Family(Protocol):
-    """Networks of one kind, described by the choices of their spaces."""
+    """A family of networks, described by the choices of search spaces."""
 
     @property
     def recipe(self) -> TrainingRecipe:
-        """How supernets and networks of this family are trained by default."""
+        """Default training options."""
         ...
 
     def check(self, space: SearchSpace) -> None:
@@ -58,22 +55,19 @@ class Family(Protocol):
         ...
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the images that the network reads."""
+        """Return the height and width of the input images."""
         ...
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators that run on a target; needs no torch.
+        """Return the graph of a genotype, without importing torch.
 
-        What any space may say of a stage or a block (``weight_bits``, ``weight_sparsity``, exits)
-        is of operators called ``stages.<i>.blocks.<j>.<...>``; it is refused where there are none.
+        Choices of any space (``weight_bits``, ``weight_sparsity``, exits) apply to operators named
+        ``stages.<i>.blocks.<j>.<...>``; without such operators they are refused.
         """
         ...
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return the plain network, freshly initialised.
-
-        Every lowered operator has the name of the module that computes it.
-        """
+        """Return a freshly initialised network; its modules have the names of the graph's nodes."""
         ...
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:

@@ -1,14 +1,17 @@
-"""Convolutional networks of several kinds of blocks as a family."""
+"""The families of hwnas."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast, final
 
 from hwnas.models.families.base import TrainingRecipe
-from hwnas.models.families.mbconv import lowering as lowering_mbconv
+from hwnas.models.families.mbconv import lowering as mbconv
 from hwnas.models.families.mbconv.space_checks import check_mbconv_space
-from hwnas.models.families.resnet import lowering as lowering_resnet
-from hwnas.models.families.vit import lowering as lowering_vit
+from hwnas.models.families.resnet import lowering as resnet
+from hwnas.models.families.vit import lowering as vit
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 
@@ -16,121 +19,76 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hwnas.models.families.base import Supernet
-if TYPE_CHECKING:
-    from torch import nn
-
-    from hwnas.models.families.base import Supernet
-if TYPE_CHECKING:
-    from torch import nn
-
-    from hwnas.models.families.base import Supernet
 
 
 @final
-class MBConv:
-    """Networks of several kinds of blocks; torch is imported only where a module is built."""
+@dataclass(frozen=True)
+class BuiltInFamily:
+    """A family of hwnas; its torch modules are imported only when one is built."""
 
-    @property
-    def recipe(self) -> TrainingRecipe:
-        """How networks are trained alone by default; supernets: see ``by_descent``."""
-        return TrainingRecipe("muon", lr=0.2, weight_decay=5e-5)
+    recipe: TrainingRecipe
+    check_space: Callable[[SearchSpace], None]
+    dimensions: Callable[[SearchSpace, Genotype, Signature], Any]
+    lowering: Callable[[Any, Signature], Graph]
+    network: str  #: torch class, as ``module:name``
+    supernet_class: str
 
     def check(self, space: SearchSpace) -> None:
-        """Raise ``SpaceError`` if the space does not describe such networks."""
-        check_mbconv_space(space)
+        """Raise ``SpaceError`` if the space is not one of this family."""
+        self.check_space(space)
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the images that the network reads."""
+        """Return the height and width of the input images."""
         return int(space.values(genotype)["resolution"])
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators in order of execution."""
-        return lowering_mbconv.lower(lowering_mbconv.dimensions(space, genotype), signature)
+        """Return the graph of a genotype."""
+        return self.lowering(self.dimensions(space, genotype, signature), signature)
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return the plain network, freshly initialised."""
-        from hwnas.models.families.mbconv.network import MBConvNet
-
-        return MBConvNet(lowering_mbconv.dimensions(space, genotype), signature)
+        """Return a freshly initialised network."""
+        dims = self.dimensions(space, genotype, signature)
+        return cast("nn.Module", _torch_class(self.network)(dims, signature))
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet."""
-        from hwnas.models.families.mbconv.supernet import MBConvSupernet
-
-        return MBConvSupernet(space, signature)
+        return cast("Supernet", _torch_class(self.supernet_class)(space, signature))
 
 
-# Residual networks as a family.
+def _torch_class(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"hwnas.models.families.{module}"), attribute)
 
 
-@final
-class ResNet:
-    """Residual networks of basic or bottleneck blocks; torch is imported only for a module."""
-
-    @property
-    def recipe(self) -> TrainingRecipe:
-        """How supernets and networks of this family are trained by default."""
-        return TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5)
-
-    def check(self, space: SearchSpace) -> None:
-        """Raise ``SpaceError`` if the space does not describe residual networks."""
-        lowering_resnet.check_resnet_space(space)
-
-    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the images that the network reads."""
-        return int(space.values(genotype)["resolution"])
-
-    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators in order of execution."""
-        return lowering_resnet.lower(
-            lowering_resnet.dimensions(space, genotype, signature), signature
-        )
-
-    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return the plain network, freshly initialised."""
-        from hwnas.models.families.resnet.network import ResidualNetwork
-
-        return ResidualNetwork(lowering_resnet.dimensions(space, genotype, signature), signature)
-
-    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
-        """Return a freshly initialised supernet."""
-        from hwnas.models.families.resnet.network import ResidualSupernet
-
-        return ResidualSupernet(space, signature)
+def _mbconv(space: SearchSpace, genotype: Genotype, _: Signature) -> mbconv.MBConvDimensions:
+    return mbconv.dimensions(space, genotype)
 
 
-# Vision transformers as a family.
+def _vit(space: SearchSpace, genotype: Genotype, _: Signature) -> vit.ViTDimensions:
+    return vit.dimensions(space, genotype)
 
 
-@final
-class ViT:
-    """AutoFormer's vision transformers; torch is imported only where a module is built."""
-
-    @property
-    def recipe(self) -> TrainingRecipe:
-        """How supernets and networks of this family are trained by default."""
-        return TrainingRecipe("adamw", lr=2e-3, weight_decay=0.05)
-
-    def check(self, space: SearchSpace) -> None:
-        """Raise ``SpaceError`` if the space does not describe vision transformers."""
-        lowering_vit.check_vit_space(space)
-
-    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the images that the network reads."""
-        return int(space.values(genotype)["resolution"])
-
-    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators in order of execution."""
-        return lowering_vit.lower(lowering_vit.dimensions(space, genotype), signature)
-
-    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return the plain network, freshly initialised."""
-        from hwnas.models.families.vit.network import VisionTransformer
-
-        return VisionTransformer(lowering_vit.dimensions(space, genotype), signature)
-
-    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
-        """Return a freshly initialised supernet."""
-        from hwnas.models.families.vit.network import ViTSupernet
-
-        return ViTSupernet(space, signature)
+MBCONV = BuiltInFamily(
+    TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),  # supernets: see ``by_descent``
+    check_mbconv_space,
+    _mbconv,
+    mbconv.lower,
+    "mbconv.network:MBConvNet",
+    "mbconv.supernet:MBConvSupernet",
+)
+RESNET = BuiltInFamily(
+    TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5),
+    resnet.check_resnet_space,
+    resnet.dimensions,
+    resnet.lower,
+    "resnet.network:ResidualNetwork",
+    "resnet.network:ResidualSupernet",
+)
+VIT = BuiltInFamily(
+    TrainingRecipe("adamw", lr=2e-3, weight_decay=0.05),
+    vit.check_vit_space,
+    _vit,
+    vit.lower,
+    "vit.network:VisionTransformer",
+    "vit.network:ViTSupernet",
+)

@@ -1,4 +1,4 @@
-"""What families ask of the names and values of a space; each refusal names them in one line."""
+"""Checks of names and values of search spaces, shared by families."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,12 @@ from hwnas.models.spaces import Option, SearchSpace, closest
 
 
 def n_stages(space: SearchSpace) -> int:
-    """Return how many stages the space describes."""
-    names = {*space.choices, *space.fixed}
-    return len({name.split(".")[1] for name in names if name.startswith("stages.")})
+    """Return the number of stages of a space."""
+    return len({name.split(".")[1] for name in space.names if name.startswith("stages.")})
 
 
-def said(values: Mapping[str, Option], place: str, key: str) -> Option:
-    """Return what a checked space says of ``key`` for a place."""
+def closest_value(values: Mapping[str, Option], place: str, key: str) -> Option:
+    """Return the closest value of a key for a block of a checked space."""
     name = closest(values, place, key)
     assert name is not None
     return values[name]
@@ -22,37 +21,39 @@ def said(values: Mapping[str, Option], place: str, key: str) -> Option:
 
 @dataclass(frozen=True)
 class ReadNames:
-    """The names that a family reads."""
+    """The names that a family uses."""
 
     network: tuple[str, ...]  #: such as ``stem.width``
-    stage: tuple[str, ...]  #: what each ``stages.<i>.`` gives beside its depth
-    block: tuple[str, ...]  #: what each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space
-    #: Of the network, of blocks, or of one block by its full name: those that have a default.
+    stage: tuple[str, ...]  #: keys of ``stages.<i>.`` besides the depth
+    block: tuple[str, ...]  #: keys of ``stages.<i>.blocks.<j>.``, of its stage or of the space
+    #: Names with a default: of the network, keys of blocks, or full names of one block.
     optional: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()  #: other places that read what blocks do: ``stem.activation``
-    conditional: tuple[str, ...] = ()  #: keys of ``when``: those that may be absent
+    places: tuple[str, ...] = ()  #: other places with keys of blocks: ``stem.activation``
+    conditional: tuple[str, ...] = ()  #: keys that ``when`` may make inactive
 
 
 def check_names(space: SearchSpace, names: ReadNames) -> None:
-    """Refuse a space that gives other names than a family reads.
+    """Check that a space has the names that a family uses.
 
     Raises:
-        SpaceError: a name is unknown, missing, or hidden by others.
+        SpaceError: if a name is unknown, missing, or overridden everywhere.
     """
-    given, stages = {*space.choices, *space.fixed}, range(n_stages(space))
+    given, stages = {*space.names}, range(n_stages(space))
     if not stages:
-        raise SpaceError(f"{_where(space)} has no stage; it needs stages.0.depth and so on.")
+        raise SpaceError(
+            f"{_where(space)} has no stage: add stages.0.depth and the other names of a stage."
+        )
     keys = ("depth", *names.stage)
     required = {*names.network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
     known = {*required, *names.optional, *names.block, *names.places}
     known |= {f"stages.{i}.{key}" for i in stages for key in names.block}
     read, missing = {*required, *names.optional} & given, required - given
-    told = [f"{block}.{key}" for block in blocks(space) for key in names.block]
-    for name in (*told, *names.places):
+    of_blocks = [f"{block}.{key}" for block in blocks(space) for key in names.block]
+    for name in (*of_blocks, *names.places):
         known.add(name)
         place, _, key = name.rpartition(".")
-        if (found := closest(given, place, key)) is not None:
-            read.add(found)
+        if (source := closest(given, place, key)) is not None:
+            read.add(source)
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
     _check_conditions(space, names, required)
@@ -60,31 +61,27 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         raise SpaceError(f"{_where(space)}: {unknown_name('name', name, known)}")
     for name in sorted(missing):
         also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
-        raise SpaceError(
-            f"{_where(space)}: '{name}' is missing; give it under choices or fixed{also}."
-        )
+        raise SpaceError(f"{_where(space)}: '{name}' is missing; add it to choices or fixed{also}.")
     for name in sorted(given - read):
-        raise SpaceError(
-            f"{_where(space)}: nothing reads '{name}': what stands closer to each block counts."
-        )
+        raise SpaceError(f"{_where(space)}: '{name}' has no effect: closer names override it.")
 
 
 def _check_conditions(space: SearchSpace, names: ReadNames, required: set[str]) -> None:
     for key in space.when:
         if key not in names.conditional:
             raise SpaceError(
-                f"{_where(space)}: when: '{key}' is always read by family '{space.family}'; "
-                f"it may depend on others: {', '.join(names.conditional) or 'nothing'}."
+                f"{_where(space)}: when: '{key}' is required by family '{space.family}'; allowed: "
+                f"{', '.join(names.conditional) or 'nothing'}."
             )
     if absent := sorted({*space.optional()} & required):
         raise SpaceError(
-            f"{_where(space)}: when: '{absent[0]}' is always read; say what it depends on of "
-            "stages or blocks only."
+            f"{_where(space)}: when: '{absent[0]}' is required; only names of stages or blocks "
+            "may be conditional."
         )
 
 
 def blocks(space: SearchSpace) -> list[str]:
-    """Return the names of all blocks of the stages whose depth is given."""
+    """Return the names of all blocks."""
     depths = [f"stages.{i}.depth" for i in range(n_stages(space))]
     return [
         f"{depth.removesuffix('.depth')}.blocks.{index}"
@@ -95,51 +92,51 @@ def blocks(space: SearchSpace) -> list[str]:
 
 
 def check_fixed(space: SearchSpace, names: Iterable[str]) -> None:
-    """Raise ``SpaceError`` if one of these names is a choice."""
+    """Check that names are fixed."""
     for name in names:
         if name in space.choices:
             raise SpaceError(f"{_where(space)}: '{name}' must be fixed; it is not elastic.")
 
 
 def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> None:
-    """Raise ``SpaceError`` if ``name`` can be anything else than what is allowed."""
+    """Check that all options of a name are allowed."""
     for option in space.options(name):
         if option in allowed:
             continue
         if isinstance(option, str):
             raise SpaceError(f"{_where(space)}: {unknown_name(name, option, map(str, allowed))}")
-        every = " or ".join(map(str, allowed))
-        raise SpaceError(f"{_where(space)}: '{name}' must be {every}, got {option}.")
+        listed = " or ".join(map(str, allowed))
+        raise SpaceError(f"{_where(space)}: '{name}' must be {listed}, got {option}.")
 
 
 def check_odd(space: SearchSpace, name: str) -> None:
-    """Raise ``SpaceError`` if ``name`` can be anything else than an odd number above 0."""
+    """Check that all options of a name are odd numbers above 0."""
     options = whole_numbers(space, name)
     if any(option % 2 == 0 for option in options):
         raise SpaceError(f"{_where(space)}: '{name}' must be odd, got {list(options)}.")
 
 
 def check_positive(space: SearchSpace, name: str) -> None:
-    """Raise ``SpaceError`` if ``name`` can be anything else than a finite number above 0."""
+    """Check that all options of a name are finite numbers above 0."""
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 < o < float("inf") for o in options):
         raise SpaceError(f"{_where(space)}: '{name}' needs numbers above 0, got {list(options)}.")
 
 
-def check_share(space: SearchSpace, name: str) -> None:
-    """Raise ``SpaceError`` if ``name`` can be anything else than a share, 0 to 1."""
+def check_fraction(space: SearchSpace, name: str) -> None:
+    """Check that all options of a name are fractions from 0 to 1."""
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 <= o <= 1 for o in options):
         raise SpaceError(
-            f"{_where(space)}: '{name}' needs shares from 0 to 1, got {list(options)}."
+            f"{_where(space)}: '{name}' needs fractions from 0 to 1, got {list(options)}."
         )
 
 
-def whole_numbers(space: SearchSpace, name: str, least: int = 1) -> tuple[int, ...]:
-    """Return what ``name`` can be; raise ``SpaceError`` if that is not whole or below ``least``."""
+def whole_numbers(space: SearchSpace, name: str, minimum: int = 1) -> tuple[int, ...]:
+    """Return the options of a name, which must be whole numbers of at least ``minimum``."""
     options = space.options(name)
-    if not all(isinstance(option, int) and option >= least for option in options):
-        allowed = f"above {least - 1}" if least else "or 0"
+    if not all(isinstance(option, int) and option >= minimum for option in options):
+        allowed = f"above {minimum - 1}" if minimum else "or 0"
         raise SpaceError(
             f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}."
         )

@@ -1,8 +1,11 @@
-"""Layers whose width and kernel are chosen per call; weights are those of the largest option.
+"""Elastic layers: width and kernel are chosen per call, weights are those of the largest option.
 
-Weights are kept in channels-last order, in which these networks train about twice as fast on CPUs.
-``to(memory_format=...)`` is meant, not ``contiguous(...)``: where a dimension is 1 the latter
-leaves strides that convolution takes for channels-first, and all behind it runs slowly.
+Weights are in channels-last order, in which these networks train about twice as fast on CPUs. Use
+``to(memory_format=...)``, not ``contiguous(...)``: if a dimension is 1, the latter keeps strides
+that convolutions interpret as channels-first, and all following layers are slow.
+
+Layers on tokens use the first channels of the largest option. Source: "weight entanglement", Chen
+et al., "AutoFormer", ICCV 2021, https://arxiv.org/abs/2107.00651.
 """
 
 import itertools
@@ -25,20 +28,15 @@ from hwnas.models.families.layers import (
 )
 from hwnas.models.graph import padding
 
-# What shared weights are rounded to, where a subnet computes with fewer of their values.
-#
-# Which layer with shared weights computes which operator is seen when a subnet is extracted: each
-# such layer gives a plain one its weights.
-
-Rounding = Mapping[nn.Module, Callable[[Tensor], Tensor]]  #: by layer with shared weights
+Rounding = Mapping[nn.Module, Callable[[Tensor], Tensor]]  #: of shared weights, by elastic layer
 
 _rounding: ContextVar[Rounding | None] = ContextVar("rounding", default=None)
 _copies: ContextVar[list[tuple[nn.Module, nn.Module]] | None] = ContextVar("copies", default=None)
 
 
 @contextmanager
-def rounded_by(rounding: Rounding) -> Iterator[None]:
-    """Have layers compute with rounded weights meanwhile, in this thread."""
+def weight_rounding(rounding: Rounding) -> Iterator[None]:
+    """Round the weights of elastic layers in this context and thread."""
     token = _rounding.set(rounding)
     try:
         yield
@@ -46,35 +44,35 @@ def rounded_by(rounding: Rounding) -> Iterator[None]:
         _rounding.reset(token)
 
 
-def rounded(layer: nn.Module, weight: Tensor) -> Tensor:
-    """Return the weight that a layer computes with."""
-    how = (_rounding.get() or {}).get(layer)
-    return weight if how is None else how(weight)
+def round_weight(layer: nn.Module, weight: Tensor) -> Tensor:
+    """Return the weight of a layer, rounded if ``weight_rounding`` is active for it."""
+    rounding = (_rounding.get() or {}).get(layer)
+    return weight if rounding is None else rounding(weight)
 
 
 @contextmanager
-def copies() -> Iterator[list[tuple[nn.Module, nn.Module]]]:
-    """Yield a list of layers with shared weights, and the plain ones that they give copies to."""
-    found: list[tuple[nn.Module, nn.Module]] = []
-    token = _copies.set(found)
+def record_copies() -> Iterator[list[tuple[nn.Module, nn.Module]]]:
+    """Yield a list of the (elastic, plain) layers whose weights are copied in this context."""
+    pairs: list[tuple[nn.Module, nn.Module]] = []
+    token = _copies.set(pairs)
     try:
-        yield found
+        yield pairs
     finally:
         _copies.reset(token)
 
 
-def copied(layer: nn.Module, plain: nn.Module) -> None:
-    """Say that a layer gave its weights to a plain one."""
-    if (seen := _copies.get()) is not None:
-        seen.append((layer, plain))
+def register_copy(layer: nn.Module, plain: nn.Module) -> None:
+    """Record that an elastic layer copied its weights to a plain one."""
+    if (pairs := _copies.get()) is not None:
+        pairs.append((layer, plain))
 
 
 @final
 class ElasticConv(nn.Module):
     """Convolution with batch norm whose channels, kernel and activation are chosen per call.
 
-    The first channels are used, and the centre of the kernel; with ``transforms``, the centre as a
-    learned linear map leaves it, from each kernel size to the next smaller one.
+    It uses the first channels and the centre of the kernel; with ``transforms``, the centre after a
+    learned linear map from each kernel size to the next smaller one.
 
     Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3.
     """
@@ -88,15 +86,15 @@ class ElasticConv(nn.Module):
         act: str = "",
         transforms: bool = False,
     ):
-        """Hold the weights of the largest option.
+        """Create the weights of the largest option.
 
         Args:
-            shape: Channels in and out.
-            kernel: The largest, or all that can be chosen.
-            stride: Of the convolution, unless a call names another.
-            depthwise: Whether each channel is convolved alone.
-            act: The activation, unless a call names another.
-            transforms: Whether kernels are mapped.
+            shape: Input and output channels.
+            kernel: The largest kernel, or all options.
+            stride: Default stride.
+            depthwise: True for a depthwise convolution.
+            act: Default activation.
+            transforms: Learn linear maps between kernel sizes.
         """
         super().__init__()
         c_in, c_out = shape
@@ -126,22 +124,22 @@ class ElasticConv(nn.Module):
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
-        weight = rounded(self, self._chosen(x.shape[1], c_out, kernel))
+        weight = round_weight(self, self._weight(x.shape[1], c_out, kernel))
         with depthwise_in_float(x, groups) as read:
             x = F.conv2d(read, weight, None, stride, padding(kernel, stride), 1, groups)
-        return activated(self.norm(x), self._act if act is None else act)
+        return apply_activation(self.norm(x), self._act if act is None else act)
 
     def copy_to(self, layer: ConvNormAct) -> None:
-        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        """Copy the weights to a plain layer of one of the shapes."""
         conv = layer.conv
-        weight = self._chosen(conv.in_channels, conv.out_channels, conv.kernel_size[0])
+        weight = self._weight(conv.in_channels, conv.out_channels, conv.kernel_size[0])
         conv.weight = nn.Parameter(weight.detach().clone(memory_format=torch.channels_last))
         assert isinstance(layer.norm, nn.BatchNorm2d)
         self.norm.copy_to(layer.norm)
-        copied(self, conv)
+        register_copy(self, conv)
 
-    def _chosen(self, c_in: int, c_out: int, kernel: int) -> Tensor:
-        """Return the weight ``(c_out, c_in, kernel, kernel)`` of a choice."""
+    def _weight(self, c_in: int, c_out: int, kernel: int) -> Tensor:
+        """Return the weight ``(c_out, c_in, kernel, kernel)``."""
         weight = self.weight[:c_out, : 1 if self.depthwise else c_in]
         if self.transforms:
             for size, smaller in itertools.pairwise(sorted(self._kernels, reverse=True)):
@@ -158,8 +156,8 @@ def _centre(weight: Tensor, kernel: int) -> Tensor:
     return weight[:, :, crop : crop + kernel, crop : crop + kernel]
 
 
-def activated(x: Tensor, act: str) -> Tensor:
-    """Return an activation of what nothing else reads."""
+def apply_activation(x: Tensor, act: str) -> Tensor:
+    """Return the activation of a tensor, possibly in place."""
     out: Tensor = activation(act)(x)
     return out
 
@@ -168,8 +166,8 @@ def activated(x: Tensor, act: str) -> Tensor:
 class ElasticNorm(nn.Module):
     """Batch norm over the first channels.
 
-    Training leaves the running statistics alone: they would mix those of all subnets. A subnet is
-    recalibrated before it is scored.
+    Training does not update the running statistics, which would mix those of all subnets; a subnet
+    is recalibrated before its evaluation.
     """
 
     running_mean: Tensor
@@ -188,12 +186,12 @@ class ElasticNorm(nn.Module):
         weight, bias = self.weight[:c], self.bias[:c]
         if not self.training:
             return F.batch_norm(x, self.running_mean[:c], self.running_var[:c], weight, bias)
-        if sync_batch_norm.shared():
+        if sync_batch_norm.is_distributed():
             return sync_batch_norm.batch_norm(x, weight, bias)
         return F.batch_norm(x, None, None, weight, bias, training=True)
 
     def copy_to(self, norm: nn.BatchNorm2d) -> None:
-        """Copy the first channels into a plain batch norm."""
+        """Copy the first channels to a plain batch norm."""
         c = norm.num_features
         mean, var = norm.running_mean, norm.running_var
         assert mean is not None
@@ -217,30 +215,24 @@ class ElasticLinear(nn.Module):
 
     def forward(self, x: Tensor, c_out: int | None = None) -> Tensor:
         """``(N, C)`` to ``(N, c_out)``, by default all outputs."""
-        weight = rounded(self, self.weight[:c_out, : x.shape[1]].contiguous())
+        weight = round_weight(self, self.weight[:c_out, : x.shape[1]].contiguous())
         return F.linear(x, weight, self.bias[:c_out])
 
     def copy_to(self, layer: nn.Linear) -> None:
-        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        """Copy the weights to a plain layer of one of the shapes."""
         with torch.no_grad():
             layer.weight.copy_(self.weight[: layer.out_features, : layer.in_features])
             if layer.bias is not None:
                 layer.bias.copy_(self.bias[: layer.out_features])
-        copied(self, layer)
-
-
-# Layers on tokens whose channels are chosen per call: the first ones of the largest option.
-#
-# Source: "weight entanglement", Chen et al., "AutoFormer", ICCV 2021,
-# https://arxiv.org/abs/2107.00651.
+        register_copy(self, layer)
 
 
 @final
 class ElasticPixelLinear(nn.Module):
     """Fully connected layer on each pixel with elastic channels.
 
-    With ``parts`` above 1 the output is that many tensors one behind the other, of which the first
-    channels each are used: queries, keys and values.
+    With ``parts`` above 1 the output is that many concatenated tensors, such as queries, keys and
+    values; it uses the first channels of each.
     """
 
     def __init__(self, shape: tuple[int, int], act: str = "", parts: int = 1):
@@ -248,27 +240,27 @@ class ElasticPixelLinear(nn.Module):
         c_in, c_out = shape
         self.weight = nn.Parameter(torch.empty(parts, c_out, c_in))
         self.bias = nn.Parameter(torch.zeros(parts, c_out))
-        # As a plain layer begins. AutoFormer's 0.02 is small for few channels: it learns later.
+        # As torch initialises linear layers; AutoFormer's 0.02 learns later with few channels.
         nn.init.uniform_(self.weight, -(c_in**-0.5), c_in**-0.5)
         self.act = activation(act)
 
     def forward(self, x: Tensor, c_out: int) -> Tensor:
         """``(N, C, H, W)`` to ``(N, parts * c_out, H, W)``."""
         weight, bias = self._slice(x.shape[1], c_out)
-        out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), rounded(self, weight), bias))
+        out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), round_weight(self, weight), bias))
         return out.permute(0, 3, 1, 2)
 
     def copy_to(self, layer: PixelLinear) -> None:
-        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        """Copy the weights to a plain layer of one of the shapes."""
         linear = layer.linear
         weight, bias = self._slice(linear.in_features, linear.out_features // len(self.bias))
         with torch.no_grad():
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
-        copied(self, linear)
+        register_copy(self, linear)
 
     def _slice(self, c_in: int, c_out: int) -> tuple[Tensor, Tensor]:
-        # Contiguous, so that the product is computed as the plain layer computes it.
+        # Contiguous, so that results equal those of the plain layer.
         weight = self.weight[:, :c_out, :c_in].reshape(-1, c_in).contiguous()
         return weight, self.bias[:, :c_out].reshape(-1)
 
@@ -289,7 +281,7 @@ class ElasticPixelNorm(nn.Module):
         return out.permute(0, 3, 1, 2)
 
     def copy_to(self, layer: PixelNorm) -> None:
-        """Give a plain layer the weights of the first channels."""
+        """Copy the first channels to a plain layer."""
         c = len(layer.norm.weight)
         with torch.no_grad():
             layer.norm.weight.copy_(self.weight[:c])

@@ -1,4 +1,4 @@
-"""Plain layers that families share: each computes one operator of the lowered network."""
+"""Plain layers shared by families, one per operator of a graph; networks with early exits."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def activation(name: str) -> nn.Module:
-    """Return the module of an activation; in place where its gradient needs no input."""
+    """Return the module of an activation, in place if its gradient does not need the input."""
     modules: dict[str, nn.Module] = {
         "relu6": ReLU6(),
         "relu": nn.ReLU(inplace=True),
@@ -34,9 +34,9 @@ def activation(name: str) -> nn.Module:
 
 @final
 class ReLU6(nn.Module):
-    """Values cut off at 0 and 6, in place.
+    """ReLU6 in place.
 
-    Torch's own, in place, keeps a copy of its input for the gradient; the output says as much.
+    Torch's version keeps a copy of its input for the gradient; the output suffices.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,15 +59,15 @@ class _ReLU6(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (out,) = ctx.saved_tensors
-        found: Tensor = torch.ops.aten.hardtanh_backward(grads[0], out, 0.0, 6.0)
-        return found
+        gradient: Tensor = torch.ops.aten.hardtanh_backward(grads[0], out, 0.0, 6.0)
+        return gradient
 
 
 @contextlib.contextmanager
 def depthwise_in_float(x: Tensor, groups: int) -> Iterator[Tensor]:
-    """Give what a convolution reads, in float32 where the rest computes in bfloat16 on a CPU.
+    """Yield the input of a convolution, in float32 for grouped ones under CPU autocast.
 
-    That is where it has groups: in bfloat16 those take three times as long (oneDNN 3, Zen 4).
+    In bfloat16 these take three times as long (oneDNN 3, Zen 4).
     """
     if groups == 1 or x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         yield x
@@ -96,7 +96,7 @@ class ConvNormAct(nn.Module):
         return out
 
     def fold(self) -> None:
-        """Move the batch norm, as it stands, into the convolution; for inference only."""
+        """Fold the batch norm into the convolution, for inference."""
         if isinstance(self.norm, nn.BatchNorm2d):
             self.conv = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval())
             self.norm = nn.Identity()
@@ -148,7 +148,7 @@ class PixelNorm(nn.Module):
 
 @final
 class Attention(nn.Module):
-    """Softmax attention among all pixels, by heads of equal width; it has no weights."""
+    """Multi-head softmax attention among all pixels, without weights."""
 
     def __init__(self, heads: int):
         super().__init__()
@@ -160,7 +160,7 @@ class Attention(nn.Module):
 
 
 def attention(x: Tensor, heads: int) -> Tensor:
-    """Mix queries, keys and values ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+    """Return attention of queries, keys and values, ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
     n, _, h, w = x.shape
     parts = x.permute(0, 2, 3, 1).reshape(n, h * w, 3, heads, -1).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
@@ -169,7 +169,7 @@ def attention(x: Tensor, heads: int) -> Tensor:
 
 @final
 class Add(nn.Module):
-    """Sum of two tensors and activation; a module, so that its output can be observed."""
+    """Sum of two tensors, and activation; a module, so that hooks can observe it."""
 
     def __init__(self, act: str = ""):
         super().__init__()
@@ -183,7 +183,7 @@ class Add(nn.Module):
 
 @final
 class Gate(nn.Module):
-    """Product of each channel with a factor of its own."""
+    """Product of each channel with its factor."""
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """``(N, C, H, W)`` and ``(N, C)`` to ``(N, C, H, W)``."""
@@ -192,7 +192,7 @@ class Gate(nn.Module):
 
 @final
 class SqueezeExcitation(nn.Module):
-    """Channels weighted by what the whole image shows.
+    """Squeeze-and-excitation: channels scaled by global context.
 
     Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018,
     https://arxiv.org/abs/1709.01507; with the hard sigmoid of MobileNetV3,
@@ -219,14 +219,14 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to ``(N, C)``."""
-        return pooled(x)
+        return global_mean(x)
 
 
-def pooled(x: Tensor) -> Tensor:
+def global_mean(x: Tensor) -> Tensor:
     """Return the mean over height and width, ``(N, C, H, W)`` to ``(N, C)``.
 
-    ``x.mean((2, 3))`` is the same, but its gradient lies in the order of ``NCHW``: what is before
-    it, in channels-last order, takes ten times as long then.
+    ``x.mean((2, 3))`` is the same, but its gradient is in NCHW order, in which the preceding layers
+    take ten times as long.
     """
     return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
 
@@ -240,9 +240,8 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 
 
 def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerNorm:
-    """Return the layer with the weights of a lowered operator."""
-    module = network.get_submodule(name)
-    layer = module
+    """Return the layer with the weights of an operator."""
+    layer = module = network.get_submodule(name)
     if isinstance(module, ConvNormAct):
         layer = module.conv
     elif isinstance(module, LinearAct | PixelLinear):
@@ -254,62 +253,59 @@ def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerN
 
 
 def weights_of(
-    network: nn.Module, lowered: Graph
+    network: nn.Module, graph: Graph
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return weight and bias of each operator of a network whose batch norm is folded.
+    """Return weight and bias of each operator of a network with folded batch norm.
 
-    Those of a layer norm are its scale and shift.
+    Weight and bias of a layer norm are its scale and shift.
     """
-    found = {}
-    for node in lowered:
+    weights = {}
+    for node in graph:
         if node.op.n_params:
             layer = layer_of(network, node.name)
             assert layer.bias is not None, "fold the batch norm first"
-            found[node.name] = (layer.weight.detach().numpy(), layer.bias.detach().numpy())
-    return found
-
-
-# Networks with exits in torch, whatever their family.
+            weights[node.name] = (layer.weight.detach().numpy(), layer.bias.detach().numpy())
+    return weights
 
 
 def build(
     family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature
 ) -> nn.Module:
-    """Return the plain network of a genotype with its exits, freshly initialised."""
+    """Return a freshly initialised network with its early exits."""
     network = family.build(space, genotype, signature)
-    lowered = annotations.lower(family, space, genotype, signature)
-    return ExitNetwork(network, lowered) if lowered.exits else network
+    graph = annotations.lower(family, space, genotype, signature)
+    return ExitNetwork(network, graph) if graph.exits else network
 
 
 @final
 class ExitNetwork(nn.Module):
-    """A plain network with exits; its modules have the names of the lowered operators.
+    """A network with early exits; its modules have the names of the graph's nodes.
 
     Args:
-        network: Without exits; its modules are taken over.
-        lowered: The operators, in the order in which they run.
+        network: The network without exits, whose modules are reused.
+        graph: The graph with exits.
     """
 
-    def __init__(self, network: nn.Module, lowered: Graph):
+    def __init__(self, network: nn.Module, graph: Graph):
         super().__init__()
         for name, module in network.named_children():
             self.add_module(name, module)
-        known = {node.name: node for node in lowered}
+        known = {node.name: node for node in graph}
         self.exits = nn.ModuleDict()
-        for output in lowered.exits:
+        for output in graph.exits:
             (c_in, _, _), (c_out, _, _) = known[output].op.in_shape, known[output].op.out_shape
             head = {"pool": Mean(), "classifier": nn.Linear(c_in, c_out)}
             self.exits[output.split(".")[1]] = nn.ModuleDict(head)
-        self._steps = [(node.name, node.inputs) for node in lowered]
-        self._outputs = lowered.outputs
+        self._steps = [(node.name, node.inputs) for node in graph]
+        self._outputs = graph.outputs
 
     def forward(self, images: Tensor, every: bool = False) -> Tensor:
-        """``(N, C, R, R)`` to the last outputs ``(N, n_outputs)``.
+        """``(N, C, R, R)`` to the last output ``(N, n_outputs)``.
 
-        With ``every``, to those of each exit before them, too: ``(n_exits + 1, N, n_outputs)``.
+        With ``every``, to the outputs of all exits and the last: ``(n_exits + 1, N, n_outputs)``.
         """
         tensors = {INPUT: images}
         for name, inputs in self._steps:
             tensors[name] = self.get_submodule(name)(*(tensors[source] for source in inputs))
-        found = [tensors[name] for name in self._outputs]
-        return torch.stack(found) if every else found[-1]
+        outputs = [tensors[name] for name in self._outputs]
+        return torch.stack(outputs) if every else outputs[-1]

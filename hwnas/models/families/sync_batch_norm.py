@@ -1,4 +1,4 @@
-"""Batch norm over the images of several processes, each of which holds a share of the batch."""
+"""Batch norm over the images of several processes."""
 
 from typing import Any, final
 
@@ -10,15 +10,15 @@ from torch.autograd.function import FunctionCtx
 _EPSILON = 1e-5  # torch's own
 
 
-def shared() -> bool:
-    """Return whether several processes train together."""
+def is_distributed() -> bool:
+    """Return True if several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Normalise by the statistics of all processes, as ``F.batch_norm`` does by its own.
+    """Return ``F.batch_norm`` with the statistics of all processes.
 
-    Every process must hold the same number of values.
+    Every process must have the same number of values.
 
     Args:
         x: ``(N, C, H, W)``.
@@ -26,31 +26,31 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias: ``(C,)``.
     """
     n = dist.get_world_size()
-    own = x.float()
-    var, mean = torch.var_mean(own, (0, 2, 3), correction=0)
-    # Means and variances of all, by a sum to which each adds its own row; exact, unlike sums of
-    # squares, and its gradient is again a sum.
+    values = x.float()
+    var, mean = torch.var_mean(values, (0, 2, 3), correction=0)
+    # All means and variances, by a sum to which each process adds its row: exact, unlike sums of
+    # squares, and its gradient is a sum too.
     rows = torch.zeros(n, 2, len(mean), device=x.device)
-    mine = torch.zeros(n, 1, 1, device=x.device)
-    mine[dist.get_rank()] = 1
-    rows = _sum(rows + mine * torch.stack([mean, var]))
+    is_own = torch.zeros(n, 1, 1, device=x.device)
+    is_own[dist.get_rank()] = 1
+    rows = _sum(rows + is_own * torch.stack([mean, var]))
     means, variances = torch.unbind(rows, 1)
     mean = means.mean(0)
     var = (variances + (means - mean).square()).mean(0)
     scale = weight * torch.rsqrt(var + _EPSILON)
     shift = bias - mean * scale
-    out: Tensor = own * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+    out: Tensor = values * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
     return out.to(x.dtype)
 
 
 @final
 class _Sum(torch.autograd.Function):
-    """Sum over the processes; its gradient is the sum of theirs."""
+    """Sum over all processes; its gradient is the sum of theirs."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, own: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
         """Any shape."""
-        total = own.clone()
+        total = x.clone()
         dist.all_reduce(total)
         return total
 
@@ -62,6 +62,6 @@ class _Sum(torch.autograd.Function):
         return torch.as_tensor(total)
 
 
-def _sum(own: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(own)  # type: ignore[no-untyped-call]
+def _sum(x: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(x)  # type: ignore[no-untyped-call]
     return total

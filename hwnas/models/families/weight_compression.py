@@ -1,8 +1,8 @@
-"""Weights that compilers pack: of fewer than eight bits, or half of them zero; in any space.
+"""Weights that compilers compress: fewer than 8 bits or 2:4 sparsity, in spaces of any family.
 
-``weight_bits`` and ``weight_sparsity`` are said of the network, a stage, a block or a layer outside
-of stages (``stem``, ``classifier``); what stands closest counts. Depthwise layers stay as they are:
-they have few weights. So does what reads fewer than four channels, of two in four.
+``weight_bits`` and ``weight_sparsity`` apply to the network, a stage, a block or a layer outside of
+stages (``stem``, ``classifier``); the closest one counts. Depthwise layers, which have few weights,
+stay unchanged. Layers with fewer than four input channels are not sparse.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 BITS, SPARSITY = "weight_bits", "weight_sparsity"
 DENSE, TWO_OF_FOUR = "dense", "2:4"
-_GROUP = 4  # of channels that are read, of which two in four count
+_GROUP = 4  # input channels, of which two have weights
 _ANY = Signature(3, 2)
 
 
 @dataclass(frozen=True)
 class _WeightOption:
-    """What may be said of weights."""
+    """An option of weights."""
 
     allowed: tuple[Option, ...]
-    words: str  #: what is allowed
-    reads: Callable[[Node], bool]  #: whether it is of any concern to an operator
-    put: Callable[[Node, Option], Node]
+    description: str  #: of the allowed values
+    applies: Callable[[Node], bool]  #: whether the option has an effect on an operator
+    apply: Callable[[Node, Option], Node]
 
 
 def _is_wide(node: Node) -> bool:
@@ -58,64 +58,60 @@ KEYS: Mapping[str, _WeightOption] = {
 }
 
 
-def annotated(lowered: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
-    """Return the operators of a genotype, each with what its weights are like."""
-    if not names(space):
-        return lowered
+def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
+    """Return the graph of a genotype with the options of its weights."""
+    if not weight_option_names(space):
+        return graph
     values = space.values(genotype)
 
-    def said(node: Node) -> Node:
+    def with_options(node: Node) -> Node:
         for key, known in KEYS.items():
             name = closest(values, _place(node.name), key)
-            if name is not None and known.reads(node):
-                node = known.put(node, values[name])
+            if name is not None and known.applies(node):
+                node = known.apply(node, values[name])
         return node
 
-    return replace(lowered, nodes=tuple(said(node) for node in lowered))
+    return replace(graph, nodes=tuple(map(with_options, graph)))
 
 
-def names(space: SearchSpace, *keys: str) -> list[str]:
-    """Return what a space says of weights, choices and fixed values.
+def weight_option_names(space: SearchSpace, *keys: str) -> list[str]:
+    """Return the names of a space that define options of weights, of some or of all keys."""
+    return [n for n in space.names if n.rpartition(".")[2] in (keys or KEYS)]
+
+
+def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family") -> None:
+    """Check that options of weights have allowed values and an effect.
 
     Args:
         space: The space.
-        keys: Which are meant; none: all.
-    """
-    of = keys or tuple(KEYS)
-    return [n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in of]
-
-
-def check_weight_options(space: SearchSpace, known_to: SearchSpace, family: "Family") -> None:
-    """Refuse what no weights can be, or what nothing reads.
-
-    Args:
-        space: What is checked.
-        known_to: The same as its family accepts it, without what this says.
-        family: Its family.
+        plain: The same space without annotations, as its family expects it.
+        family: The family.
 
     Raises:
-        SpaceError: with the name, and what is allowed.
+        SpaceError: if an option is invalid.
     """
     where = f"Space '{space.name}'"
-    ends = (known_to.smallest(), known_to.largest())
-    nodes = [node for end in ends for node in family.lower(known_to, end, _ANY)]
-    there = {_place(node.name) for node in nodes}  # a family may name its operators otherwise
-    stages = {place.partition(".blocks.")[0] for place in there if ".blocks." in place}
+    ends = (plain.smallest(), plain.largest())
+    nodes = [node for end in ends for node in family.lower(plain, end, _ANY)]
+    present = {_place(node.name) for node in nodes}  # families may use other names
+    stages = {place.partition(".blocks.")[0] for place in present if ".blocks." in place}
     for key, known in KEYS.items():
-        given = {*names(space, key)}
+        given = {*weight_option_names(space, key)}
         for name in sorted(given):
             if strange := [o for o in space.options(name) if o not in known.allowed]:
-                raise SpaceError(f"{where}: '{name}' is {strange[0]}; allowed: {known.words}.")
-        reading = {_place(node.name) for node in nodes if known.reads(node)}
-        places = reading | (there & {*blocks(known_to)})
+                raise SpaceError(
+                    f"{where}: '{name}' is {strange[0]}; allowed: {known.description}."
+                )
+        reading = {_place(node.name) for node in nodes if known.applies(node)}
+        places = reading | (present & {*blocks(plain)})
         readers = [key, *(f"{place}.{key}" for place in sorted(places | stages))]
         for name in sorted(given - {*readers}):
             raise SpaceError(f"{where}: {unknown_name('name', name, readers)}")
         for name in sorted(given - {closest(given, place, key) for place in places}):
-            raise SpaceError(f"{where}: nothing reads '{name}': what stands closer counts.")
+            raise SpaceError(f"{where}: '{name}' has no effect: closer options override it.")
 
 
 def _place(node: str) -> str:
-    """Return the place in a space of what a node's name is a part of."""
+    """Return the block, or the layer outside of stages, of a node."""
     match = BLOCK.fullmatch(node)
     return f"{match['stage']}.blocks.{match['index']}" if match else node.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Post-training quantisation of a plain network to int8, from calibration images."""
+"""Post-training quantisation to int8 with calibration images."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,61 +20,59 @@ from hwnas.models.int8.quantised_network import (
     needs_inner,
 )
 
-_SAMPLES = 1 << 15  # values of a tensor that its range is chosen from
-_SHRINK = np.linspace(0.5, 1.0, 26)  # ranges tried, as fractions of the observed one
+_SAMPLES = 1 << 15  # values of a tensor from which its range is chosen
+_SHRINK = np.linspace(0.5, 1.0, 26)  # candidate ranges, as fractions of the observed range
 
 Samples = dict[str, NDArray[np.float32]]
-Choose = Callable[
-    [NDArray[np.float32]], QuantisationScale
-]  #: the scale of a tensor, from values of it
+Choose = Callable[[NDArray[np.float32]], QuantisationScale]  #: from values of a tensor to its scale
 
 
 @dataclass(frozen=True)
 class ActivationScales:
-    """The scales of all activations, by operator; of the image by ``INPUT``."""
+    """Scales of all activations by operator, and of the image by ``INPUT``."""
 
     out: Mapping[str, QuantisationScale]
-    inner: Mapping[
-        str, QuantisationScale
-    ]  #: of what goes into an activation that is computed from int8
+    inner: Mapping[str, QuantisationScale]  #: of inputs of activations that are computed from int8
 
 
-def quantise(network: nn.Module, lowered: Graph, images: Tensor) -> QuantisedNetwork:
-    """Return the network in int8, its activations scaled by ``calibrate``.
+def quantise(network: nn.Module, graph: Graph, images: Tensor) -> QuantisedNetwork:
+    """Return the network in int8 with scales from ``calibrate``.
 
     Args:
-        network: A plain network with its batch norm folded.
-        lowered: Its operators, named after its modules.
+        network: A plain network with folded batch norm.
+        graph: Its graph.
         images: Normalised calibration images, ``(N, C, R, R)``.
     """
-    return in_int8(network, lowered, calibrate(network, lowered, images))
+    return quantise_with_scales(network, graph, calibrate(network, graph, images))
 
 
-def least_error(sample: NDArray[np.float32]) -> QuantisationScale:
-    """Return the scale of the smallest mean squared error, among fractions of the range."""
+def min_error_scale(sample: NDArray[np.float32]) -> QuantisationScale:
+    """Return the scale with the smallest mean squared error, among fractions of the range."""
     low, high = float(sample.min()), float(sample.max())
     candidates = [QuantisationScale.of_range(low * shrink, high * shrink) for shrink in _SHRINK]
     return min(candidates, key=lambda scale: _squared_error(sample, scale))
 
 
 def calibrate(
-    network: nn.Module, lowered: Graph, images: Tensor, choose: Choose = least_error
+    network: nn.Module, graph: Graph, images: Tensor, choose: Choose = min_error_scale
 ) -> ActivationScales:
-    """Return the scales that ``choose`` finds for what activations are on the images.
+    """Return the scales that ``choose`` selects from the activations on calibration images.
 
-    ``least_error`` came closest to float32 of five methods (``experiments/calibration``).
+    ``min_error_scale`` was the best of five methods (``experiments/calibration``).
     """
     out = {INPUT: QuantisationScale.of_range(float(images.min()), float(images.max()))}
-    outputs, inner = _observe(network, lowered, images)
-    for node in lowered:
+    outputs, inner = _observe(network, graph, images)
+    for node in graph:
         out[node.name] = fixed_scale(node, out) or choose(outputs[node.name])
     return ActivationScales(out, {name: choose(sample) for name, sample in inner.items()})
 
 
-def in_int8(network: nn.Module, lowered: Graph, scales: ActivationScales) -> QuantisedNetwork:
-    """Return the network in int8 with given scales of activations."""
+def quantise_with_scales(
+    network: nn.Module, graph: Graph, scales: ActivationScales
+) -> QuantisedNetwork:
+    """Return the network in int8 with the given scales of activations."""
     ops = []
-    for node in lowered:
+    for node in graph:
         weights = real = None
         if node.op.weight_shape and node.in_float:
             layer = layer_of(network, node.name)
@@ -89,13 +87,13 @@ def in_int8(network: nn.Module, lowered: Graph, scales: ActivationScales) -> Qua
             )
         inner = None if node.in_float else scales.inner.get(node.name)
         ops.append(QuantisedOp(node, weights, scales.out[node.name], inner, real))
-    shape = lowered[0].op.in_shape
-    return QuantisedNetwork(shape, scales.out[INPUT], tuple(ops), lowered.outputs)
+    shape = graph[0].op.in_shape
+    return QuantisedNetwork(shape, scales.out[INPUT], tuple(ops), graph.outputs)
 
 
 @dataclass(frozen=True)
 class IntegerWeights:
-    """Weight and bias of an operator as integers, in float64 and without gradients."""
+    """Quantised weight and bias of an operator, as integers in float64 without gradients."""
 
     weight: Tensor
     steps: Tensor  #: real value of 1, by output channel or, in linear layers, ``(1,)``; float32
@@ -103,9 +101,9 @@ class IntegerWeights:
 
 
 def round_weights(network: nn.Module, node: Node, in_scale: QuantisationScale) -> IntegerWeights:
-    """Return the integers that an operator's weights become."""
+    """Return the quantised weights of an operator."""
     weight, bias = (tensor.detach() for tensor in real_weights(network, node))
-    # A channel of (nearly) no weight still has a bias to hold in 31 bits.
+    # The bias of a channel with almost zero weights must fit into 31 bits, too.
     floor = bias.abs().max() / in_scale.scale / 2.0**30
     if node.is_sparse:
         weight = weight_grids.two_of_four(weight)
@@ -119,7 +117,7 @@ def round_weights(network: nn.Module, node: Node, in_scale: QuantisationScale) -
 
 
 def real_weights(network: nn.Module, node: Node) -> tuple[Tensor, Tensor]:
-    """Return weight and bias in float64 as int8 has them: they hold part of a hard sigmoid."""
+    """Return weight and bias in float64, with the linear part of a hard sigmoid folded in."""
     layer = layer_of(network, node.name)
     assert layer.bias is not None, "fold the batch norm first"
     weight, bias = layer.weight.double(), layer.bias.double()
@@ -128,10 +126,10 @@ def real_weights(network: nn.Module, node: Node) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def _observe(network: nn.Module, lowered: Graph, images: Tensor) -> tuple[Samples, Samples]:
-    """Return samples of the output of each operator, and of what goes into its activation.
+def _observe(network: nn.Module, graph: Graph, images: Tensor) -> tuple[Samples, Samples]:
+    """Return samples of the outputs of operators and of the inputs of their activations.
 
-    The extremes are always in a sample.
+    Samples include the extremes.
     """
     outputs: Samples = {}
     inner: Samples = {}
@@ -139,18 +137,18 @@ def _observe(network: nn.Module, lowered: Graph, images: Tensor) -> tuple[Sample
     def observe(samples: Samples, name: str, out: Tensor) -> None:
         flat = out.detach().reshape(-1)
         step = max(1, flat.numel() // _SAMPLES)
-        # An odd step does not fall in line with powers of two of channels.
+        # An odd step, as the number of channels is often a power of two.
         sample = torch.cat([flat[:: step | 1], flat.min()[None], flat.max()[None]])
         samples[name] = sample.numpy().astype(np.float32)
 
     hooks = []
-    for node in lowered:
+    for node in graph:
         hooks.append(
             network.get_submodule(node.name).register_forward_hook(
                 lambda module, args, out, name=node.name: observe(outputs, name, out)
             )
         )
-        if needs_inner(node.op):  # a sum has an activation, too, but no layer with weights
+        if needs_inner(node.op):  # also additions, which have no weights
             hooks.append(
                 network.get_submodule(f"{node.name}.act").register_forward_pre_hook(
                     lambda module, args, name=node.name: observe(inner, name, args[0])

@@ -1,4 +1,4 @@
-"""An int8 network as data: what the TFLite writer writes and every int8 runtime computes.
+"""Int8 networks as data, for the TFLite and ONNX writers.
 
 Source of the scheme: Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877; symmetric weights
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, Node, OpSpec, Shape, largest
+from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, Node, OpSpec, Shape, max_integer
 
-#: Activations that are a limit of the range, and so part of quantising to it. ``hardsigmoid(x)`` is
-#: ``x / 6 + 1 / 2`` limited to 0 and 1: weight and bias of what it is fused into hold the former.
+#: Activations that limit the range, which quantisation does. ``hardsigmoid(x)`` is
+#: ``x / 6 + 1 / 2`` limited to 0 and 1; the linear part is folded into weight and bias.
 CLIPS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardsigmoid": (0.0, 1.0)}
 
 
@@ -36,7 +36,7 @@ class QuantisationScale:
 
 @dataclass(frozen=True)
 class QuantisedWeights:
-    """Weight in torch's layout, one scale an output channel (or one), bias in int32."""
+    """Weight in torch's layout, scales by output channel (or one), and int32 bias."""
 
     weight: NDArray[np.int8]
     scales: NDArray[np.float32]
@@ -49,10 +49,10 @@ Real = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class QuantisedOp:
-    """An operator with its weights, if it has any, and the scale of its output.
+    """An operator with its weights and the scale of its output.
 
-    An activation that is no clip is computed from int8: ``inner`` is the scale of what it reads.
-    An operator that computes in float32 has weight and bias as ``real``.
+    Activations that are no clips read int8 values with the scale ``inner``. Operators that compute
+    in float32 have the weights ``real``.
     """
 
     node: Node
@@ -64,49 +64,49 @@ class QuantisedOp:
 
 @dataclass(frozen=True)
 class QuantisedNetwork:
-    """A whole int8 network; ``input`` is the scale of the normalised image.
+    """An int8 network; ``input`` is the scale of the normalised image.
 
-    Scales of tensors that no operator writes or reads in int8 are not used.
+    Scales of tensors that are float32 only are not used.
     """
 
     input_shape: Shape
     input: QuantisationScale
     ops: tuple[QuantisedOp, ...]
-    outputs: tuple[str, ...] = ()  #: the operators that are answered; empty: the last
+    outputs: tuple[str, ...] = ()  #: names of the output operators; empty: the last
 
     @property
     def answered(self) -> tuple[str, ...]:
-        """The operators that are answered, in order of execution."""
+        """Names of the output operators, in order of execution."""
         return self.outputs or (self.ops[-1].node.name,)
 
-    def part(self, lowered: Graph) -> "QuantisedNetwork":
-        """Return some of the operators, the first of which may read what another one computes."""
+    def subnetwork(self, graph: Graph) -> "QuantisedNetwork":
+        """Return the network of some of the operators, such as a segment."""
         known = {op.node.name: op for op in self.ops}
-        read = known[lowered[0].name].node.inputs[0]
+        read = known[graph[0].name].node.inputs[0]
         scale = known[read].out if read in known else self.input
-        ops = tuple(replace(known[node.name], node=node) for node in lowered)
-        return QuantisedNetwork(lowered[0].op.in_shape, scale, ops, lowered.outputs)
+        ops = tuple(replace(known[node.name], node=node) for node in graph)
+        return QuantisedNetwork(graph[0].op.in_shape, scale, ops, graph.outputs)
 
 
-def through_int8(lowered: Iterable[Node]) -> frozenset[str]:
+def int8_tensors(graph: Iterable[Node]) -> frozenset[str]:
     """Return the names of the tensors that an operator writes or reads in int8."""
-    whole = [node for node in lowered if not node.in_float]
-    return frozenset(name for node in whole for name in (node.name, *node.inputs))
+    nodes = [node for node in graph if not node.in_float]
+    return frozenset(name for node in nodes for name in (node.name, *node.inputs))
 
 
 def needs_inner(op: OpSpec) -> bool:
-    """Return whether an operator computes an activation from int8."""
+    """Return True if an operator computes its activation from int8 values."""
     return bool(op.activation) and op.activation not in CLIPS
 
 
-def is_of_one_pixel(op: OpSpec) -> bool:
-    """Return whether an operator is the mean of what it reads, and so computes nothing."""
+def is_identity_mean(op: OpSpec) -> bool:
+    """Return True for the mean of a single pixel."""
     return op.base == "mean" and op.in_shape[1:] == (1, 1)
 
 
 def fixed_scale(node: Node, scales: Mapping[str, QuantisationScale]) -> QuantisationScale | None:
-    """Return the scale that an operator's output must have; ``None`` if it is free."""
-    if node.op.base == "max_pool2d" or is_of_one_pixel(node.op):
+    """Return the required scale of an operator's output; ``None`` if it is free."""
+    if node.op.base == "max_pool2d" or is_identity_mean(node.op):
         return scales[node.inputs[0]]
     return (
         QuantisationScale.of_range(*CLIPS["hardsigmoid"])
@@ -115,47 +115,47 @@ def fixed_scale(node: Node, scales: Mapping[str, QuantisationScale]) -> Quantisa
     )
 
 
-# How well weights compress moves latency and flash by some percent. Normal weights, scaled as
-# quantisation does so that the largest of each channel is 127, compressed like trained ones
-# (experiments/fashion_mnist_npu/README.md); finalists are compiled with their own weights.
+# The compressibility of weights changes latency and flash by some percent. Normally distributed
+# weights compress like trained ones (experiments/fashion_mnist_npu/README.md); finalists are
+# compiled with their trained weights.
 _POOL_SIZE = 1 << 16
 
 
-def _on_grid(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
-    """Return the integers that rows of weights become, as quantisation chooses them."""
+def _to_integers(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
+    """Return rows of weights quantised to integers."""
     bits = node.weight_bits
     if bits == NATIVE_BITS and not node.is_sparse:
         peaks = np.abs(draw).max(axis=1, keepdims=True)
-        return np.asarray(np.round(draw * (largest(bits) / peaks)))
-    import torch  # costs of networks of eight bits start without it
+        return np.asarray(np.round(draw * (max_integer(bits) / peaks)))
+    import torch  # not needed for 8-bit weights
 
     from hwnas.models.int8 import weight_grids
 
     weight = torch.from_numpy(draw)
     if node.is_sparse:
         weight = weight_grids.two_of_four(weight.view(node.op.weight_shape)).view_as(weight)
-    found = weight_grids.integers(weight, weight_grids.steps(weight, bits, by_channel=True), bits)
-    return np.asarray(found)
+    steps = weight_grids.steps(weight, bits, by_channel=True)
+    return np.asarray(weight_grids.integers(weight, steps, bits))
 
 
-def random_int8_network(lowered: Graph) -> QuantisedNetwork:
-    """Return an int8 network of the right shape with stand-in weights and scales."""
+def random_int8_network(graph: Graph) -> QuantisedNetwork:
+    """Return an int8 network with random weights and fixed scales."""
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     scales = {INPUT: QuantisationScale(0.05, 0)}
     ops, used = [], 0
-    for node in lowered:
+    for node in graph:
         weights = real = None
         if shape := node.op.weight_shape:
             n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
-            weight = _on_grid(draw, node).astype(np.int8).reshape(shape)
+            weight = _to_integers(draw, node).astype(np.int8).reshape(shape)
             steps = np.full(n_scales, 0.01, np.float32)
             weights = QuantisedWeights(weight, steps, np.zeros(c_out, np.int32))
             if node.in_float:
                 real, weights = (weight * np.float32(0.01), np.zeros(c_out, np.float32)), None
             used += n
-        # Outputs of relu and relu6 have no negative range, or runtimes could not fuse them.
+        # Runtimes fuse relu and relu6 only if the output has no negative range.
         free = (
             QuantisationScale.of_range(0.0, 6.0)
             if node.op.activation in CLIPS
@@ -164,4 +164,4 @@ def random_int8_network(lowered: Graph) -> QuantisedNetwork:
         scales[node.name] = fixed_scale(node, scales) or free
         inner = QuantisationScale(0.05, 0) if needs_inner(node.op) else None
         ops.append(QuantisedOp(node, weights, scales[node.name], inner, real))
-    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops), lowered.outputs)
+    return QuantisedNetwork(graph[0].op.in_shape, scales[INPUT], tuple(ops), graph.outputs)

@@ -1,13 +1,12 @@
-"""An int8 network simulated in float, so that it can be trained for what int8 will do to it.
+"""Simulation of int8 networks in float, for quantisation-aware training.
 
 Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877, section 3;
-gradients pass rounding as if it were not there (Bengio et al., 2013,
-https://arxiv.org/abs/1308.3432).
+straight-through gradients: Bengio et al., 2013, https://arxiv.org/abs/1308.3432.
 
-Why no library: torchao (0.18) has quantisers for what Inductor compiles, none of this scheme. One
-of our own, and the way back from its graph to operators, would be longer than this, and has no
-words for a hard sigmoid that is part of weights.
+Why no library: torchao (0.18) has quantisers for Inductor, not for this scheme. A custom quantiser
+and the conversion of its graph back to operators would be longer than this module, and could not
+express a hard sigmoid folded into weights.
 """
 
 import copy
@@ -24,15 +23,15 @@ from hwnas.models.graph import INPUT, Graph, Node
 from hwnas.models.int8.quantisation import (
     ActivationScales,
     calibrate,
-    in_int8,
+    quantise_with_scales,
     real_weights,
     round_weights,
 )
 from hwnas.models.int8.quantised_network import (
     QuantisationScale,
     QuantisedNetwork,
+    int8_tensors,
     needs_inner,
-    through_int8,
 )
 from hwnas.models.partition import without_exits
 
@@ -41,7 +40,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu6": F.relu6,
     "hardswish": F.hardswish,
-    "hardsigmoid": lambda x: x,  # in weights and range
+    "hardsigmoid": lambda x: x,  # folded into weights and range
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "gelu": F.gelu,
@@ -51,50 +50,50 @@ _IN_FLOAT = {**_ACTIVATIONS, "hardsigmoid": F.hardsigmoid}
 
 @final
 class SimulatedInt8(nn.Module):
-    """Computes in float what ``quantised`` computes in int8, but for the rounding of ties.
+    """An int8 network simulated in float; only the rounding of ties differs from ``quantised``.
 
-    The scales of activations stay as they are; those of weights follow the weights.
+    Scales of activations are constant; scales of weights follow the weights.
 
     Args:
-        network: A plain network with its batch norm folded; it is copied.
-        lowered: Its operators, all of which int8 runtimes have.
-        scales: Of its activations.
+        network: A plain network with folded batch norm; it is copied.
+        graph: Its graph; all operators must exist in int8 runtimes.
+        scales: Scales of its activations.
     """
 
-    def __init__(self, network: nn.Module, lowered: Graph, scales: ActivationScales):
+    def __init__(self, network: nn.Module, graph: Graph, scales: ActivationScales):
         super().__init__()
-        # Folding leaves biases that learn nothing.
+        # Folding creates biases without gradients.
         self.network = copy.deepcopy(network).requires_grad_(True)
-        self._lowered, self._scales = lowered, scales
-        self._through = through_int8(lowered)
+        self._graph, self._scales = graph, scales
+        self._int8 = int8_tensors(graph)
 
     def forward(self, images: Tensor, every: bool = False) -> Tensor:
-        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; ``every``: as ``ExitNetwork``."""
-        tensors = {INPUT: self._passed(INPUT, images)}
-        for node in self._lowered:
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; ``every``: see ``ExitNetwork``."""
+        tensors = {INPUT: self._stored(INPUT, images)}
+        for node in self._graph:
             x = self._plain(node, [tensors[name] for name in node.inputs])
-            tensors[node.name] = self._passed(node.name, self._active(node, x))
-        found = [tensors[name] for name in self._lowered.outputs]
-        return torch.stack(found) if every else found[-1]
+            tensors[node.name] = self._stored(node.name, self._active(node, x))
+        outputs = [tensors[name] for name in self._graph.outputs]
+        return torch.stack(outputs) if every else outputs[-1]
 
     def quantised(self) -> QuantisedNetwork:
         """Return the network in int8."""
-        return in_int8(self.network, self._lowered, self._scales)
+        return quantise_with_scales(self.network, self._graph, self._scales)
 
-    def _passed(self, name: str, x: Tensor) -> Tensor:
-        """Return a tensor as those see it that read it."""
-        return rounded(x, self._scales.out[name]) if name in self._through else x
+    def _stored(self, name: str, x: Tensor) -> Tensor:
+        """Return a tensor as stored, in int8 or float."""
+        return fake_quantise(x, self._scales.out[name]) if name in self._int8 else x
 
     def _active(self, node: Node, x: Tensor) -> Tensor:
-        """Return what an operator answers, of what it computes before its activation."""
+        """Return the activation of an operator's result."""
         if node.in_float:
             return _IN_FLOAT[node.op.activation](x)
         if needs_inner(node.op):
-            x = rounded(x, self._scales.inner[node.name])
+            x = fake_quantise(x, self._scales.inner[node.name])
         return _ACTIVATIONS[node.op.activation](x)
 
     def _plain(self, node: Node, inputs: list[Tensor]) -> Tensor:
-        """Return what an operator computes before its activation."""
+        """Return the result of an operator before its activation."""
         op, x = node.op, inputs[0]
         match op.base:
             case "conv2d":
@@ -113,7 +112,7 @@ class SimulatedInt8(nn.Module):
         raise AssertionError(f"{op.kind} has no int8 operator")
 
     def _weights(self, node: Node) -> tuple[Tensor, Tensor]:
-        """Return weight and bias as integers make them, with the gradients of real ones."""
+        """Return quantised weight and bias, with the gradients of the real ones."""
         if node.in_float:
             layer = layer_of(self.network, node.name)
             assert layer.bias is not None
@@ -121,39 +120,39 @@ class SimulatedInt8(nn.Module):
         in_scale = self._scales.out[node.inputs[0]]
         integers = round_weights(self.network, node, in_scale)
         steps = integers.steps.double()
-        found = (
+        quantised = (
             integers.weight * steps.view(-1, *[1] * (integers.weight.dim() - 1)),
             integers.bias * steps * in_scale.scale,
         )
         weight, bias = (
-            (real + (found - real).detach()).float()
-            for real, found in zip(real_weights(self.network, node), found, strict=True)
+            (real + (value - real).detach()).float()
+            for real, value in zip(real_weights(self.network, node), quantised, strict=True)
         )
         return weight, bias
 
 
-def as_run(network: nn.Module, lowered: Graph, images: Callable[[], Tensor]) -> nn.Module:
-    """Return a network as it answers: simulated where its space says that it computes in int8.
+def as_executed(network: nn.Module, graph: Graph, images: Callable[[], Tensor]) -> nn.Module:
+    """Return a network as executed: simulated in int8 if its space sets that precision.
 
     Args:
-        network: A plain network, whose batch norm may be folded by this.
-        lowered: Its operators, all of which int8 runtimes have if it is in int8.
-        images: Gives normalised images to calibrate on, ``(N, C, R, R)``.
+        network: A plain network; its batch norm is folded in place for int8.
+        graph: Its graph; for int8, all operators must exist in int8 runtimes.
+        images: Returns normalised calibration images, ``(N, C, R, R)``.
     """
-    if lowered.dtype != "int8":
+    if graph.dtype != "int8":
         return network
     folded = fold_batch_norm(network)
-    return SimulatedInt8(folded, lowered, calibrate(folded, lowered, images())).eval()
+    return SimulatedInt8(folded, graph, calibrate(folded, graph, images())).eval()
 
 
-def rounded(x: Tensor, scale: QuantisationScale) -> Tensor:
-    """Return what an int8 tensor of that scale holds; its gradient is that of ``x`` in range."""
-    found: Tensor = _Rounded.apply(x, scale)  # type: ignore[no-untyped-call]
-    return found
+def fake_quantise(x: Tensor, scale: QuantisationScale) -> Tensor:
+    """Return the values of an int8 tensor; the gradient is that of ``x`` within the range."""
+    quantised: Tensor = _FakeQuantise.apply(x, scale)  # type: ignore[no-untyped-call]
+    return quantised
 
 
-class _Rounded(torch.autograd.Function):
-    """``torch.fake_quantize_per_tensor_affine``, which takes ten times as long (torch 2.13)."""
+class _FakeQuantise(torch.autograd.Function):
+    """``torch.fake_quantize_per_tensor_affine``, but ten times as fast (torch 2.13)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: QuantisationScale) -> Tensor:
@@ -168,26 +167,20 @@ class _Rounded(torch.autograd.Function):
         return torch.ops.aten.hardtanh_backward(gradient, x, *ctx.limits), None
 
 
-# A network that is ready for a target, in float32 and in int8.
-
-
 @dataclass(frozen=True)
 class DeployableNetwork:
-    """A network that is ready for export."""
+    """A network ready for export, in float32 and int8."""
 
-    network: nn.Module  #: float32, its batch norm folded, in evaluation mode
-    lowered: Graph  #: its operators, narrower than the family's where it was pruned
-    int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
-    #: What ``int8`` was trained as; ``None`` where it is ``network``, calibrated.
-    simulated: SimulatedInt8 | None = None
-    record: dict[str, Any] = field(
-        default_factory=dict
-    )  #: what was done to the weights, for the proof
+    network: nn.Module  #: float32, with folded batch norm, in evaluation mode
+    graph: Graph  #: narrower than the family's if pruned
+    int8: QuantisedNetwork | None  #: ``None`` if it cannot be written in int8
+    simulated: SimulatedInt8 | None = None  #: ``None`` if ``int8`` is calibrated, not trained
+    record: dict[str, Any] = field(default_factory=dict)  #: fine-tuning steps, for the proof
     without_int8_training: bool = False  #: True if time ran out before its int8 training
 
     @property
-    def whole(self) -> "DeployableNetwork":
-        """The network without its exits."""
-        lowered = without_exits(self.lowered)
-        int8 = None if self.int8 is None else self.int8.part(lowered)
-        return replace(self, lowered=lowered, int8=int8)
+    def without_exits(self) -> "DeployableNetwork":
+        """The network without early exits."""
+        graph = without_exits(self.graph)
+        int8 = None if self.int8 is None else self.int8.subnetwork(graph)
+        return replace(self, graph=graph, int8=int8)

@@ -1,4 +1,4 @@
-"""Writes an int8 network as a TFLite flatbuffer (NHWC, batch 1)."""
+"""Writer of int8 networks as TFLite flatbuffers (NHWC, batch 1)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,35 +16,34 @@ from hwnas.models.int8.quantised_network import (
     QuantisedNetwork,
     QuantisedOp,
     QuantisedWeights,
-    is_of_one_pixel,
+    is_identity_mean,
     needs_inner,
 )
 
-# Windows without the weights that only ever read the border around an image.
-#
-# Of the nine weights of a 3x3 convolution that reads a single pixel eight are multiplied by zero.
-# Compilers store and compute them all the same; without them the result is the same, bit for bit.
 
+def trim_kernel(quantised: QuantisedOp) -> QuantisedOp:
+    """Return the operator with the smallest equivalent kernel.
 
-def trimmed(quantised: QuantisedOp) -> QuantisedOp:
-    """Return an operator that computes the same by the smallest window that does."""
+    On a single pixel, eight weights of a 3x3 convolution are multiplied by padding zeros. Compilers
+    store and compute them nevertheless; without them the result is bit-identical.
+    """
     op, weights = quantised.node.op, quantised.weights
     if op.base != "conv2d" or weights is None:
         return quantised
-    kernel, stride = _least(op)
+    kernel, stride = _smallest_window(op)
     if kernel == op.kernel:
         return quantised
     first = op.padding - padding(kernel, stride)
-    kept = slice(first, first + kernel)
+    window = slice(first, first + kernel)
     return replace(
         quantised,
         node=replace(quantised.node, op=replace(op, kernel=kernel, stride=stride)),
-        weights=replace(weights, weight=weights.weight[:, :, kept, kept]),
+        weights=replace(weights, weight=weights.weight[:, :, window, window]),
     )
 
 
-def _least(op: OpSpec) -> tuple[int, int]:
-    """Return kernel and stride of the smallest window, which is square as all are."""
+def _smallest_window(op: OpSpec) -> tuple[int, int]:
+    """Return kernel and stride of the smallest equivalent square window."""
     (_, height, width), side = op.in_shape, max(op.in_shape[1:])
     if not op.padding or op.kernel % 2 == 0:
         return op.kernel, op.stride
@@ -53,7 +52,7 @@ def _least(op: OpSpec) -> tuple[int, int]:
     if op.stride == 1:
         return min(op.kernel, 2 * side - 1), 1
     if height == width == op.stride == 2:
-        return 2, 2  # there is but one window, which begins at the first pixel
+        return 2, 2  # a single window, starting at the first pixel
     return op.kernel, op.stride
 
 
@@ -63,7 +62,7 @@ _ACTIVATIONS = {
     "relu6": schema.ActivationFunctionType.RELU6,
     "relu": schema.ActivationFunctionType.RELU,
 }
-#: What can be fused into an operator; ``hardsigmoid`` is a clip of what has weights.
+#: Operations that can be fused; ``hardsigmoid`` is a clip after layers with weights.
 _FUSED = {
     "conv2d": {"bn", "relu", "relu6", "hardswish", "hardsigmoid"},
     "linear": {"relu", "relu6", "hardswish", "hardsigmoid"},
@@ -85,14 +84,14 @@ _VERSIONS = {
 }
 
 
-def check_writable(lowered: Sequence[Node]) -> None:
-    """Refuse what foreign models have and this writer, made for our own, does not write.
+def check_writable(graph: Sequence[Node]) -> None:
+    """Check that all operators of an imported model can be written.
 
     Raises:
-        CompileError: it names the operator.
+        CompileError: if an operator cannot.
     """
-    kinds = {node.name: node.op for node in lowered}
-    for node in lowered:
+    kinds = {node.name: node.op for node in graph}
+    for node in graph:
         op, (c, h, w) = node.op, node.op.out_shape
         fits = {
             "conv2d": op.groups == 1 or op.groups == c == op.in_shape[0],
@@ -100,7 +99,7 @@ def check_writable(lowered: Sequence[Node]) -> None:
             "add": True,
             "mul": True,
             "mean": True,
-            # A border of zeros is one of the smallest values only behind a relu.
+            # Zero padding equals the minimum only after a relu.
             "max_pool2d": op.padding == 0
             or (
                 (source := kinds.get(node.inputs[0])) is not None
@@ -111,97 +110,97 @@ def check_writable(lowered: Sequence[Node]) -> None:
             raise CompileError(
                 f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
                 "convolutions, dense or depthwise, and linear layers with relu, relu6, hardswish "
-                "or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d behind a relu."
+                "or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d after a relu."
             )
 
 
 def write_tflite(network: QuantisedNetwork) -> bytes:
-    """Return the network as the bytes of a ``.tflite`` file; equal networks give equal bytes.
+    """Return a ``.tflite`` file; it is deterministic.
 
     Raises:
-        CompileError: it has an operator that cannot be written.
+        CompileError: if an operator cannot be written.
     """
     check_writable([op.node for op in network.ops])
     c, h, w = network.input_shape
-    graph = _TfliteModel()
-    tensors = {INPUT: graph.activation(INPUT, (1, h, w, c), network.input)}
+    model = _TfliteModel()
+    tensors = {INPUT: model.activation(INPUT, (1, h, w, c), network.input)}
     scales = {INPUT: network.input}
     for op in network.ops:
         inputs = [tensors[name] for name in op.node.inputs]
-        tensors[op.node.name] = _add(graph, trimmed(op), inputs, scales[op.node.inputs[0]])
+        tensors[op.node.name] = _add(model, trim_kernel(op), inputs, scales[op.node.inputs[0]])
         scales[op.node.name] = op.out
-    return graph.pack(tensors[INPUT], [tensors[name] for name in network.answered])
+    return model.pack(tensors[INPUT], [tensors[name] for name in network.answered])
 
 
 def _add(
-    graph: "_TfliteModel", quantised: QuantisedOp, inputs: list[int], in_scale: QuantisationScale
+    model: "_TfliteModel", quantised: QuantisedOp, inputs: list[int], in_scale: QuantisationScale
 ) -> int:
-    """Append one operator with what is fused into it; return the index of its output tensor."""
+    """Append an operator with its fused operations; return the index of its output tensor."""
     op, name = quantised.node.op, quantised.node.name
     c, h, w = op.out_shape
     shape = (1, c) if op.base in ("linear", "mean") else (1, h, w, c)
     if not needs_inner(op):
-        out = graph.activation(name, shape, quantised.out)
-        _add_plain(graph, quantised, inputs, out, in_scale)
+        out = model.activation(name, shape, quantised.out)
+        _add_plain(model, quantised, inputs, out, in_scale)
         return out
     assert quantised.inner is not None
     assert op.activation == "hardswish"
-    inner = graph.activation(f"{name}.inner", shape, quantised.inner)
-    _add_plain(graph, quantised, inputs, inner, in_scale)
-    out = graph.activation(name, shape, quantised.out)
-    graph.operator(_OP.HARD_SWISH, [inner], out, "HardSwishOptions", schema.HardSwishOptionsT())
+    inner = model.activation(f"{name}.inner", shape, quantised.inner)
+    _add_plain(model, quantised, inputs, inner, in_scale)
+    out = model.activation(name, shape, quantised.out)
+    model.operator(_OP.HARD_SWISH, [inner], out, "HardSwishOptions", schema.HardSwishOptionsT())
     return out
 
 
 def _add_plain(
-    graph: "_TfliteModel",
+    model: "_TfliteModel",
     quantised: QuantisedOp,
     inputs: list[int],
     out: int,
     in_scale: QuantisationScale,
 ) -> None:
-    """Append one operator with what clips its output."""
+    """Append an operator with a clip of its output."""
     op, name = quantised.node.op, quantised.node.name
     clip = _ACTIVATIONS.get(op.activation, 0)
     match op.base:
         case "conv2d":
-            _add_conv(graph, quantised, inputs[0], out, in_scale)
+            _add_conv(model, quantised, inputs[0], out, in_scale)
         case "linear":
             assert quantised.weights is not None
-            weight = graph.weight(name, quantised.weights.weight, quantised.weights.scales, 0)
-            bias = graph.bias(name, quantised.weights, in_scale)
+            weight = model.weight(name, quantised.weights.weight, quantised.weights.scales, 0)
+            bias = model.bias(name, quantised.weights, in_scale)
             options: Any = schema.FullyConnectedOptionsT()
             options.fusedActivationFunction = clip
             inputs = [inputs[0], weight, bias]
-            graph.operator(_OP.FULLY_CONNECTED, inputs, out, "FullyConnectedOptions", options)
+            model.operator(_OP.FULLY_CONNECTED, inputs, out, "FullyConnectedOptions", options)
         case "add":
             options = schema.AddOptionsT()
             options.fusedActivationFunction = clip
-            graph.operator(_OP.ADD, inputs, out, "AddOptions", options)
+            model.operator(_OP.ADD, inputs, out, "AddOptions", options)
         case "mul":
             options = schema.MulOptionsT()
             options.fusedActivationFunction = clip
-            graph.operator(_OP.MUL, inputs, out, "MulOptions", options)
-        case "mean" if is_of_one_pixel(op) and quantised.out == in_scale:
+            model.operator(_OP.MUL, inputs, out, "MulOptions", options)
+        case "mean" if is_identity_mean(op) and quantised.out == in_scale:
             options = schema.ReshapeOptionsT()
             options.newShape = shape = np.array([1, op.out_shape[0]], np.int32)
-            inputs = [inputs[0], graph.constant(f"{name}.shape", shape)]
-            graph.operator(_OP.RESHAPE, inputs, out, "ReshapeOptions", options)
+            inputs = [inputs[0], model.constant(f"{name}.shape", shape)]
+            model.operator(_OP.RESHAPE, inputs, out, "ReshapeOptions", options)
         case "mean":
-            axes = graph.constant(f"{name}.axes", np.array([1, 2], np.int32))
+            axes = model.constant(f"{name}.axes", np.array([1, 2], np.int32))
             inputs = [inputs[0], axes]
-            graph.operator(_OP.MEAN, inputs, out, "ReducerOptions", schema.ReducerOptionsT())
+            model.operator(_OP.MEAN, inputs, out, "ReducerOptions", schema.ReducerOptionsT())
         case "max_pool2d":
             options = schema.Pool2DOptionsT()
-            x = _add_padding(graph, quantised, inputs[0], in_scale, options)
+            x = _add_padding(model, quantised, inputs[0], in_scale, options)
             options.filterHeight = options.filterWidth = op.kernel
-            graph.operator(_OP.MAX_POOL_2D, [x], out, "Pool2DOptions", options)
+            model.operator(_OP.MAX_POOL_2D, [x], out, "Pool2DOptions", options)
         case _:
             raise AssertionError(f"{op.kind} was not refused")
 
 
 def _add_conv(
-    graph: "_TfliteModel", quantised: QuantisedOp, x: int, out: int, in_scale: QuantisationScale
+    model: "_TfliteModel", quantised: QuantisedOp, x: int, out: int, in_scale: QuantisationScale
 ) -> None:
     op, name, weights = quantised.node.op, quantised.node.name, quantised.weights
     assert weights is not None
@@ -212,24 +211,24 @@ def _add_conv(
     else:
         options = schema.Conv2DOptionsT()
         layout, axis = weights.weight.transpose(0, 2, 3, 1), 0
-    x = _add_padding(graph, quantised, x, in_scale, options)
+    x = _add_padding(model, quantised, x, in_scale, options)
     options.dilationHFactor = options.dilationWFactor = 1
     options.fusedActivationFunction = _ACTIVATIONS.get(op.activation, 0)
     code = _OP.DEPTHWISE_CONV_2D if op.depthwise else _OP.CONV_2D
     kind = "DepthwiseConv2DOptions" if op.depthwise else "Conv2DOptions"
-    weight = graph.weight(name, layout, weights.scales, axis)
-    graph.operator(code, [x, weight, graph.bias(name, weights, in_scale)], out, kind, options)
+    weight = model.weight(name, layout, weights.scales, axis)
+    model.operator(code, [x, weight, model.bias(name, weights, in_scale)], out, kind, options)
 
 
 def _add_padding(
-    graph: "_TfliteModel", quantised: QuantisedOp, x: int, in_scale: QuantisationScale, options: Any
+    model: "_TfliteModel", quantised: QuantisedOp, x: int, in_scale: QuantisationScale, options: Any
 ) -> int:
     """Set strides and padding of an operator on windows; return what it reads."""
     op = quantised.node.op
     same = _is_same(op)
     options.padding = schema.Padding.SAME if same else schema.Padding.VALID
     options.strideH = options.strideW = op.stride
-    return x if same or not op.padding else _add_pad(graph, quantised, x, in_scale)
+    return x if same or not op.padding else _add_pad(model, quantised, x, in_scale)
 
 
 def _is_same(op: OpSpec) -> bool:
@@ -244,14 +243,14 @@ def _is_same(op: OpSpec) -> bool:
 
 
 def _add_pad(
-    graph: "_TfliteModel", quantised: QuantisedOp, x: int, scale: QuantisationScale
+    model: "_TfliteModel", quantised: QuantisedOp, x: int, scale: QuantisationScale
 ) -> int:
     """Append an explicit padding, which compilers fold into the convolution."""
     op, name = quantised.node.op, quantised.node.name
     (c, h, w), p = op.in_shape, op.padding
-    pads = graph.constant(f"{name}.pads", np.array([[0, 0], [p, p], [p, p], [0, 0]], np.int32))
-    padded = graph.activation(f"{name}.padded", (1, h + 2 * p, w + 2 * p, c), scale)
-    graph.operator(_OP.PAD, [x, pads], padded, "PadOptions", schema.PadOptionsT())
+    pads = model.constant(f"{name}.pads", np.array([[0, 0], [p, p], [p, p], [0, 0]], np.int32))
+    padded = model.activation(f"{name}.padded", (1, h + 2 * p, w + 2 * p, c), scale)
+    model.operator(_OP.PAD, [x, pads], padded, "PadOptions", schema.PadOptionsT())
     return padded
 
 

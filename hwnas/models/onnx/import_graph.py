@@ -1,9 +1,9 @@
-"""Tensors of an ONNX graph without their numbers: where each element comes from.
+"""Symbolic tensors of ONNX graphs, and parsing of ONNX files.
 
-Exporters reshape, transpose and split tensors between images, tokens and heads in many ways. Here
-a tensor holds the places of its elements in what an operator computed: moving elements is what it
-is on any array, and what an operator reads can be checked element by element. Functions of single
-elements (activations) are known by their values at ``samples()``, however they are written.
+Exporters reshape, transpose and split tensors in many ways. A symbolic tensor has the position of
+each of its elements in the output of an operator: moving elements is the same as on any array, and
+inputs of operators can be checked element by element. Elementwise functions (activations) are
+identified by their values at ``samples()``, independently of how they are written.
 """
 
 import functools
@@ -24,19 +24,22 @@ from hwnas.models.graph import Shape
 Places = NDArray[np.int64]
 Curve = NDArray[np.float32]
 Shape4 = tuple[int, int, int, int]  #: (N, C, H, W)
-MOST_VALUES = 1 << 26  #: of a tensor
-_TOLERANCE = 1e-6  # of float32 arithmetic, relative to the argument; tanh's GELU is off by 5e-4
+MAX_VALUES = 1 << 26  #: of a tensor
+_TOLERANCE = 1e-6  # relative to the argument, of float32; GELU by tanh differs by 5e-4
+_MIN_OPSET = 7  # the first with the present broadcasting
+_EXTERNAL = onnx.TensorProto.EXTERNAL
+_OWN = ("", "ai.onnx")  # names of ONNX's own domain
 
 
 @dataclass(frozen=True)
 class ImportedTensor:
-    """A tensor: elements of one operator's output, each after the same function."""
+    """Elements of an operator's output, each after the same function."""
 
     source: str  #: the operator
     shape: Shape4  #: of its output
-    places: Places  #: of the elements in that output, flattened
-    curve: Curve | None = None  #: the function at ``samples()``; none if elements are as they were
-    by: str = ""  #: the ONNX node that applied the function
+    places: Places  #: positions of the elements in the flattened output
+    curve: Curve | None = None  #: values of the function at ``samples()``; ``None``: identity
+    by: str = ""  #: the ONNX node of the function
 
     @property
     def image(self) -> Shape:
@@ -45,43 +48,43 @@ class ImportedTensor:
 
     @property
     def n_pixels(self) -> int:
-        """Pixels, or tokens, of one image."""
+        """Number of pixels, or tokens, of one image."""
         return self.shape[2] * self.shape[3]
 
     @property
     def whole(self) -> bool:
-        """Whether these are all elements, in any order."""
+        """True if all elements are present, in any order."""
         return self.places.size == math.prod(self.shape)
 
     @property
     def in_order(self) -> bool:
-        """Whether these are all elements, in their order."""
+        """True if all elements are present in the original order."""
         return self.whole and np.array_equal(self.places.ravel(), np.arange(self.places.size))
 
     @property
     def channels(self) -> Places:
-        """The number of each element's channel, counted on from image to image."""
+        """Channel index of each element, consecutive over images."""
         return self.places // self.n_pixels
 
     def read_from(self, source: str) -> "ImportedTensor":
-        """Return the same elements of another operator's output, as they are there."""
+        """Return the same elements of another operator's output, without a function."""
         return replace(self, source=source, curve=None, by="")
 
     def as_image(self) -> "ImportedTensor | None":
-        """Return the value as an operator of the tensor's own shape, if it is an image."""
+        """Return the tensor if it is an image in its original order, else ``None``."""
         shape = self.places.shape
         if len(shape) != 4 or shape[:2] != self.shape[:2] or not self.in_order:
             return None
         return replace(self, shape=shape)
 
     def same_places(self, other: "ImportedTensor") -> bool:
-        """Return whether elements come from the same places of outputs of one layout."""
+        """Return True if elements have the same positions in outputs of the same layout."""
         return (self.shape[1], self.n_pixels) == (other.shape[1], other.n_pixels) and (
             np.array_equal(self.places, other.places)
         )
 
     def pixels(self) -> Places | None:
-        """Return the first place of each row if rows are the channels of pixels, else nothing."""
+        """Return the first position of each row if rows are channels of pixels, else ``None``."""
         c = self.shape[1]
         if not self.whole or not self.places.ndim or self.places.shape[-1] != c:
             return None
@@ -91,25 +94,25 @@ class ImportedTensor:
         return rows[:, 0]
 
     def per_channel(self, constant: NDArray[Any]) -> NDArray[np.float64] | None:
-        """Return a constant as it meets each channel, if it is the same for all its pixels."""
+        """Return a constant by channel, if it is the same for all pixels, else ``None``."""
         channels, full = self.channels % self.shape[1], _broadcast(constant, self.places.shape)
         if full is None:
             return None
-        found = np.zeros(self.shape[1])
-        found[channels] = full
-        return found if np.array_equal(found[channels], full) else None
+        result = np.zeros(self.shape[1])
+        result[channels] = full
+        return result if np.array_equal(result[channels], full) else None
 
     def gated_by(self, gate: "ImportedTensor") -> bool:
-        """Return whether each element meets the one element of ``gate`` that is its channel's."""
+        """Return True if ``gate`` has one element for each channel."""
         if gate.n_pixels > 1 or gate.shape[1] != self.shape[1] or not (gate.whole and self.whole):
             return False
-        met = _broadcast(gate.places, self.places.shape)
-        return met is not None and np.array_equal(met, self.channels)
+        channels = _broadcast(gate.places, self.places.shape)
+        return channels is not None and np.array_equal(channels, self.channels)
 
 
 @dataclass(frozen=True)
 class AttentionScores:
-    """Products of queries and keys, on the way to attention."""
+    """Products of queries and keys, a part of attention."""
 
     sources: set[str]  #: operators that compute them
     queries: Places  #: ``(N, heads, tokens, d)``
@@ -118,29 +121,29 @@ class AttentionScores:
 
 
 def check_size(shape: Iterable[int]) -> None:
-    """Refuse tensors that are empty or too large, before they are made.
+    """Check the size of a tensor before it is created.
 
     Raises:
-        ValueError: this one is.
+        ValueError: if it is empty or too large.
     """
-    if not 0 < (size := math.prod(map(int, shape))) <= MOST_VALUES:
-        raise ValueError(f"a tensor of {size:g} values; allowed: 1 to {MOST_VALUES}")
+    if not 0 < (size := math.prod(map(int, shape))) <= MAX_VALUES:
+        raise ValueError(f"a tensor of {size:g} values; allowed: 1 to {MAX_VALUES}")
 
 
-def computed(source: str, shape: Shape4) -> ImportedTensor:
-    """Return the output of an operator, as an image.
+def output_of(source: str, shape: Shape4) -> ImportedTensor:
+    """Return the output of an operator as an image.
 
     Raises:
-        ValueError: it is empty, or larger than any image.
+        ValueError: if it is empty or too large.
     """
     check_size(shape)
     return ImportedTensor(source, shape, np.arange(math.prod(shape)).reshape(shape))
 
 
 def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTensor:
-    """Return the output of an operator that computes ``n_channels`` of each pixel it reads.
+    """Return the output of an operator with ``n_channels`` of each input pixel.
 
-    ``read`` has rows of channels (``Value.pixels``); so has the output, in the same order.
+    Rows of the input are channels (``ImportedTensor.pixels``); so are rows of the output.
     """
     first = read.pixels()
     assert first is not None
@@ -152,10 +155,10 @@ def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTen
     return ImportedTensor(source, (n, n_channels, h, w), places)
 
 
-def pooled(
+def mean_over(
     source: str, read: ImportedTensor, axes: tuple[int, ...], keep: bool
 ) -> ImportedTensor | None:
-    """Return the mean over axes, or nothing unless it is the mean of all pixels of each channel."""
+    """Return the mean over axes if these are all pixels of each channel, else ``None``."""
     n, c = read.shape[:2]
     low, high = (f(read.channels, axis=axes, keepdims=keep) for f in (np.min, np.max))
     if not read.whole or low.size != n * c or not np.array_equal(low, high):
@@ -164,17 +167,16 @@ def pooled(
 
 
 def in_heads(value: ImportedTensor, part: int, places: Places) -> bool:
-    """Return whether places ``(N, heads, tokens, d)`` are queries (part 0), keys or values.
+    """Return True if positions ``(N, heads, tokens, d)`` are queries (part 0), keys or values.
 
-    As ``op.OpSpec`` has it, ``value`` is ``(3 C, H, W)``: queries, keys and values, each of them
-    head by head.
+    ``value`` is ``(3 C, H, W)`` as in ``OpSpec``: queries, keys and values, each head by head.
     """
     n, c, h, w = value.shape
     images, heads, tokens, d = places.shape
     if (images, tokens, 3 * heads * d) != (n, h * w, c):
         return False
-    whole = np.arange(n * c * h * w).reshape(n, 3, heads, d, tokens)
-    return np.array_equal(places, whole[:, part].swapaxes(2, 3))
+    expected = np.arange(n * c * h * w).reshape(n, 3, heads, d, tokens)
+    return np.array_equal(places, expected[:, part].swapaxes(2, 3))
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
@@ -192,7 +194,7 @@ def samples() -> Curve:
 
 
 def activation(curve: Curve) -> str | None:
-    """Return the activation of ``op.ACTIVATIONS`` that a function is, or nothing."""
+    """Return the name of an activation function, or ``None``."""
     allowed = _TOLERANCE * (1 + np.abs(samples().astype(np.float64)))
     for name, known in _activations().items():
         if np.all(np.abs(curve - known) <= allowed):
@@ -201,7 +203,7 @@ def activation(curve: Curve) -> str | None:
 
 
 def line(curve: Curve | None) -> tuple[float, float] | None:
-    """Return factor and constant of a function that is a straight line, else nothing."""
+    """Return factor and constant of a linear function, else ``None``."""
     if curve is None:
         return (1.0, 0.0)
     x, y = samples().astype(np.float64), curve.astype(np.float64)
@@ -230,21 +232,13 @@ def _activations() -> dict[str, NDArray[np.float64]]:
     }
 
 
-# An ONNX file as nodes, constants, one input and one output; what nodes mean is not known here.
-
-_OLDEST_OPSET = 7  # the first whose operators broadcast as they do now
-_EXTERNAL = onnx.TensorProto.EXTERNAL
-_MOST_VALUES = 1 << 26  # of a tensor
-_OWN = ("", "ai.onnx")  # names of ONNX's own operators
-
-
 @dataclass(frozen=True)
 class OnnxNode:
     """One node of an ONNX graph."""
 
     name: str
-    kind: str  #: with its domain, if that is not ONNX's own
-    inputs: tuple[str, ...]  #: ``""`` for what is left out
+    kind: str  #: operator type, with the domain unless it is ONNX's own
+    inputs: tuple[str, ...]  #: ``""`` for omitted ones
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     proto: Any
@@ -258,10 +252,10 @@ class OnnxNode:
         return CompileError(f"{self}: {reason}.")
 
     def evaluate(self, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return what the node computes, as ONNX's own reference has it.
+        """Return the outputs of the node, computed by ONNX's reference implementation.
 
         Raises:
-            CompileError: the reference refuses the node or its inputs.
+            CompileError: if it cannot be computed.
         """
         self._check_growth(feeds)
         read, out = (
@@ -277,20 +271,20 @@ class OnnxNode:
             raise self.refused(f"cannot be computed: {_first_line(error)}") from None
 
     def _check_growth(self, feeds: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse to make more of constants than any tensor holds.
+        """Check the size of outputs that may be larger than the inputs.
 
         Raises:
-            CompileError: it would.
+            CompileError: if they are too large.
         """
         if "sparse_value" in self.attributes:
             raise self.refused("a sparse constant; allowed: dense ones")
         given = [feeds[name].astype(float) for name in self.inputs if name in feeds]
         size = _GROWING[self.kind](given) if self.kind in _GROWING and given else 0.0
-        if not size <= _MOST_VALUES:
-            raise self.refused(f"makes {size:g} values; allowed: at most {_MOST_VALUES}")
+        if not size <= MAX_VALUES:
+            raise self.refused(f"creates {size:g} values; allowed: at most {MAX_VALUES}")
 
 
-#: How many values nodes make of what their inputs say; of others, no more than these have.
+#: Number of output values of nodes whose outputs may be larger than their inputs.
 _GROWING: Mapping[str, Callable[[list[NDArray[Any]]], float]] = {
     "ConstantOfShape": lambda given: float(np.prod(given[0])),
     "Expand": lambda given: given[0].size * float(np.prod(np.maximum(given[-1], 1))),
@@ -301,7 +295,7 @@ _GROWING: Mapping[str, Callable[[list[NDArray[Any]]], float]] = {
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """A model that reads images and answers with one tensor."""
+    """A model with an image input and one output."""
 
     nodes: tuple[OnnxNode, ...]  #: in order of execution
     constants: Mapping[str, NDArray[Any]]
@@ -311,10 +305,10 @@ class OnnxGraph:
 
 
 def parse(model: bytes) -> OnnxGraph:
-    """Return what an ``.onnx`` file holds.
+    """Return the content of an ``.onnx`` file.
 
     Raises:
-        CompileError: it is no ONNX model, or not one of one image tensor and one output.
+        CompileError: if it is not valid ONNX with one image input and one output.
     """
     try:
         proto = onnx.load_from_string(model)
@@ -323,7 +317,7 @@ def parse(model: bytes) -> OnnxGraph:
             onnx.checker.check_model(proto)
             constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     except Exception as error:
-        raise CompileError(f"This is no valid ONNX model: {_first_line(error)}.") from None
+        raise CompileError(f"This is not a valid ONNX model: {_first_line(error)}.") from None
     if outside:
         raise CompileError(
             f"The ONNX model keeps '{outside[0]}' in another file; save it as one file "
@@ -331,8 +325,8 @@ def parse(model: bytes) -> OnnxGraph:
         )
     graph = proto.graph
     opset = next((entry.version for entry in proto.opset_import if entry.domain in _OWN), 0)
-    if opset < _OLDEST_OPSET:
-        raise CompileError(f"The ONNX model is of opset {opset}; allowed: {_OLDEST_OPSET} or more.")
+    if opset < _MIN_OPSET:
+        raise CompileError(f"The ONNX model is of opset {opset}; allowed: {_MIN_OPSET} or more.")
     inputs = [value for value in graph.input if value.name not in constants]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise CompileError(
@@ -360,8 +354,8 @@ def _node(proto: Any, opset: int) -> OnnxNode:
 
 def _image_shape(value: Any) -> tuple[int, int, int, int]:
     tensor = value.type.tensor_type
-    shape = [dim.dim_value for dim in tensor.shape.dim]  # 0 where a name or nothing stands
-    sized = min(shape[1:], default=0) > 0 and math.prod(n or 1 for n in shape) <= _MOST_VALUES
+    shape = [dim.dim_value for dim in tensor.shape.dim]  # 0 for symbolic or missing sizes
+    sized = min(shape[1:], default=0) > 0 and math.prod(n or 1 for n in shape) <= MAX_VALUES
     if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) != 4 or not sized or shape[0] < 0:
         found = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
         kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()

@@ -1,4 +1,4 @@
-"""The network that is read out of an ONNX graph, as far as it is known."""
+"""The graph under construction while an ONNX model is imported, with folding of its nodes."""
 
 import re
 from collections import Counter
@@ -16,11 +16,9 @@ from hwnas.models.onnx import import_graph
 from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxGraph, OnnxNode
 from hwnas.models.parameters import Weights
 
-# Folds what stands alone in an ONNX graph into the operators that compute it.
-
-#: Kinds of nodes that scale and shift each channel; their weights are scale and shift.
+#: Kinds of nodes that scale and shift channels; their weights are scale and shift.
 BATCH_NORM, AFFINE = "bn", "affine"
-#: What can take a scale and a shift, and what an activation.
+#: Operators that scales and shifts can be folded into, and activations.
 WEIGHTED, ACTIVATED = ("conv2d", "linear", "layernorm"), ("conv2d", "linear", "add", "mul")
 
 ArrayPair = tuple[NDArray[Any], NDArray[Any]]
@@ -29,60 +27,60 @@ ArrayPair = tuple[NDArray[Any], NDArray[Any]]
 def fold(
     nodes: Sequence[Node], weights: Mapping[str, ArrayPair], output: str, origin: Mapping[str, str]
 ) -> tuple[Graph, Weights]:
-    """Return the operators that an output needs, and their weights.
+    """Return the graph of an output and its weights.
 
     Args:
-        nodes: Operators in order of execution; beside ``op.BASES`` there are ``BATCH_NORM``,
-            ``AFFINE``, activations, and the parts of an attention that none was made of.
+        nodes: Nodes in order of execution: ``BASES``, ``BATCH_NORM``, ``AFFINE``, activations, and
+            unused parts of attention.
         weights: Weight and bias by name.
-        output: The node that computes the output.
-        origin: What each node was made of, to name in errors.
+        output: Name of the output node.
+        origin: ONNX node of each node, for messages.
 
     Raises:
-        CompileError: something stands where no operator can take it.
+        CompileError: if a node cannot be folded into an operator.
     """
     needed = _needed(nodes, output)
     reads = Counter([output, *(source for node in needed for source in node.inputs)])
     folding = _Folding(reads, weights, origin)
     for node in needed:
         folding.add(node)
-    return Graph.of(folding.found.values()), {
+    return Graph.of(folding.nodes.values()), {
         name: (weight.astype(np.float32), bias.astype(np.float32))
         for name, (weight, bias) in folding.weights.items()
     }
 
 
 def _needed(nodes: Sequence[Node], output: str) -> list[Node]:
-    wanted, found = {output}, []
+    names, needed = {output}, []
     for node in reversed(nodes):
-        if node.name in wanted:
-            wanted.update(node.inputs)
-            found.append(node)
-    return found[::-1]
+        if node.name in names:
+            names.update(node.inputs)
+            needed.append(node)
+    return needed[::-1]
 
 
 @final
 @dataclass
 class _Folding:
-    """The operators so far."""
+    """Operators in order of execution, with all other nodes folded into them."""
 
     reads: Mapping[str, int]
     parameters: Mapping[str, ArrayPair]
     origin: Mapping[str, str]
-    found: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
     weights: dict[str, ArrayPair] = field(default_factory=dict)
-    renamed: dict[str, str] = field(default_factory=dict)  #: operators that took others
+    renamed: dict[str, str] = field(default_factory=dict)  #: operators by folded nodes
 
     def add(self, node: Node) -> None:
         """Append an operator, or fold it into the one before it."""
         kind = node.op.base
         inputs = tuple(self.renamed.get(source, source) for source in node.inputs)
         if kind in BASES:
-            self.found[node.name] = replace(node, inputs=inputs)
+            self.nodes[node.name] = replace(node, inputs=inputs)
             if node.name in self.parameters:
                 self.weights[node.name] = self.parameters[node.name]
             return
-        into = self.found.get(inputs[0])
+        into = self.nodes.get(inputs[0])
         if into is not None and self.reads[node.inputs[0]] > 1:
             into = None
         if kind in (BATCH_NORM, AFFINE):
@@ -105,7 +103,7 @@ class _Folding:
         rows = scale.reshape(-1, *[1] * (weight.ndim - 1))
         self.weights[into.name] = (weight * rows, bias * scale + shift)
         if node.op.base == BATCH_NORM and into.op.kind == "conv2d":
-            self.found[into.name] = replace(into, op=replace(into.op, kind="conv2d+bn"))
+            self.nodes[into.name] = replace(into, op=replace(into.op, kind="conv2d+bn"))
 
     def _activate(self, node: Node, into: Node | None) -> None:
         if into is None or into.op.base not in ACTIVATED or into.op.activation:
@@ -114,7 +112,7 @@ class _Folding:
                 "has none and that nothing else reads"
             )  # fmt: skip
         kind = f"{into.op.kind}+{node.op.kind}"
-        self.found[into.name] = replace(into, op=replace(into.op, kind=kind))
+        self.nodes[into.name] = replace(into, op=replace(into.op, kind=kind))
 
     def _refused(self, node: Node, reason: str) -> CompileError:
         return CompileError(f"{self.origin[node.name]}: {reason}.")
@@ -122,60 +120,60 @@ class _Folding:
 
 @final
 class ImportedNetwork:
-    """Tensors by their names in the graph, and the operators that compute them."""
+    """Tensors by name, and the operators that compute them."""
 
     def __init__(self, graph: OnnxGraph):
         self.constants: dict[str, NDArray[Any]] = dict(graph.constants)
         self.values: dict[str, ImportedTensor] = {
-            graph.input: import_graph.computed(INPUT, graph.shape)
+            graph.input: import_graph.output_of(INPUT, graph.shape)
         }
         self.reads = Counter(name for node in graph.nodes for name in node.inputs)
-        self.kinds = {INPUT: INPUT}  #: of operators, by their names
-        self.scores: dict[str, AttentionScores] = {}  #: of the parts of attention
-        self._steps = {INPUT: -1}  #: when each operator runs, after folding
+        self.kinds = {INPUT: INPUT}  #: of operators by name
+        self.scores: dict[str, AttentionScores] = {}  #: by part of attention
+        self._steps = {INPUT: -1}  #: order of operators after folding
         self._output, self._batch = graph.output, graph.shape[0]
         self._nodes: list[Node] = []
         self._weights: dict[str, ArrayPair] = {}
-        self._origin: dict[str, str] = {}  #: ONNX nodes, by the operators that they became
+        self._origin: dict[str, str] = {}  #: ONNX nodes by operator
 
     def append(
         self, node: OnnxNode, op: OpSpec, inputs: tuple[str, ...], weights: ArrayPair | None = None
     ) -> str:
-        """Append an operator that an ONNX node is; return its name."""
+        """Append the operator of an ONNX node; return its name."""
         return self._append(Node(self._free_name(node), op, inputs), str(node), weights)
 
-    def finished(self) -> tuple[Graph, Weights]:
-        """Return the operators that compute the output, and their weights.
+    def finish(self) -> tuple[Graph, Weights]:
+        """Return the graph of the output and its weights.
 
         Raises:
-            CompileError: an operator cannot take what follows it, or there is none.
+            CompileError: if a node cannot be folded, or the output is not an operator's.
         """
         if self._output not in self.values:
             raise CompileError(f"The ONNX model's output '{self._output}' is a constant.")
         output = self.settle(self.values[self._output])
         if not output.in_order or output.source == INPUT:
             raise CompileError(
-                f"The ONNX model's output '{self._output}' {output.places.shape} is not what its "
-                f"last operator '{output.source}' computes, {output.image}: it is part of that, "
-                "in another order, or not computed at all."
+                f"The ONNX model's output '{self._output}' {output.places.shape} is not the output "
+                f"{output.image} of its last operator '{output.source}': it is a part of it, in "
+                "another order, or the input."
             )
         return fold(self._nodes, self._weights, output.source, self._origin)
 
     def value(self, node: OnnxNode, index: int = 0) -> ImportedTensor:
-        """Return an input of a node as an operator computes it.
+        """Return an input of a node as the output of an operator.
 
         Raises:
-            CompileError: it is a constant, or no operator computes it.
+            CompileError: if it is a constant, or not the output of an operator.
         """
         if index >= len(node.inputs) or node.inputs[index] not in self.values:
             raise node.refused(f"input {index} must not be a constant")
         return self.settle(self.values[node.inputs[index]])
 
     def constant(self, node: OnnxNode, index: int) -> NDArray[Any] | None:
-        """Return a constant input of a node, or nothing where it is left out.
+        """Return a constant input of a node; ``None`` if omitted.
 
         Raises:
-            CompileError: it is computed.
+            CompileError: if it is not constant.
         """
         name = node.inputs[index] if index < len(node.inputs) else ""
         if name and name not in self.constants:
@@ -188,17 +186,17 @@ class ImportedNetwork:
         return value.as_image() or self._misread(node, value, "an image (N, C, H, W)")
 
     def rows(self, node: OnnxNode) -> ImportedTensor:
-        """Return the first input of a node, whose last axis has all channels of a pixel."""
+        """Return the first input of a node, whose last axis is the channels of a pixel."""
         value = self.value(node)
         if value.pixels() is None:
             self._misread(node, value, "rows of all channels of a pixel (token)")
         return value
 
     def settle(self, value: ImportedTensor) -> ImportedTensor:
-        """Return a value whose function is an operator: an activation, a scale and a shift.
+        """Return a value with its function as an operator: an activation, or scale and shift.
 
         Raises:
-            CompileError: no operator computes it.
+            CompileError: if the function is neither.
         """
         if value.curve is None:
             return value
@@ -207,8 +205,8 @@ class ImportedNetwork:
             return value.read_from(value.source)
         if (kind is None and line is None) or not value.whole:
             raise CompileError(
-                f"{value.by}: this function is no operator. Allowed: {', '.join(ACTIVATIONS)}, or "
-                "a scale and a shift, each of a whole tensor."
+                f"{value.by}: unknown function. Allowed: {', '.join(ACTIVATIONS)}, or scale and "
+                "shift, each of all elements of a tensor."
             )
         name = f"{value.source}+{kind or line}"
         if name not in self.kinds:
@@ -220,13 +218,13 @@ class ImportedNetwork:
         return value.read_from(name)
 
     def in_order(self, *read: ImportedTensor) -> tuple[str, ...]:
-        """Return the operators that compute values, those that run first first."""
+        """Return the operators of values in order of execution."""
         return tuple(sorted((v.source for v in read), key=lambda name: self._steps[name]))
 
     def map(
         self, node: OnnxNode, kind: str, value: ImportedTensor, weights: ArrayPair
     ) -> ImportedTensor:
-        """Append an operator that leaves all elements where they are; return its output."""
+        """Append an operator that does not move elements; return its output."""
         op = OpSpec(kind, value.image, value.image)
         return value.read_from(self.append(node, op, (value.source,), weights))
 
@@ -234,8 +232,8 @@ class ImportedNetwork:
         self._nodes.append(replace(node, op=replace(node.op, dtype="float32", batch=self._batch)))
         self._origin[node.name] = origin
         self.kinds[node.name] = node.op.kind
-        own = node.op.kind in BASES
-        self._steps[node.name] = len(self._nodes) if own else self._steps[node.inputs[0]]
+        is_operator = node.op.kind in BASES
+        self._steps[node.name] = len(self._nodes) if is_operator else self._steps[node.inputs[0]]
         if weights is not None:
             self._weights[node.name] = weights
         return node.name
@@ -247,7 +245,7 @@ class ImportedNetwork:
         )
 
     def _free_name(self, node: OnnxNode) -> str:
-        """Return a new name without slashes: ``/block/block.0/conv/Conv`` is ``block.0.conv``."""
+        """Return an unused name, such as ``block.0.conv`` for ``/block/block.0/conv/Conv``."""
         parts = re.findall(r"[\w.-]+", node.name) or [node.kind]
         inner = [a for a, b in pairwise(parts) if not b.startswith(f"{a}.")]
         full = ".".join([*inner, parts[-1]])

@@ -1,4 +1,4 @@
-"""ONNX nodes as operators; each function appends one node to the network and returns its output."""
+"""Conversion of ONNX nodes to operators; each function appends a node and returns its output."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,13 @@ from hwnas.models.onnx import import_graph
 from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxNode, Places
 from hwnas.models.onnx.import_network import AFFINE, BATCH_NORM, ArrayPair, ImportedNetwork
 
-# Attention in an ONNX graph: the operator, or the products and the softmax that it is made of.
-
-_SCORES, _SHARES = "scores", "softmax"  # of which attention is made; not operators of their own
+_SCORES, _SOFTMAX = "scores", "softmax"  # parts of attention, no operators
+_EPSILON = 1e-5  # of layer normalisation in all runtimes
 _OPTIONS = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0.0}
 
 
 def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append an ``Attention`` of queries, keys and values of three or four axes."""
+    """Append an ``Attention`` node with inputs of three or four axes."""
     options = {name: node.attributes.get(name, value) for name, value in _OPTIONS.items()}
     if options != _OPTIONS or any(node.inputs[3:]):
         raise node.refused(f"{options}, {len(node.inputs)} inputs; allowed: {_OPTIONS}, 3 inputs")
@@ -46,9 +45,9 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append the product of queries and keys, or that of their softmax and values."""
+    """Append the product of queries and keys, or of their softmax and values."""
     a, b = (network.values[name] for name in node.inputs)
-    scores = _scored(network, a, _SHARES)
+    scores = _scored(network, a, _SOFTMAX)
     if scores is not None and a.curve is None:
         mixed = network.value(node, 1)
         if mixed.places.shape[:-1] != a.places.shape[:-1]:
@@ -67,8 +66,8 @@ def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     queries, keys = (
         places.reshape(n, -1, *shape[-2:]) for places in (a.places, b.places.swapaxes(-1, -2))
     )
-    found = AttentionScores({a.source, b.source}, queries, keys, scale)
-    return _part(network, node, _SCORES, found, shape[:-1])
+    scores = AttentionScores({a.source, b.source}, queries, keys, scale)
+    return _part(network, node, _SCORES, scores, shape[:-1])
 
 
 def softmax(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
@@ -82,7 +81,7 @@ def softmax(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
             "out a softmax after the classifier"
         )
     scaled = replace(scores, scale=scores.scale * line[0])
-    return _part(network, node, _SHARES, scaled, x.places.shape[:-1])
+    return _part(network, node, _SOFTMAX, scaled, x.places.shape[:-1])
 
 
 def _part(
@@ -92,17 +91,17 @@ def _part(
     scores: AttentionScores,
     rows: tuple[int, ...],
 ) -> ImportedTensor:
-    """Append a part of attention, which is left out once all of it is found."""
+    """Append a part of attention; it is removed once the attention is complete."""
     n, heads, tokens, _ = scores.queries.shape
     shape = (heads, tokens, tokens)
     name = network.append(node, OpSpec(kind, shape, shape), tuple(sorted(scores.sources)))
     network.scores[name] = scores
-    out = import_graph.computed(name, (n, *shape))
+    out = import_graph.output_of(name, (n, *shape))
     return replace(out, places=out.places.reshape(*rows, tokens))
 
 
 def _scored(network: ImportedNetwork, value: ImportedTensor, kind: str) -> AttentionScores | None:
-    """Return the scores that a value is, row by row, if it is such a part of attention."""
+    """Return the scores of a value if it is such a part of attention, else ``None``."""
     tokens = value.shape[2:]
     if network.kinds[value.source] != kind or value.places.shape[-2:] != tokens:
         return None
@@ -130,23 +129,20 @@ def _mixed(
     _, c, h, w = mixed.shape
     op = OpSpec("attention", mixed.image, (c // 3, h, w), groups=heads)
     name = network.append(node, op, (mixed.source,))
-    whole = np.arange(places.size).reshape(n, heads, d, tokens).swapaxes(2, 3)
-    return ImportedTensor(name, (n, c // 3, h, w), whole)
-
-
-_EPSILON = 1e-5  # of layer normalisation in every runtime
+    moved = np.arange(places.size).reshape(n, heads, d, tokens).swapaxes(2, 3)
+    return ImportedTensor(name, (n, c // 3, h, w), moved)
 
 
 def convolution(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     """Append a convolution."""
     x, weight = network.image(node), network.constant(node, 1)
-    assert weight is not None  # ONNX's checker has seen it
+    assert weight is not None  # guaranteed by ONNX's checker
     kernel = [int(k) for k in weight.shape[2:]]
     groups = int(node.attributes.get("group", 1))
     op = _windowed(node, "conv2d", x.image, len(weight), kernel, groups)
     bias = _bias(network, node, 2, len(weight))
     name = network.append(node, op, (x.source,), (weight, bias))
-    return import_graph.computed(name, (x.shape[0], *op.out_shape))
+    return import_graph.output_of(name, (x.shape[0], *op.out_shape))
 
 
 def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
@@ -158,13 +154,15 @@ def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
         wide = math.ceil((x.shape[3] + 2 * op.padding - op.kernel) / op.stride) + 1
         if op.out_shape[1:] != (size, wide):
             raise node.refused("ceil_mode=1 adds windows that reach out of the image")
-    return import_graph.computed(network.append(node, op, (x.source,)), (x.shape[0], *op.out_shape))
+    return import_graph.output_of(
+        network.append(node, op, (x.source,)), (x.shape[0], *op.out_shape)
+    )
 
 
 def _windowed(
     node: OnnxNode, kind: str, shape: Shape, c_out: int, kernel: list[int], groups: int = 1
 ) -> OpSpec:
-    """Return an operator that works on windows, if ``OpSpec`` can say it."""
+    """Return a convolution or pooling, if ``OpSpec`` can express it."""
     strides = list(node.attributes.get("strides", [1] * len(kernel)))
     dilations = list(node.attributes.get("dilations", [1] * len(kernel)))
     pads = _pads(node, shape, kernel, strides)
@@ -181,7 +179,7 @@ def _windowed(
 
 
 def _pads(node: OnnxNode, shape: Shape, kernel: list[int], strides: list[int]) -> list[int]:
-    """Return the zeros before and after each axis, as ONNX has them."""
+    """Return the padding before and after each axis in ONNX's order."""
     auto = node.attributes.get("auto_pad", "NOTSET")
     if auto == "NOTSET":
         return list(node.attributes.get("pads", [0] * 2 * len(kernel)))
@@ -196,7 +194,7 @@ def _pads(node: OnnxNode, shape: Shape, kernel: list[int], strides: list[int]) -
 
 
 def gemm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a linear layer, of a vector or of each row."""
+    """Append a linear layer."""
     weight = network.constant(node, 1)
     assert weight is not None
     alpha, beta = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
@@ -224,7 +222,7 @@ def _linear(
     x = network.value(node)
     n, c, h, w = x.shape
     flat = x.in_order and x.places.shape == (n, c * h * w)
-    if flat and h == w > 1 and c_in == c * h * w:  # a flattened image: a window over all of it
+    if flat and h == w > 1 and c_in == c * h * w:  # a flattened image: a kernel of its size
         op = OpSpec("conv2d", x.image, (c_out, 1, 1), h, h)
         name = network.append(node, op, (x.source,), (weight.reshape(c_out, c, h, w), bias))
         return ImportedTensor(name, (n, c_out, 1, 1), np.arange(n * c_out).reshape(n, c_out))
@@ -249,12 +247,12 @@ def layer_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def batch_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
-    """Append a batch normalisation by known statistics."""
+    """Append a batch norm."""
     x = network.value(node)
     if node.attributes.get("training_mode", 0):
         raise node.refused("training_mode=1; allowed: 0 (export the model in eval mode)")
-    found = [network.constant(node, i) for i in range(1, 5)]
-    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in found)
+    constants = [network.constant(node, i) for i in range(1, 5)]
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in constants)
     scale = gamma / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
     axes = (1, -1, *[1] * (x.places.ndim - 2))
     weights = [x.per_channel(a.reshape(axes)) for a in (scale, beta - mean * scale)]
@@ -274,14 +272,14 @@ def mean(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
         keep = bool(node.attributes.get("keepdims", 1))
     elif node.kind == "AveragePool" and not _covers_all(node, x):
         axes = ()
-    found = import_graph.pooled("", x, axes, keep) if axes else None
-    if found is None:
+    output = import_graph.mean_over("", x, axes, keep) if axes else None
+    if output is None:
         raise node.refused(
             f"a mean of part of {x.image}. Allowed: over all pixels of each channel (a "
             "LayerNormalization of its own needs opset 17 or more)"
         )
     op = OpSpec("mean", x.image, (x.shape[1], 1, 1))
-    return found.read_from(network.append(node, op, (x.source,)))
+    return output.read_from(network.append(node, op, (x.source,)))
 
 
 def _covers_all(node: OnnxNode, x: ImportedTensor) -> bool:
@@ -334,16 +332,16 @@ def _affine(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
 
 
 def _bias(network: ImportedNetwork, node: OnnxNode, index: int, size: int) -> NDArray[Any]:
-    """Return a constant of one number for each channel, zeros where it is left out."""
-    found = network.constant(node, index)
-    if found is None:
+    """Return the bias by channel; zeros if omitted."""
+    bias = network.constant(node, index)
+    if bias is None:
         return np.zeros(size)
-    if found.size not in (1, size) or found.shape[-1:] not in ((), (1,), (size,)):
-        raise node.refused(f"a bias of shape {found.shape}; allowed: ({size},)")
-    return np.broadcast_to(found.ravel(), (size,))
+    if bias.size not in (1, size) or bias.shape[-1:] not in ((), (1,), (size,)):
+        raise node.refused(f"a bias of shape {bias.shape}; allowed: ({size},)")
+    return np.broadcast_to(bias.ravel(), (size,))
 
 
-#: What each kind of ONNX node is, where it is more than a function of single elements.
+#: Conversions by ONNX operator type, except elementwise functions.
 OPERATORS: dict[str, Callable[[ImportedNetwork, OnnxNode], ImportedTensor]] = {
     "Add": arithmetic,
     "Attention": attention,

@@ -1,6 +1,6 @@
-"""Reads an ONNX model of any exporter as a lowered network, to be compiled and timed like our own.
+"""Importer of ONNX models of any exporter, to be compiled and timed like networks of hwnas.
 
-Nothing is approximated: what is not an operator of ``op.OpSpec``, element by element, is refused.
+Nothing is approximated: nodes that do not equal operators of ``OpSpec`` are refused.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hwnas.models.onnx.import_network import WEIGHTED, ImportedNetwork
 from hwnas.models.onnx.import_operators import OPERATORS
 from hwnas.models.parameters import Weights
 
-_OF_CONSTANTS = {  # computed here, shapes above all
+_OF_CONSTANTS = {  # evaluated on import, mostly for shapes
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
     "Expand", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg",
     "Not", "Or", "Pow", "Range", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Split", "Sqrt",
@@ -26,23 +26,23 @@ _MOVES = {
     "Unsqueeze",
 }  # fmt: skip
 _ARITHMETIC = {"Add", "Div", "Mul", "Sub"}
-_FUNCTIONS = {  # of single elements: activations, and what they are written with
+_FUNCTIONS = {  # elementwise: activations and their parts
     "Clip", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Max", "Min", "Neg", "Pow",
     "Reciprocal", "Relu", "Sigmoid", "Swish", *_ARITHMETIC,
 }  # fmt: skip
 
 
 def import_onnx(model: bytes) -> tuple[Graph, Weights]:
-    """Return the operators of an ONNX model, unfused, and their weights.
+    """Return the unfused float32 graph of an ONNX model, and its weights.
 
-    Operators are of float32 and of the model's batch size, one image if that is free. Batch
-    normalisation is folded into convolutions, activations are part of the operator before them.
+    The batch size is the model's, or 1 if that is free. Batch norm is folded into convolutions, and
+    activations are fused into the operator before them.
 
     Args:
-        model: The bytes of an ``.onnx`` file of opset 7 or more, exported for inference.
+        model: Content of an ``.onnx`` file of opset 7 or more, exported for inference.
 
     Raises:
-        CompileError: it is no ONNX model, or a node is no operator of hwnas; the node is named.
+        CompileError: if the file is invalid, or a node is not supported; the message names it.
     """
     graph = parse(model)
     network = ImportedNetwork(graph)
@@ -52,18 +52,18 @@ def import_onnx(model: bytes) -> tuple[Graph, Weights]:
         except CompileError:
             raise
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-            raise node.refused(f"is not as its operator has it: {error or type(error)}") from None
-    return network.finished()
+            raise node.refused(f"is invalid: {error or type(error)}") from None
+    return network.finish()
 
 
 def _add(network: ImportedNetwork, node: OnnxNode) -> None:
-    """Add the outputs of one node to what is known."""
+    """Add the outputs of a node to the network."""
     names = [name for name in node.inputs if name]
     read = {name: network.values[name] for name in names if name in network.values}
     known = {name: network.constants[name] for name in names if name in network.constants}
     missing = [name for name in names if name not in read and name not in known]
     if missing:
-        raise node.refused(f"reads '{missing[0]}', of which nothing is known")
+        raise node.refused(f"reads the unknown tensor '{missing[0]}'")
     if node.kind in _OF_CONSTANTS and not read:
         network.constants.update(_outputs(node, node.evaluate(known)))
     elif node.kind in ("Shape", "Size") and read:
@@ -87,7 +87,7 @@ def _places(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
 def _moved(
     node: OnnxNode, value: ImportedTensor, known: dict[str, NDArray[Any]]
 ) -> dict[str, ImportedTensor]:
-    """Return outputs that are elements of a value, in another shape or order."""
+    """Return outputs that are moved elements of a value."""
     if node.kind == "Gather" and any(array.size != 1 for array in known.values()):
         raise node.refused("several indices; allowed: one")
     arrays = node.evaluate({node.inputs[0]: value.places, **known})
@@ -100,7 +100,7 @@ def _computed(
     read: dict[str, ImportedTensor],
     known: dict[str, NDArray[Any]],
 ) -> ImportedTensor:
-    """Return the output of a node that computes something of tensors."""
+    """Return the output of a node that computes new values."""
     if node.kind in _FUNCTIONS and read:
         value = _function(network, node, read, known)
         if value is not None:
@@ -117,7 +117,7 @@ def _function(
     read: dict[str, ImportedTensor],
     known: dict[str, NDArray[Any]],
 ) -> ImportedTensor | None:
-    """Return the output of a function of single elements of one tensor, if the node is that."""
+    """Return the output of an elementwise function of one tensor, if the node is one."""
     first = next(iter(read.values()))
     same = all(v.source == first.source and v.same_places(first) for v in read.values())
     numbers = all(a.size == 1 and a.ndim <= first.places.ndim for a in known.values())
@@ -130,7 +130,7 @@ def _function(
 
 
 def _is_bias(network: ImportedNetwork, node: OnnxNode, read: dict[str, ImportedTensor]) -> bool:
-    """Return whether one number is the bias of an operator of one channel, and no function."""
+    """Return True if a scalar is the bias of an operator of one channel, not a function."""
     ((name, value), *more) = read.items()
     plain = value.curve is None and network.reads[name] == 1 and not more
     weighted = value.shape[1] == 1 and network.kinds[value.source] in WEIGHTED

@@ -1,4 +1,4 @@
-"""Reads back the ONNX files that ``onnx_writer`` wrote, and passes on int8 tensors as bytes."""
+"""Reader of ONNX files of ``onnx.writer``, and conversion of their boundary tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,57 +15,53 @@ from hwnas.models.int8.quantised_network import (
     QuantisedNetwork,
     QuantisedOp,
     QuantisedWeights,
+    int8_tensors,
     needs_inner,
-    through_int8,
 )
 from hwnas.models.parameters import Weights
 
 _Constants = Mapping[str, NDArray[Any]]
-PASSED = "activation"  #: what a head answers and its tail reads
-_UNUSED = QuantisationScale(1.0, 0)  # of tensors that are in float alone
+BOUNDARY = "activation"  #: name of the tensor between head and tail
+_UNUSED = QuantisationScale(1.0, 0)  # of float32 tensors
 
 
-def read_fp32(model: bytes, lowered: Graph) -> Weights:
-    """Return weight and bias by operator of a file that ``write_fp32`` wrote.
+def read_fp32(model: bytes, graph: Graph) -> Weights:
+    """Return weight and bias by operator from a file of ``write_fp32``.
 
     Args:
-        model: The bytes of the file.
-        lowered: Its operators; only those that have weights are read.
+        model: The content of the file.
+        graph: The graph of the network.
 
     Raises:
-        CompileError: it is of another network.
+        CompileError: if the file is of another network.
     """
     constants = _constants(model)
-    return {node.name: _written(constants, node) for node in lowered if node.op.n_params}
+    return {node.name: _read_parameters(constants, node) for node in graph if node.op.n_params}
 
 
-def read_int8(model: bytes, lowered: Graph) -> QuantisedNetwork:
-    """Return the network of a file that ``write_int8`` wrote.
-
-    Args:
-        model: The bytes of the file.
-        lowered: Its operators.
+def read_int8(model: bytes, graph: Graph) -> QuantisedNetwork:
+    """Return the network of a file of ``write_int8``; arguments as of ``read_fp32``.
 
     Raises:
-        CompileError: it is of another network.
+        CompileError: if the file is of another network.
     """
-    constants, through = _constants(model), through_int8(lowered)
+    constants, in_int8 = _constants(model), int8_tensors(graph)
 
     def scale(name: str) -> QuantisationScale:
-        return _scale(constants, name) if name in through else _UNUSED
+        return _scale(constants, name) if name in in_int8 else _UNUSED
 
     ops = []
-    for node in lowered:
+    for node in graph:
         weights = None if node.in_float else _weights(constants, node)
-        real = _written(constants, node) if node.in_float and node.op.n_params else None
+        real = _read_parameters(constants, node) if node.in_float and node.op.n_params else None
         is_inner = needs_inner(node.op) and not node.in_float
         inner = _scale(constants, f"{node.name}/inner") if is_inner else None
         ops.append(QuantisedOp(node, weights, scale(node.name), inner, real))
-    return QuantisedNetwork(lowered[0].op.in_shape, scale(INPUT), tuple(ops), lowered.outputs)
+    return QuantisedNetwork(graph[0].op.in_shape, scale(INPUT), tuple(ops), graph.outputs)
 
 
-def answering_bytes(model: bytes) -> bytes:
-    """Return an int8 network that answers its last output as uint8, before it is made real."""
+def with_uint8_output(model: bytes) -> bytes:
+    """Return an int8 network whose last output is the uint8 tensor before dequantisation."""
     loaded = onnx.load_model_from_string(model)
     graph = loaded.graph
     nodes = {output: node for node in graph.node for output in node.output}
@@ -77,8 +73,8 @@ def answering_bytes(model: bytes) -> bytes:
     return _as_bytes(loaded, graph.output[-1])
 
 
-def reading_bytes(model: bytes) -> bytes:
-    """Return an int8 network that reads uint8, what ``answering_bytes`` answers."""
+def with_uint8_input(model: bytes) -> bytes:
+    """Return an int8 network that reads the uint8 output of ``with_uint8_output``."""
     loaded = onnx.load_model_from_string(model)
     graph, name = loaded.graph, loaded.graph.input[0].name
     (quantise,) = (node for node in graph.node if name in node.input)
@@ -90,17 +86,17 @@ def reading_bytes(model: bytes) -> bytes:
     return _as_bytes(loaded, graph.input[0])
 
 
-def passing(model: bytes, *, answers: bool) -> bytes:
-    """Return a part whose last output, or else its input, is called ``PASSED``."""
+def rename_boundary(model: bytes, *, is_head: bool) -> bytes:
+    """Return a model with the last output of a head, or the input of a tail, renamed."""
     loaded = onnx.load_model_from_string(model)
     graph = loaded.graph
-    value = graph.output[-1] if answers else graph.input[0]
+    value = graph.output[-1] if is_head else graph.input[0]
     for node in graph.node:
         for names in (node.input, node.output):
             for i, name in enumerate(names):
                 if name == value.name:
-                    names[i] = PASSED
-    value.name = PASSED
+                    names[i] = BOUNDARY
+    value.name = BOUNDARY
     return bytes(loaded.SerializeToString(deterministic=True))
 
 
@@ -113,9 +109,9 @@ def _as_bytes(loaded: Any, value: Any) -> bytes:
 def _constants(model: bytes) -> _Constants:
     try:
         graph = onnx.load_model_from_string(model).graph
-    except Exception as error:  # protobuf's have no common one
+    except Exception as error:  # protobuf errors have no common class
         raise CompileError(f"This is not valid ONNX: {error}") from None
-    return {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
 def _of(constants: _Constants, name: str) -> NDArray[Any]:
@@ -132,12 +128,12 @@ def _scale(constants: _Constants, name: str) -> QuantisationScale:
 def _weights(constants: _Constants, node: Node) -> QuantisedWeights | None:
     if not node.op.n_params:
         return None
-    weight, bias = _written(constants, node)
+    weight, bias = _read_parameters(constants, node)
     scales = np.atleast_1d(_of(constants, f"{node.name}/weight/scale"))
     return QuantisedWeights(weight, scales, bias)
 
 
-def _written(constants: _Constants, node: Node) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return weight and bias as they are written."""
+def _read_parameters(constants: _Constants, node: Node) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return weight and bias of an operator."""
     weight, bias = (_of(constants, f"{node.name}/{part}") for part in ("weight", "bias"))
     return weight, bias

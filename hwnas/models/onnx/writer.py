@@ -1,8 +1,8 @@
-"""Writes a lowered network as ONNX: in float32, or in int8 by quantising every tensor.
+"""Writer of ONNX models in float32, or in int8 with quantised tensors (QDQ).
 
-ONNX nodes are named after the operator that they are part of (``stem``, ``stem/relu6``), and the
-model's metadata list the operators, so that a profile can be mapped back. Values are images
-``(N, C, H, W)`` or rows ``(N * H * W, C)``, which linear layers read.
+ONNX nodes have the name of their operator as prefix (``stem``, ``stem/relu6``), and the metadata
+lists the operators, so that profiles can be mapped back. Values are images ``(N, C, H, W)`` or, for
+linear layers, rows ``(N * H * W, C)``.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from hwnas.models.int8.quantised_network import (
     QuantisationScale,
     QuantisedNetwork,
     QuantisedOp,
+    int8_tensors,
     needs_inner,
-    through_int8,
 )
 from hwnas.models.onnx import BATCH, OPERATORS, THREADS
 from hwnas.models.parameters import Weights
 
-#: Names of the one input, normalised images ``(N, C, H, W)``, and of the last output. Others before
-#: it have the names of their operators.
+#: Names of the input, normalised images ``(N, C, H, W)``, and of the last output. Outputs of exits
+#: have the names of their operators.
 IMAGES, LOGITS = "images", "logits"
 
-OPSET, _IR_VERSION = 23, 11  #: the first with Attention, for which runtimes have a kernel
-_EPSILON = 1e-5  # of layer normalisation, as torch has it
-_INSIDE = ("layernorm", "attention")  # compute tensors of their own
+OPSET, _IR_VERSION = 23, 11  #: the first with Attention
+_EPSILON = 1e-5  # of layer normalisation in torch
+_INSIDE = ("layernorm", "attention")  # have inner tensors without a scale
 _ACTIVATIONS = {
     "relu": "Relu",
     "hardswish": "HardSwish",
@@ -40,23 +40,23 @@ _ACTIVATIONS = {
 }
 
 
-def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> bytes:
-    """Return a float32 network as the bytes of an ``.onnx`` file.
+def write_fp32(graph: Graph, weights: Weights, *, any_batch: bool = False) -> bytes:
+    """Return an ``.onnx`` file of a float32 network.
 
     Args:
-        lowered: Operators, fused or not; the first says how many images an inference reads.
-        weights: Weight (as torch has it) and bias by operator; scale and shift of a layer norm.
-        any_batch: Whether an inference may read any number of images instead.
+        graph: The graph, fused or not; its first operator has the batch size.
+        weights: Weight (in torch's layout) and bias by operator; scale and shift of a layer norm.
+        any_batch: Allow any batch size instead.
 
     Raises:
-        CompileError: an operator cannot be written, or its weights are missing.
+        CompileError: if an operator cannot be written, or its weights are missing.
     """
-    graph = _OnnxModel(BATCH if any_batch else lowered[0].op.batch, lowered[0].op.threads)
-    values = {INPUT: _Value(IMAGES, lowered[0].op.in_shape)}
-    for node in lowered:
+    model = _OnnxModel(BATCH if any_batch else graph[0].op.batch, graph[0].op.threads)
+    values = {INPUT: _Value(IMAGES, graph[0].op.in_shape)}
+    for node in graph:
         inputs = [values[name] for name in node.inputs]
-        values[node.name] = graph.operator(node, inputs, _parameters(graph, node, weights))
-    return graph.serialised(lowered, values)
+        values[node.name] = model.operator(node, inputs, _parameters(model, node, weights))
+    return model.serialised(graph, values)
 
 
 def write_int8(
@@ -66,44 +66,46 @@ def write_int8(
     batch: int | None = None,
     threads: int = 0,
 ) -> bytes:
-    """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
+    """Return an ``.onnx`` file of an int8 network with float input and output.
 
-    An inference reads ``batch`` images (default: as the operators say), or any number; the file
-    says on how many ``threads`` it runs, unless that is 0.
+    Every int8 tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators.
+    Activations are uint8, with values 128 higher: onnxruntime converts int8 to uint8 on x86-64 and
+    then does not fuse residual blocks, which takes a third longer.
 
-    Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators; not
-    those that operators in float32 alone read and write.
-    Activations are written as uint8, the same values 128 higher: onnxruntime turns int8 into it
-    on x86-64 and then leaves residual blocks unfused, which takes a third longer.
+    Args:
+        network: The network.
+        any_batch: Allow any batch size.
+        batch: Batch size; default: that of the first operator.
+        threads: Number of threads in the metadata; 0: that of the first operator.
 
     Raises:
-        CompileError: an operator cannot be written in int8.
+        CompileError: if an operator cannot be written in int8.
     """
-    lowered = Graph(tuple(op.node for op in network.ops), network.answered)
-    check_int8(lowered)
-    said = lowered[0].op
-    graph = _OnnxModel(BATCH if any_batch else batch or said.batch, threads or said.threads)
+    graph = Graph(tuple(op.node for op in network.ops), network.answered)
+    check_int8(graph)
+    first = graph[0].op
+    model = _OnnxModel(BATCH if any_batch else batch or first.batch, threads or first.threads)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
-    through, values = through_int8(lowered), {INPUT: _Value(IMAGES, network.input_shape)}
-    if INPUT in through:
-        values[INPUT] = graph.quantised(INPUT, values[INPUT], network.input)
+    in_int8, values = int8_tensors(graph), {INPUT: _Value(IMAGES, network.input_shape)}
+    if INPUT in in_int8:
+        values[INPUT] = model.quantised(INPUT, values[INPUT], network.input)
     for op in network.ops:
         node, inputs = op.node, [values[name] for name in op.node.inputs]
         if node.in_float:
             weights = {} if op.real is None else {node.name: op.real}
-            value = graph.operator(node, inputs, _parameters(graph, node, weights))
+            value = model.operator(node, inputs, _parameters(model, node, weights))
         else:
-            parameters = _dequantised(graph, op, scales[node.inputs[0]])
-            value = graph.quantised_operator(op, inputs, parameters)
-        if node.name in through:
-            value = graph.quantised(node.name, value, op.out)
+            parameters = _dequantised(model, op, scales[node.inputs[0]])
+            value = model.quantised_operator(op, inputs, parameters)
+        if node.name in in_int8:
+            value = model.quantised(node.name, value, op.out)
         values[node.name] = value
-    return graph.serialised(lowered, values)
+    return model.serialised(graph, values)
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor of the graph: an image ``(N, C, H, W)``, or ``rows`` ``(N * H * W, C)``."""
+    """A tensor of the model: an image ``(N, C, H, W)``, or ``rows`` ``(N * H * W, C)``."""
 
     name: str
     shape: Shape
@@ -130,7 +132,7 @@ class _OnnxModel:
         return out
 
     def operator(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
-        """Append an operator with all that is fused into it; return its output."""
+        """Append an operator with its fused operations; return its output."""
         name, out = node.name, self._base(node, inputs, parameters)
         for part in node.op.fused:
             if part == "add":
@@ -144,7 +146,7 @@ class _OnnxModel:
     def quantised_operator(
         self, quantised: QuantisedOp, inputs: list[_Value], parameters: list[str]
     ) -> _Value:
-        """Append an operator whose output is to go through int8, as what its activation reads."""
+        """Append an int8 operator, with a quantised input of its activation if it has a scale."""
         op, name = quantised.node.op, quantised.node.name
         if op.activation == "hardsigmoid" or needs_inner(op):
             plain = replace(op, kind=op.kind.replace(f"+{op.activation}", ""))
@@ -158,35 +160,35 @@ class _OnnxModel:
         return value
 
     def quantised(self, name: str, value: _Value, scale: QuantisationScale) -> _Value:
-        """Return the value after it went through int8."""
+        """Return the value after quantisation and dequantisation."""
         s = self.constant(f"{name}/scale", scale.scale, np.float32)
         z = self.constant(f"{name}/zero_point", scale.zero_point + 128, np.uint8)
         uint8 = self.node("QuantizeLinear", [value.name, s, z], f"{name}/quantise")
         real = self.node("DequantizeLinear", [uint8, s, z], f"{name}/dequantise")
         return replace(value, name=real)
 
-    def serialised(self, lowered: Graph, values: Mapping[str, _Value]) -> bytes:
-        """Return the bytes of the model; answers of one pixel lose their height and width."""
-        names = (*lowered.exits, LOGITS)
-        answered = [
-            self._answered(values[source], name)
-            for source, name in zip(lowered.outputs, names, strict=True)
+    def serialised(self, graph: Graph, values: Mapping[str, _Value]) -> bytes:
+        """Return the model; outputs of one pixel have no height and width."""
+        names = (*graph.exits, LOGITS)
+        outputs = [
+            self._output(values[source], name)
+            for source, name in zip(graph.outputs, names, strict=True)
         ]
-        image = (self._batch, *lowered[0].op.in_shape)
+        image = (self._batch, *graph[0].op.in_shape)
         images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, image)
-        graph = helper.make_graph(self._nodes, "hwnas", [images], answered, self._constants)
+        proto = helper.make_graph(self._nodes, "hwnas", [images], outputs, self._constants)
         opset = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
-        said = {OPERATORS: "\n".join(node.name for node in lowered)}
+        model = helper.make_model(proto, opset_imports=opset, ir_version=_IR_VERSION)
+        metadata = {OPERATORS: "\n".join(node.name for node in graph)}
         if self._threads:
-            said[THREADS] = str(self._threads)
-        helper.set_model_props(model, said)
+            metadata[THREADS] = str(self._threads)
+        helper.set_model_props(model, metadata)
         return bytes(model.SerializeToString(deterministic=True))
 
-    def _answered(self, value: _Value, name: str) -> Any:
-        """Append what gives an output its shape and its name; return how the model lists it."""
+    def _output(self, value: _Value, name: str) -> Any:
+        """Append nodes for shape and name of an output; return its value info."""
         shape: tuple[int | str, ...] = (self._batch, *value.shape)
-        # An image of one pixel that is not the last output stays one: the next segment reads it.
+        # A one-pixel image that is not the last output stays an image for the next segment.
         if value.shape[1:] == (1, 1) and (value.rows or name == LOGITS):
             value, shape = self._rows(value, name), shape[:2]
         else:
@@ -195,7 +197,7 @@ class _OnnxModel:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     def _base(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
-        """Append an operator without what is fused into it."""
+        """Append an operator without its fused operations."""
         op, name = node.op, node.name
         in_rows = op.base in ("linear", "layernorm", "attention")
         if op.base in ("add", "mean"):
@@ -282,10 +284,10 @@ class _OnnxModel:
         return _Value(self._reshaped(x, (c, h, w), name), shape)
 
     def _reshaped(self, x: str, shape: tuple[int, ...], name: str, n: int = 1) -> str:
-        """Give each image ``n`` rows of a shape."""
+        """Append a reshape to ``n`` rows of a shape per image."""
         first = self._batch * n if isinstance(self._batch, int) else -1
-        whole = self.constant(f"{name}/shape", (first, *shape), np.int64)
-        return self.node("Reshape", [x, whole], name)
+        target = self.constant(f"{name}/shape", (first, *shape), np.int64)
+        return self.node("Reshape", [x, target], name)
 
 
 def _window(op: OpSpec) -> dict[str, list[int]]:
@@ -293,37 +295,37 @@ def _window(op: OpSpec) -> dict[str, list[int]]:
     return {"kernel_shape": kernel, "strides": stride, "pads": padding}
 
 
-def _parameters(graph: _OnnxModel, node: Node, weights: Weights) -> list[str]:
-    """Append the weight and bias of an operator, if it has any; return their names."""
+def _parameters(model: _OnnxModel, node: Node, weights: Weights) -> list[str]:
+    """Append the weight and bias of an operator, if any; return their names."""
     if not node.op.n_params:
         return []
     if node.name not in weights:
         raise CompileError(f"Operator '{node.name}' has no weights: {node.op}.")
     weight, bias = weights[node.name]
     return [
-        graph.constant(f"{node.name}/weight", weight, np.float32),
-        graph.constant(f"{node.name}/bias", bias, np.float32),
+        model.constant(f"{node.name}/weight", weight, np.float32),
+        model.constant(f"{node.name}/bias", bias, np.float32),
     ]
 
 
-def check_int8(lowered: Graph) -> None:
-    """Refuse operators with a tensor inside whose scale is not known.
+def check_int8(graph: Graph) -> None:
+    """Check that all operators of a graph can be written in int8.
 
     Raises:
-        CompileError: it names the operator.
+        CompileError: if one cannot.
     """
-    for node in lowered:
+    for node in graph:
         if node.in_float:
             continue
         where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
         if node.op.base in _INSIDE:
-            raise CompileError(f"{where} Its tensors inside have no scale; float32 needs none.")
+            raise CompileError(f"{where} Its inner tensors have no scale; use float32.")
         if "add" in node.op.fused:
-            raise CompileError(f"{where} Give sums as operators of their own.")
+            raise CompileError(f"{where} Do not fuse additions.")
 
 
-def _dequantised(graph: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:
-    """Append the weight and bias of an operator, if it has any, and their real values."""
+def _dequantised(model: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:
+    """Append the dequantised weight and bias of an operator, if any; return their names."""
     if op.weights is None:
         return []
     integers: dict[str, NDArray[Any]] = {"weight": op.weights.weight, "bias": op.weights.bias}
@@ -333,9 +335,9 @@ def _dequantised(graph: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale
         name = f"{op.node.name}/{part}"
         scale = scales[part] if len(scales[part]) > 1 else scales[part][0]
         inputs = [
-            graph.constant(name, array, array.dtype),
-            graph.constant(f"{name}/scale", scale, np.float32),
-            graph.constant(f"{name}/zero_point", np.zeros(np.shape(scale)), array.dtype),
+            model.constant(name, array, array.dtype),
+            model.constant(f"{name}/scale", scale, np.float32),
+            model.constant(f"{name}/zero_point", np.zeros(np.shape(scale)), array.dtype),
         ]
-        parameters.append(graph.node("DequantizeLinear", inputs, f"{name}/dequantise", axis=0))
+        parameters.append(model.node("DequantizeLinear", inputs, f"{name}/dequantise", axis=0))
     return parameters

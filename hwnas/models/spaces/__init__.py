@@ -1,4 +1,4 @@
-"""Search spaces and genotypes: which networks can be built, as data."""
+"""Search spaces and genotypes."""
 
 from hwnas.models.spaces.files import find, load_space
 from hwnas.models.spaces.space import Genotype, Option, SearchSpace, Space, When, closest

@@ -1,4 +1,4 @@
-"""Search spaces as YAML files: where they are, and what they must not contradict."""
+"""Search spaces in YAML files: finding, reading and validation."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,19 +10,19 @@ from hwnas.core.schema import NumberBounds
 from hwnas.core.typed_files import read_yaml
 from hwnas.models.spaces.space import BLOCK, Option, SearchSpace, closest
 
-_DEEPEST = 1000  # blocks of a stage
-_LARGEST = 65536  # channels, pixels and whatever else options count
+_MAX_DEPTH = 1000  # blocks per stage
+_MAX_NUMBER = 65536  # of channels, pixels and other sizes
 
 
 def find(name: str) -> Path:
-    """Return the file of a space that ships with hwnas, or of a path to a YAML file.
+    """Return the file of a shipped space, or the given path to a YAML file.
 
     Raises:
-        SpaceError: there is none.
+        SpaceError: if file not found.
     """
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
-            raise SpaceError(f"search_space={name}: there is no such file.")
+            raise SpaceError(f"search_space={name}: file not found.")
         return Path(name)
     folder = package.ROOT / "search_spaces"
     if not (folder / f"{name}.yaml").is_file():
@@ -34,12 +34,10 @@ def find(name: str) -> Path:
 
 
 def load_space(path: Path) -> SearchSpace:
-    """Read a space from YAML and check that it does not contradict itself.
-
-    What only the family can judge (missing stages, even kernels) the family checks.
+    """Return the space of a YAML file; its family checks it further.
 
     Raises:
-        SpaceError: with the file, the key and what is allowed.
+        SpaceError: if the space is invalid.
     """
     raw = _read(path)
     choices, fixed = raw["choices"], raw.get("fixed") or {}
@@ -65,27 +63,27 @@ def load_space(path: Path) -> SearchSpace:
 def _check_when(
     path: Path, space: SearchSpace, key: str, needs: Mapping[str, tuple[Option, ...]]
 ) -> None:
-    """Refuse conditions of choices that do not exist, or that can never or always hold."""
+    """Check that a condition refers to existing choices and can be met."""
     names = [name for name in space.choices if name.rpartition(".")[2] == key]
     if not names:
-        raise SpaceError(f"{path}: when: there is no choice of '{key}'.")
+        raise SpaceError(f"{path}: when: there is no choice '{key}'.")
     for other, allowed in needs.items():
         where = f"{path}: when: '{key}' depends on '{other}'"
         if other in space.when:
             raise SpaceError(f"{where}, which depends on something itself; name that instead.")
         possible: set[Option] = set()
         for name in names:
-            found = closest({*space.choices, *space.fixed}, name.rpartition(".")[0], other)
-            if found is None:
+            source = closest({*space.names}, name.rpartition(".")[0], other)
+            if source is None:
                 continue
-            if not {*space.options(found)} & {*allowed}:
+            if not {*space.options(source)} & {*allowed}:
                 raise SpaceError(
-                    f"{where}, but '{found}' is never {' or '.join(map(str, allowed))}: "
+                    f"{where}, but '{source}' is never {' or '.join(map(str, allowed))}: "
                     f"'{name}' would have no effect."
                 )
-            possible |= {*space.options(found)}
+            possible |= {*space.options(source)}
         if not possible:
-            raise SpaceError(f"{where}, but nothing says '{other}' for any '{key}'.")
+            raise SpaceError(f"{where}, but '{other}' is not defined for any '{key}'.")
         if strange := [option for option in allowed if option not in possible]:
             raise SpaceError(f"{where}: {unknown_name(other, str(strange[0]), map(str, possible))}")
 
@@ -100,19 +98,19 @@ class _SpaceFile(TypedDict):
 
 
 def _read(path: Path) -> _SpaceFile:
-    """Return the content of a space's file, with all its keys in their place."""
+    """Return the content of the file of a space."""
     try:
         return read_yaml(_SpaceFile, path, SpaceError)
     except FileNotFoundError:
-        raise SpaceError(f"search_space={path}: there is no such file.") from None
+        raise SpaceError(f"search_space={path}: file not found.") from None
 
 
 def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
-    """Refuse numbers that no network has, before anything of that size is made."""
-    most = _DEEPEST if name.rpartition(".")[2] == "depth" else _LARGEST
+    """Check the sizes of options before anything of that size is created."""
+    maximum = _MAX_DEPTH if name.rpartition(".")[2] == "depth" else _MAX_NUMBER
     for option in options:
-        if not isinstance(option, str) and not abs(option) <= most:
-            raise SpaceError(f"{path}: '{name}' is {option:g}; allowed: at most {most}.")
+        if not isinstance(option, str) and not abs(option) <= maximum:
+            raise SpaceError(f"{path}: '{name}' is {option:g}; allowed: at most {maximum}.")
 
 
 def _check_options(path: Path, name: str, options: list[Option]) -> None:
@@ -126,8 +124,8 @@ def _check_options(path: Path, name: str, options: list[Option]) -> None:
 
 
 def _check_depths(path: Path, space: SearchSpace) -> None:
-    """Refuse blocks that no depth reaches; which a family needs, it says itself."""
-    known = {*space.choices, *space.fixed}
+    """Check that the depth of each stage covers all its blocks."""
+    known = {*space.names}
     indices: dict[str, set[int]] = {}
     for name in known:
         if match := BLOCK.fullmatch(name):

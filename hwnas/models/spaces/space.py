@@ -1,11 +1,11 @@
-"""Search spaces and genotypes: which networks can be built, as data."""
+"""Search spaces and genotypes."""
 
 import hashlib
 import json
 import random
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,23 +13,23 @@ from hwnas.core.errors import SpaceError
 
 Option = int | float | str
 
-#: For keys of choices, the options that others must have for these choices to count.
+#: By key of a choice: the options that other choices must have for it to be active.
 When = Mapping[str, Mapping[str, tuple[Option, ...]]]
 
-#: Names of what is said of one block.
+#: Names of options of one block.
 BLOCK = re.compile(r"(?P<stage>.+)\.blocks\.(?P<index>\d+)\..+")
 
 
 @dataclass(frozen=True)
 class Genotype:
-    """One network of a space: an option for each choice that is active in it."""
+    """One network of a space: an option for each active choice."""
 
     space: str
     options: tuple[tuple[str, Option], ...]
 
     @cached_property
     def id(self) -> str:
-        """Twelve hex digits; equal for equal networks of a space."""
+        """Identifier of 12 hexadecimal digits; equal for equal networks of a space."""
         return hashlib.sha256(json.dumps([self.space, self.options]).encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Option]:
@@ -38,19 +38,19 @@ class Genotype:
 
 
 class Space(Protocol):
-    """What is searched: one ``SearchSpace``, or a ``Union`` of several.
+    """A ``SearchSpace``, or a ``SpaceUnion`` of several.
 
-    An assignment names choices as the search does; a genotype, as its own space does.
+    An assignment has the choice names of the search; a genotype, those of its own space.
     """
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the space."""
         ...
 
     @property
     def digest(self) -> str:
-        """Digest of what it means."""
+        """Digest of the content."""
         ...
 
     @property
@@ -60,12 +60,12 @@ class Space(Protocol):
 
     @property
     def members(self) -> tuple["SearchSpace", ...]:
-        """The spaces that genotypes are of; at least one."""
+        """The single spaces, at least one."""
         ...
 
     @property
     def root(self) -> str:
-        """The choice that says of which member a genotype is; empty where there is one only."""
+        """The choice of the member; empty if there is only one."""
         ...
 
     def member(self, genotype: Genotype) -> "SearchSpace":
@@ -81,7 +81,7 @@ class Space(Protocol):
         ...
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return the choices that may matter: all but those of other members."""
+        """Return the choices of the chosen member."""
         ...
 
     def values(self, genotype: Genotype) -> dict[str, Option]:
@@ -111,12 +111,12 @@ class Space(Protocol):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Choices with their options, smallest first, and values that are fixed.
+    """Choices with their options, smallest first, and fixed values.
 
-    A choice ``<stage>.blocks.<i>.<...>`` is active where ``<stage>.depth`` is above ``i``, and one
-    of a key in ``when`` where what is closest to it is as said there: by ``{"expansion": {"kind":
-    ("inverted", "fused")}}`` a choice ``<place>.expansion`` is, where the ``kind`` of the place is
-    one of these. A genotype holds active choices only, so that one network has one id.
+    A choice ``<stage>.blocks.<i>.<...>`` is active if ``<stage>.depth`` is above ``i``. A choice
+    with a key in ``when`` is active under that condition: with ``{"expansion": {"kind":
+    ("inverted", "fused")}}``, ``<place>.expansion`` is active if the closest ``kind`` is one of
+    these. A genotype has active choices only, so that a network has one id.
     """
 
     name: str
@@ -127,11 +127,25 @@ class SearchSpace:
 
     @property
     def digest(self) -> str:
-        """Digest of what the space means (not of its comments)."""
-        meaning: list[Any] = [self.name, self.family, dict(self.choices), dict(self.fixed)]
-        if self.when:  # spaces without keep the digest that they had before there was any
-            meaning.append({key: dict(needs) for key, needs in self.when.items()})
-        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+        """Digest of the content."""
+        content: list[Any] = [self.name, self.family, dict(self.choices), dict(self.fixed)]
+        if self.when:
+            content.append({key: dict(needs) for key, needs in self.when.items()})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all choices and fixed values."""
+        return (*self.choices, *self.fixed)
+
+    def without(self, is_removed: Callable[[str], bool], keys: Collection[str]) -> "SearchSpace":
+        """Return the space without some names, and without conditions on some keys."""
+        return replace(
+            self,
+            choices={n: options for n, options in self.choices.items() if not is_removed(n)},
+            fixed={n: value for n, value in self.fixed.items() if not is_removed(n)},
+            when={key: needs for key, needs in self.when.items() if key not in keys},
+        )
 
     @property
     def members(self) -> tuple["SearchSpace", ...]:
@@ -140,7 +154,7 @@ class SearchSpace:
 
     @property
     def root(self) -> str:
-        """Empty: genotypes are of one space."""
+        """Empty: there is no choice of the space."""
         return ""
 
     def member(self, genotype: Genotype) -> "SearchSpace":
@@ -156,14 +170,14 @@ class SearchSpace:
         return tuple(self.choices)
 
     def options(self, name: str) -> tuple[Option, ...]:
-        """Return what ``name`` can be, whether it is a choice or fixed."""
+        """Return the options of a choice, or the fixed value as the only option."""
         return self.choices[name] if name in self.choices else (self.fixed[name],)
 
     def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
-        """Return the genotype of an assignment, which may hold inactive choices.
+        """Return the genotype of an assignment, which may have inactive choices.
 
         Raises:
-            SpaceError: a choice is missing or has an option that the space does not offer.
+            SpaceError: if a choice is missing or has an unknown option.
         """
         active = []
         for name, options in self.choices.items():
@@ -174,7 +188,7 @@ class SearchSpace:
                     f"Space '{self.name}': choice '{name}' is {assignment.get(name)!r}; "
                     f"allowed: {', '.join(map(str, options))}."
                 )
-            # The option itself: what equals it, 8.0 for 8, would give the network another id.
+            # The option itself, as an equal value (8.0 for 8) would change the id.
             active.append((name, options[options.index(assignment[name])]))
         return Genotype(self.name, tuple(sorted(active)))
 
@@ -208,7 +222,7 @@ class SearchSpace:
 
     @cached_property
     def _needs(self) -> Mapping[str, tuple[tuple[str, frozenset[Option]], ...]]:
-        """For each choice, the names on which it depends, and the values that activate it."""
+        """For each choice, the names that it depends on and the values that activate it."""
         return {name: tuple(self._needed(name)) for name in self.choices}
 
     def _needed(self, name: str) -> Iterable[tuple[str, frozenset[Option]]]:
@@ -218,9 +232,9 @@ class SearchSpace:
             yield depth, frozenset(deep)
         place, _, key = name.rpartition(".")
         for other, allowed in self.when.get(key, {}).items():
-            found = closest({*self.choices, *self.fixed}, place, other)
-            if found is not None:  # a stem's kernel does not depend on the kind of blocks
-                yield found, frozenset(allowed)
+            source = closest({*self.names}, place, other)
+            if source is not None:  # a stem's kernel does not depend on the kind of blocks
+                yield source, frozenset(allowed)
 
     def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
         return all(
@@ -229,7 +243,7 @@ class SearchSpace:
         )
 
     def _count(self, names: Iterable[str], known: Mapping[str, Option]) -> int:
-        """Return in how many ways choices can be made, where some others have been made."""
+        """Return the number of assignments of choices, given the options of some others."""
         undecided: dict[str, set[str]] = {}
         for name in names:
             needs = [(n, ok) for n, ok in self._needs[name] if n in known or n in self.fixed]
@@ -237,9 +251,9 @@ class SearchSpace:
                 undecided[name] = {n for n, _ in self._needs[name]} - {n for n, _ in needs}
         total = 1
         for group in _connected(undecided):
-            # What others depend on, and itself on nothing; without others, any.
-            asked = {n for name in group for n in undecided[name]}
-            root = next((n for n in group if n in asked and not undecided[n]), group[0])
+            # A choice that others depend on and that depends on nothing; if there is none, any.
+            required = {n for name in group for n in undecided[name]}
+            root = next((n for n in group if n in required and not undecided[n]), group[0])
             rest = [name for name in group if name != root]
             options = self.choices[root]
             total *= (
@@ -251,13 +265,13 @@ class SearchSpace:
 
 
 def closest(names: Container[str], place: str, key: str) -> str | None:
-    """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
+    """Return the name that defines a key of a block: the block's, its stage's or the space's."""
     stage = place.partition(".blocks.")[0]
     return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
 
 
 def _connected(needs: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return names in groups that do not depend on each other."""
+    """Return groups of names that do not depend on each other."""
     groups: list[set[str]] = []
     for name, others in needs.items():
         touched = [group for group in groups if group & {name, *others}]

@@ -1,4 +1,4 @@
-"""Several search spaces in one search: a choice of the space, and the choices of each."""
+"""Unions of search spaces: a choice of the space, and the choices of each."""
 
 import hashlib
 import json
@@ -20,13 +20,13 @@ ROOT = "space"
 @final
 @dataclass(frozen=True)
 class SpaceUnion:
-    """Several spaces as one. Its genotypes are those of its members, with the ids they have there.
+    """Several spaces as one; genotypes have the same ids as in their own space.
 
-    The choices of a member are called ``<member>.<choice>`` and are active where the choice
-    ``space`` is that member.
+    The choices of a member are named ``<member>.<choice>`` and are active if the choice ``space``
+    is that member.
 
     Raises:
-        SpaceError: two members, or two choices, have the same name.
+        SpaceError: if two members or two choices have the same name.
     """
 
     members: tuple[SearchSpace, ...]
@@ -35,7 +35,7 @@ class SpaceUnion:
         names = [member.name for member in self.members]
         for name in names:
             if names.count(name) > 1:
-                raise SpaceError(f"Two search spaces are called '{name}'; name each once.")
+                raise SpaceError(f"Two search spaces are named '{name}'; keep one.")
         if len(self.choices) < 1 + sum(len(member.choices) for member in self.members):
             raise SpaceError(f"Choices of {', '.join(names)} have the same name; rename a space.")
 
@@ -46,28 +46,24 @@ class SpaceUnion:
 
     @property
     def digest(self) -> str:
-        """Digest of what the members mean, in their order."""
-        meaning = [member.digest for member in self.members]
-        return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:16]
+        """Digest of the content."""
+        digests = [member.digest for member in self.members]
+        return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
 
     @property
     def root(self) -> str:
-        """The choice that says of which member a genotype is."""
+        """Name of the choice of the member."""
         return ROOT
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[Option, ...]]:
         """The choice of the space, then those of each member."""
-        own = {
-            f"{member.name}.{name}": options
-            for member in self.members
-            for name, options in member.choices.items()
-        }
-        return {ROOT: tuple(member.name for member in self.members), **own}
+        prefixed = {f"{m.name}.{n}": o for m in self.members for n, o in m.choices.items()}
+        return {ROOT: tuple(member.name for member in self.members), **prefixed}
 
     @property
     def fixed(self) -> Mapping[str, Option]:
-        """What is fixed in each member."""
+        """The fixed values of each member."""
         return {f"{m.name}.{name}": value for m in self.members for name, value in m.fixed.items()}
 
     @cached_property
@@ -79,10 +75,10 @@ class SpaceUnion:
         return self._by_name[genotype.space]
 
     def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
-        """Return the genotype of an assignment, which may hold inactive choices.
+        """Return the genotype of an assignment, which may have inactive choices.
 
         Raises:
-            SpaceError: a choice is missing or has an option that is not offered.
+            SpaceError: if a choice is missing or has an unknown option.
         """
         name = str(assignment.get(ROOT))
         if (member := self._by_name.get(name)) is None:
@@ -92,11 +88,11 @@ class SpaceUnion:
         return member.genotype({name: o for name, o in inner.items() if o is not None})
 
     def assignment(self, genotype: Genotype) -> dict[str, Option]:
-        """Return the space of a genotype and its options, by choice of the union."""
+        """Return the choices of the union for a genotype."""
         return dict(_prefixed(genotype))
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return the choice of the space, and the choices of the one that is chosen."""
+        """Return the choice of the space and the choices of the chosen one."""
         return self._scopes[str(assignment[ROOT])]
 
     @cached_property
@@ -108,7 +104,7 @@ class SpaceUnion:
         return self.member(genotype).values(genotype)
 
     def sample(self, rng: random.Random) -> Genotype:
-        """Return a genotype of a member that is drawn evenly."""
+        """Return a genotype of a uniformly drawn member."""
         return rng.choice(self.members).sample(rng)
 
     def smallest(self) -> Genotype:
@@ -124,21 +120,21 @@ class SpaceUnion:
         return sum(member.n_genotypes() for member in self.members)
 
     def optional(self) -> tuple[str, ...]:
-        """Return all choices but that of the space."""
+        """Return all choices except that of the space."""
         return tuple(name for name in self.choices if name != ROOT)
 
 
-def joined(spaces: Sequence[SearchSpace]) -> Space:
-    """Return what is searched: a single space as it is, several as their union.
+def join_spaces(spaces: Sequence[SearchSpace]) -> Space:
+    """Return a single space, or the union of several.
 
     Raises:
-        SpaceError: two of them have the same name.
+        SpaceError: if two of them have the same name.
     """
     return spaces[0] if len(spaces) == 1 else SpaceUnion(tuple(spaces))
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """Return what ``from_json`` needs."""
+    """Return the content for ``from_json``."""
     raws = [asdict(member) for member in space.members]
     return {"members": raws} if space.root else raws[0]
 
@@ -152,17 +148,19 @@ def from_json(raw: Mapping[str, Any]) -> Space:
 
 def _space(raw: Mapping[str, Any]) -> SearchSpace:
     choices = {name: tuple(options) for name, options in raw["choices"].items()}
-    when = {  # earlier versions had none
+    when = {
         key: {other: tuple(allowed) for other, allowed in needs.items()}
-        for key, needs in raw.get("when", {}).items()
+        for key, needs in raw["when"].items()
     }
     return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"], when)
 
 
-def shown(genotypes: Iterable[Genotype]) -> Callable[[Genotype], tuple[tuple[str, Option], ...]]:
-    """Return what gives the options of genotypes to be shown side by side.
+def option_labels(
+    genotypes: Iterable[Genotype],
+) -> Callable[[Genotype], tuple[tuple[str, Option], ...]]:
+    """Return a function from genotypes to their options for a common table.
 
-    Where they are of several spaces, choices are named after theirs, as in a union.
+    For genotypes of several spaces, choices are prefixed with the space as in a union.
     """
     if len({genotype.space for genotype in genotypes}) > 1:
         return _prefixed
@@ -170,45 +168,47 @@ def shown(genotypes: Iterable[Genotype]) -> Callable[[Genotype], tuple[tuple[str
 
 
 def _prefixed(genotype: Genotype) -> tuple[tuple[str, Option], ...]:
-    own = ((f"{genotype.space}.{name}", option) for name, option in genotype.options)
-    return ((ROOT, genotype.space), *own)
+    options = ((f"{genotype.space}.{name}", option) for name, option in genotype.options)
+    return ((ROOT, genotype.space), *options)
 
 
-def named(value: object) -> list[str]:
-    """Return the names and paths of the spaces that ``search_space`` means.
+def space_names(value: object) -> list[str]:
+    """Return the names and paths of the spaces of the option ``search_space``.
 
     Args:
-        value: A name, a path to a YAML file, a folder of ``search_spaces/`` or of one's own, which
-            means all spaces in it, or a list of these.
+        value: A name, a path to a YAML file, a folder (for all spaces in it) of ``search_spaces/``
+            or by path, or a list of these.
 
     Raises:
-        SpaceError: it means none, or two of the same name.
+        SpaceError: if there is none, or two have the same name.
     """
-    words = value if isinstance(value, list | tuple) else [value]
-    found = [name for word in words for name in _named(str(word))]
-    if not found:
+    entries = value if isinstance(value, list | tuple) else [value]
+    names = [name for entry in entries for name in _expand(str(entry))]
+    if not names:
         raise SpaceError("search_space=[] names no search space.")
-    called = [stem(name) for name in found]
-    for name in called:
-        if called.count(name) > 1:
-            of = ", ".join(other for other in found if stem(other) == name)
-            raise SpaceError(f"search_space: two spaces are called '{name}' ({of}); keep one.")
-    return found
+    stems = [stem(name) for name in names]
+    for name in stems:
+        if stems.count(name) > 1:
+            same = ", ".join(other for other in names if stem(other) == name)
+            raise SpaceError(f"search_space: two spaces are named '{name}' ({same}); keep one.")
+    return names
 
 
 def stem(name: str) -> str:
-    """Return what the space of a name, or of a path to a YAML file, is called."""
+    """Return the name of a space from its name or path."""
     return Path(name).stem if name.endswith((".yaml", ".yml")) else Path(name).name
 
 
-def _named(word: str) -> list[str]:
+def _expand(name: str) -> list[str]:
+    """Return the spaces of a folder, or the name itself."""
     root = package.ROOT / "search_spaces"
-    if word.endswith((".yaml", ".yml")) or (root / f"{word}.yaml").is_file():
-        return [word]
-    shipped = not Path(word).is_absolute() and (root / word).is_dir()
-    folder = root / word if shipped else Path(word)
-    found = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
-    if folder.is_dir() and not found:
-        raise SpaceError(f"search_space={word}: there is no search space (*.yaml) in that folder.")
-    inside = [f"{word.rstrip('/')}/{path.stem}" if shipped else str(path) for path in found]
-    return inside or [word]
+    if name.endswith((".yaml", ".yml")) or (root / f"{name}.yaml").is_file():
+        return [name]
+    shipped = not Path(name).is_absolute() and (root / name).is_dir()
+    folder = root / name if shipped else Path(name)
+    if not folder.is_dir():
+        return [name]
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise SpaceError(f"search_space={name}: there is no search space (*.yaml) in that folder.")
+    return [f"{name.rstrip('/')}/{path.stem}" if shipped else str(path) for path in paths]

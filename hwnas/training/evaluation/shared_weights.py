@@ -13,8 +13,8 @@ from hwnas.models.families import annotations, weight_compression
 from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph
-from hwnas.models.int8.simulation import as_run
-from hwnas.models.int8.weight_grids import grids, quantise_weights_
+from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.base import Incumbent, Index, PerImageResults, Score
 from hwnas.training.data import ImageData, InMemorySplit
@@ -94,14 +94,14 @@ class SupernetEvaluator:
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated, ready for further training."""
         network = self._supernet.extract(genotype)
-        if weight_compression.names(self._space):
-            quantise_weights_(network, grids(network, self._lowered(genotype)))
+        if weight_compression.weight_option_names(self._space):
+            quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
 
     def _as_run(self, genotype: Genotype) -> nn.Module:
         images = partial(self.calibration_images, genotype)
-        return as_run(self.network(genotype), self._lowered(genotype), images)
+        return as_executed(self.network(genotype), self._lowered(genotype), images)
 
     def _lowered(self, genotype: Genotype) -> Graph:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)

@@ -26,7 +26,7 @@ from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.families.layers import fold_batch_norm, layer_of
 from hwnas.models.graph import INPUT, NATIVE_BITS, Graph
-from hwnas.models.int8.weight_grids import grids, quantise_weights_
+from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.tasks.base import Task
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
@@ -270,7 +270,9 @@ def quantise_layer(network: nn.Module, name: str, graph: Graph) -> nn.Module:
     """Return a copy with only one layer's weights quantised."""
     copied = copy.deepcopy(network)
     module = layer_of(copied, name)
-    of_one = {n: grid for n, grid in grids(copied, graph).items() if _is_of(copied, n, module)}
+    of_one = {
+        n: grid for n, grid in weight_grids_of(copied, graph).items() if _is_of(copied, n, module)
+    }
     quantise_weights_(copied, of_one)
     return copied
 

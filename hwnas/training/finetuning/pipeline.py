@@ -16,10 +16,10 @@ from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.models.families import annotations
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph
-from hwnas.models.int8.quantisation import calibrate, in_int8
+from hwnas.models.int8.quantisation import calibrate, quantise_with_scales
 from hwnas.models.int8.quantised_network import QuantisedNetwork
-from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, as_run
-from hwnas.models.int8.weight_grids import grids, quantise_weights_
+from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, as_executed
+from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.partition import without_exits
 from hwnas.tasks.base import PerImageResults
@@ -153,7 +153,7 @@ class _Pipeline:
         if self.graph.dtype != annotations.INT8:
             return self.steps[-1].figure
         copied = copy.deepcopy(network)
-        return self._validate(as_run(copied, self.graph, lambda: self._origin.images))
+        return self._validate(as_executed(copied, self.graph, lambda: self._origin.images))
 
     def _validate(self, network: nn.Module) -> Quantity:
         task = self._origin.task
@@ -183,12 +183,12 @@ class _Pipeline:
         self.graph = self.graph.with_bits(self._config.bits)
         self._past.append(f"bits {dict(sorted(self._config.bits.items()))}")
         rounded = copy.deepcopy(network)
-        quantise_weights_(rounded, grids(rounded, self.graph))
+        quantise_weights_(rounded, weight_grids_of(rounded, self.graph))
         self.note("rounded", rounded)
         if self._config.later:
             self.train(network, OF_FEW_BITS)
         else:
-            quantise_weights_(network, grids(network, self.graph))
+            quantise_weights_(network, weight_grids_of(network, self.graph))
 
     def quantise(
         self, network: nn.Module, graph: Graph, load: Load, remaining_s: Callable[[], float]
@@ -198,7 +198,7 @@ class _Pipeline:
         scales, calibration = calibrate(network, graph, images), f"{len(images)} calibration images"
         if n := sum(node.in_float for node in graph):
             calibration += f", {n} operators in float32"
-        real, int8 = self.steps[-1].figure.value, in_int8(network, graph, scales)
+        real, int8 = self.steps[-1].figure.value, quantise_with_scales(network, graph, scales)
         task, plain = self._origin.task, self._validate_int8(int8, load)
         self.steps.append(FinetuneStep("int8", task.metric, plain))
         drop = task.points(real, plain.value)
@@ -239,7 +239,7 @@ class _Pipeline:
         return row if no_int8 is None else {**row, "no_int8": no_int8}
 
     def _validate_int8(self, network: QuantisedNetwork, load: Load) -> Quantity:
-        session, task = load(network.part(without_exits(self.graph))), self._origin.task
+        session, task = load(network.subnetwork(without_exits(self.graph))), self._origin.task
 
         def evaluate(images: Tensor, targets: Tensor) -> PerImageResults:
             return task.per_sample(session.run(images.numpy()), targets.numpy())

@@ -17,7 +17,7 @@ from hwnas.core.run_folder import RunFolder
 from hwnas.models.families import annotations
 from hwnas.models.graph import Graph
 from hwnas.models.int8.simulation import SimulatedInt8
-from hwnas.models.int8.weight_grids import grids
+from hwnas.models.int8.weight_grids import weight_grids_of
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import PerImageResults, Task
 from hwnas.training import loop
@@ -265,7 +265,7 @@ class FinetuneTraining:
             recipe,
             teacher,
             phase=self.phase,
-            grids={} if is_simulated else grids(network, graph),
+            grids={} if is_simulated else weight_grids_of(network, graph),
             dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
             has_exits=bool(graph.exits),
             first_epoch=origin.first_epoch,

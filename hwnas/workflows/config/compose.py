@@ -23,7 +23,7 @@ from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware.suggested_commands import register_config_folders
-from hwnas.models.spaces.union import named
+from hwnas.models.spaces.union import space_names
 from hwnas.training.evaluation.scoring_options import TrainedConfig
 from hwnas.training.options import TrainingConfig
 from hwnas.workflows import config
@@ -188,7 +188,7 @@ def _searched(manifest: Manifest) -> list[str]:
     config, found = manifest.get("config", {}), [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
-        found.append(f"search_space=[{','.join(map(quoted, named(spaces)))}]")
+        found.append(f"search_space=[{','.join(map(quoted, space_names(spaces)))}]")
     for group, schema, took in (
         ("train", TrainingConfig, config.get("train", {})),
         ("trained", TrainedConfig, config.get("trained", {})),

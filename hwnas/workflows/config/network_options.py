@@ -12,7 +12,7 @@ from hwnas.hardware.latency_tables.latency_table import TableConfig
 from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
 from hwnas.hardware.target import Remote, Target, check_name
 from hwnas.hardware.timing import TimingConfig
-from hwnas.models.spaces.union import named
+from hwnas.models.spaces.union import space_names
 from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
 from hwnas.training.options import DatasetConfig, TrainingConfig
 from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_of
@@ -116,5 +116,5 @@ class TrainConfig:
                 "train.from_supernet=true is for one network: name it with genotype=..., for "
                 "example genotype=largest."
             )
-        if len(spaces := named(self.search_space)) > 1:
+        if len(spaces := space_names(self.search_space)) > 1:
             raise ConfigError(f"train takes one search space at a time{not_several(spaces)}")

@@ -16,7 +16,7 @@ from hwnas.hardware.latency_tables.latency_table import TableConfig
 from hwnas.hardware.profiling.options import TuningConfig
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import TimingConfig
-from hwnas.models.spaces.union import named
+from hwnas.models.spaces.union import space_names
 from hwnas.nas.benchmark_table_options import BenchmarkConfig
 from hwnas.nas.options import SamplerConfig, StudyConfig
 from hwnas.tasks import metrics
@@ -42,7 +42,7 @@ SPACE = "mbconv_small"  # where neither the user nor the target names one
 
 def spaces_of(search_space: object, target: Target) -> list[str]:
     """Return what is searched: what was given, else what suits the target."""
-    return named(target.spaces or SPACE if search_space is None else search_space)
+    return space_names(target.spaces or SPACE if search_space is None else search_space)
 
 
 def not_several(spaces: Sequence[str]) -> str:
@@ -294,7 +294,7 @@ def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
     """
     if len({config.target.runtime for config in configs}) > 1:
         configs = [_sharing(config) for config in configs]
-    names = named(list(dict.fromkeys(name for config in configs for name in config.spaces)))
+    names = space_names(list(dict.fromkeys(name for config in configs for name in config.spaces)))
     only = names[0] if len(names) == 1 else names
     return [replace(config, search_space=only) for config in configs]
 

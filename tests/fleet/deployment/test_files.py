@@ -37,7 +37,7 @@ from hwnas.fleet.deployment.pools import DeployedPool, PoolModelSource
 from hwnas.fleet.deployment.server_files import _peak_routes
 from hwnas.fleet.plan import PoolType, RequestRoute
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
-from hwnas.models.onnx.opsets import checked_opset
+from hwnas.models.onnx.opsets import check_opset
 from hwnas.models.spaces import SearchSpace
 from tests.conftest import target
 from tests.fleet.deployment import made
@@ -74,7 +74,7 @@ def test_served_model_takes_any_batch_and_says_how_sure_it_is(
 ) -> None:
     written = made.model(tiny, batch)
     found = to_served_model(written)
-    assert checked_opset(found.content) >= 20
+    assert check_opset(found.content) >= 20
     images = np.random.default_rng(0).standard_normal((batch, *found.shape)).astype(np.float32)
     once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
     expected = OrtSession(written).run(images)

@@ -47,7 +47,9 @@ def _model(space: SearchSpace, said: Said, ratio: Quantity | None = None) -> Fas
         return InterleavedTimings(TIMING, TIMING, ratio)
 
     turns = None if ratio is None else interleaved
-    return FasterThanFloat(said, lambda genotype: annotations.in_float(space, genotype), turns)
+    return FasterThanFloat(
+        said, lambda genotype: annotations.float_genotype(space, genotype), turns
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,8 @@ def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
         def cost(self, genotype: Genotype) -> Cost:
             raise CompileError("no")
 
-    model = FasterThanFloat(Refusing(), lambda genotype: annotations.in_float(space, genotype))
+    model = FasterThanFloat(
+        Refusing(), lambda genotype: annotations.float_genotype(space, genotype)
+    )
     with pytest.raises(CompileError, match="no"):
         model.cost(_genotype(space, "int8"))

@@ -9,7 +9,7 @@ from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.graph import Signature
-from hwnas.models.partition import cut, without_exits
+from hwnas.models.partition import split_at_exits, without_exits
 
 
 def _cost(latency: float, sram: float, energy: float, **details: float) -> Cost:
@@ -66,7 +66,7 @@ def test_exits_cost_little_on_an_npu(npu: Target) -> None:
     lowered = annotations.lower(families.family_of(space), space, space.largest(), Signature(1, 10))
     with_exits, plain = estimate(lowered, npu), estimate(without_exits(lowered), npu)
     assert not plain.segments
-    assert len(with_exits.segments) == len(cut(lowered)) == 3
+    assert len(with_exits.segments) == len(split_at_exits(lowered)) == 3
     ratio = with_exits.figures["latency_ms"].value / plain.figures["latency_ms"].value
     assert 1 < ratio < 1.1
     total = sum(figures["latency_ms"].value for figures in with_exits.segments)

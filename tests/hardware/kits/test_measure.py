@@ -193,7 +193,11 @@ def test_next_command_is_for_what_was_measured(
 
 def own_results(path: Path, name: str, n: int) -> Path:
     """Write a CSV of a user's own, of some networks of a space."""
-    where, rng, found = space.load_space(space.find(name)), random.Random(0), dict[str, Genotype]()
+    where, rng, found = (
+        space.load_space(space.find(name)),
+        random.Random(0),
+        dict[str, Genotype](),
+    )
     while len(found) < n:
         genotype = where.sample(rng)
         found[genotype.id] = genotype

@@ -20,7 +20,7 @@ from hwnas.hardware.profiling.operator_measurement import (
 from hwnas.hardware.profiling.options import NetworksConfig
 from hwnas.hardware.profiling.passes import ProfiledSpace, RepeatedMeasurement
 from hwnas.hardware.timing import Timing
-from hwnas.models.graph import Graph, Signature, distinct
+from hwnas.models.graph import Graph, Signature, distinct_ops
 from hwnas.models.spaces import Genotype, SearchSpace
 from tests.hardware.profiling.fakes import CPU, Device, FakeWorker, pool, subject, timing
 
@@ -82,7 +82,7 @@ def test_work_of_networks_is_that_of_all_images(
     def macs_m(batch: int) -> list[float]:
         batched = subject(tiny, task, replace(CPU, batch=batch))
         lowered = batched.graphs(batched.sample(4, 0))
-        table = Device().table(tmp_path / f"{batch}", distinct(lowered.values()))
+        table = Device().table(tmp_path / f"{batch}", distinct_ops(lowered.values()))
         found = measure_networks(table, lowered, pool(FakeWorker()), NullProgress())
         return [whole.macs_m for whole in found]
 

@@ -1,7 +1,7 @@
 import itertools
 import random
 
-from hwnas.models.graph import Signature, distinct
+from hwnas.models.graph import Signature, distinct_ops
 from hwnas.models.spaces import Genotype, SearchSpace
 from tests.hardware.profiling.fakes import subject
 
@@ -14,7 +14,7 @@ def _all(space: SearchSpace) -> list[Genotype]:
 
 def test_all_operators_of_a_space_are_found(tiny: SearchSpace, task: Signature) -> None:
     profiled = subject(tiny, task)
-    every = set(distinct(profiled.lower(genotype) for genotype in _all(tiny)))
+    every = set(distinct_ops(profiled.lower(genotype) for genotype in _all(tiny)))
     for seed in range(3):
         found = profiled.operators(seed)
         assert set(found) == every

@@ -150,7 +150,7 @@ def told(
 ) -> Callable[[float], list[str]]:
     """Return what says the lines of networks that choose how they run, by the latency of one."""
     device = replace(target("cpu"), runtime="onnxruntime", batches=[4, 8], thread_counts=[2, 3])
-    several = annotations.chosen_of(tiny, device.running)
+    several = annotations.with_run_choices(tiny, device.running)
     parts = Networks(device, several, {tiny.name: families.get(tiny.family)}, task)
     config = ProfileConfig(target=device, dataset=DatasetConfig("digits"))
     genotypes = [several.sample(random.Random(i)) for i in range(3)]

@@ -8,7 +8,7 @@ from hwnas.hardware.costs.table_cost import TableCostModel
 from hwnas.hardware.latency_tables.latency_table import TRANSFERRED, LatencyTable, load_table
 from hwnas.hardware.profiling import table_transfer
 from hwnas.hardware.profiling.passes import ProfiledSpace
-from hwnas.models.graph import Graph, OpSpec, Signature, distinct
+from hwnas.models.graph import Graph, OpSpec, Signature, distinct_ops
 from hwnas.models.spaces import SearchSpace
 from tests.hardware.profiling.fakes import CPU, Device, subject
 
@@ -34,7 +34,7 @@ def ops(profiled: ProfiledSpace) -> tuple[OpSpec, ...]:
 
 @pytest.fixture(scope="module")
 def reference(ops: tuple[OpSpec, ...], new: list[Graph]) -> dict[OpSpec, float]:
-    return {op: REFERENCE.operator(op) for op in (*ops, *distinct(new))}
+    return {op: REFERENCE.operator(op) for op in (*ops, *distinct_ops(new))}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def _filled(
 ) -> tuple[LatencyTable, dict[str, float]]:
     """Transfer to a device of which some networks, and their operators alone, were measured."""
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(n, 1)]
-    table = device.table(path / "new", distinct(sampled))
+    table = device.table(path / "new", distinct_ops(sampled))
     source = REFERENCE.table(path / "reference" / "tvm", ops)
     times = [device.network(net) for net in sampled]
     report = table_transfer.fill_from_source(table, source, sampled, times, [profiled.space.name])
@@ -150,7 +150,7 @@ def test_filled_table_predicts_new_networks_as_well_as_it_says(
     table, report = _filled(device, profiled, ops, tmp_path, n)
     table.save()
     model = TableCostModel(load_table(table.path), CPU, profiled.lower, [profiled.space.name], "")
-    known = [net for net in new if not set(distinct([net])) - set(table.entries)]
+    known = [net for net in new if not set(distinct_ops([net])) - set(table.entries)]
     figures = [model.latency(net, profiled.space.name) for net in known]
     measured = [device.network(net) for net in known]
     agreed = agreement([figure.value for figure in figures], measured)
@@ -189,7 +189,7 @@ def test_second_transfer_replaces_the_first(
     twice, _ = _filled(Device(operator_ms=0.003), profiled, ops, tmp_path, 10)
     slower = Device({name: 2.0 for name in table_transfer.GROUPS}, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(10, 1)]
-    twice.entries |= slower.table(tmp_path, distinct(sampled)).entries
+    twice.entries |= slower.table(tmp_path, distinct_ops(sampled)).entries
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [slower.network(net) for net in sampled]
     table_transfer.fill_from_source(twice, source, sampled, times, [profiled.space.name])
@@ -204,8 +204,8 @@ def test_tables_that_know_no_network_whole_say_how_much_longer_operators_take_in
     """As where another space was profiled before."""
     device = Device(SLOW_DEPTHWISE, scale=1.4, operator_ms=0.003)
     sampled = [profiled.lower(genotype) for genotype in profiled.sample(10, 1)]
-    known = distinct(sampled)[::2]
-    assert not any(set(distinct([net])) <= set(known) for net in sampled)
+    known = distinct_ops(sampled)[::2]
+    assert not any(set(distinct_ops([net])) <= set(known) for net in sampled)
     table = device.table(tmp_path / "new", known)
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [device.network(net) for net in sampled]

@@ -22,7 +22,7 @@ from hwnas.models.graph import INPUT, Graph, Signature, fuse
 from hwnas.models.int8.quantisation import quantise
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32, write_int8
-from hwnas.models.partition import cut, without_exits
+from hwnas.models.partition import split_at_exits, without_exits
 from hwnas.models.spaces import Option, SearchSpace
 from hwnas.training.inference import recalibrate
 from hwnas.workflows.networks import Networks
@@ -144,12 +144,14 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
     images = torch.randn(32, task.in_channels, side, side)
     recalibrate(network, images)
     int8 = quantise(fold_batch_norm(network), lowered, images)
-    segments = cut(lowered)
+    segments = split_at_exits(lowered)
     assert [n.name for part in segments for n in part] == [n.name for n in lowered]
     assert all(INPUT in part[0].inputs for part in segments)
-    row = SequentialSegments([LiteRTSession(write_tflite(int8.part(part))) for part in segments])
+    row = SequentialSegments(
+        [LiteRTSession(write_tflite(int8.subnetwork(part))) for part in segments]
+    )
     outputs = row.run(images.numpy())
-    whole = LiteRTSession(write_tflite(int8.part(without_exits(lowered)))).run(images.numpy())
+    whole = LiteRTSession(write_tflite(int8.subnetwork(without_exits(lowered)))).run(images.numpy())
     assert np.array_equal(outputs[:, -1], whole)
     assert np.ptp(whole) > 0
     # And with all its outputs in one file, of which exits are the first.
@@ -173,12 +175,14 @@ def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: 
     images = torch.randn(32, task.in_channels, side, side)
     recalibrate(network, images)
     int8 = quantise(fold_batch_norm(network), lowered, images)
-    whole = write_int8(int8.part(without_exits(lowered)), any_batch=True)
-    row = [OrtSession(write_int8(int8.part(part))) for part in cut(lowered)]
+    whole = write_int8(int8.subnetwork(without_exits(lowered)), any_batch=True)
+    row = [OrtSession(write_int8(int8.subnetwork(part))) for part in split_at_exits(lowered)]
     outputs = SequentialSegments(row).run(images.numpy())
     assert np.array_equal(outputs[:, -1], OrtSession(whole).run(images.numpy()))
     weights = weights_of(network, lowered)
-    row = [OrtSession(write_fp32(fuse(part, "float32"), weights)) for part in cut(lowered)]
+    row = [
+        OrtSession(write_fp32(fuse(part, "float32"), weights)) for part in split_at_exits(lowered)
+    ]
     with torch.inference_mode():
         real = network(images, every=True).numpy()
     found = SequentialSegments(row).run(images.numpy()).transpose(1, 0, 2)
@@ -189,7 +193,7 @@ REFUSED = [
     ({"exits.0.at": 1}, "'exits.0.at' is 1; allowed: stages from 0 to 0"),
     ({"exits.0.at": 0.5}, "'exits.0.at' needs whole numbers or 0, got [0.5]"),
     ({"exits.0.active": 2}, "'exits.0.active' must be 0 or 1, got 2"),
-    ({"exits.1.at": 0}, "'exits.1.active' is missing; give it under choices or fixed"),
+    ({"exits.1.at": 0}, "'exits.1.active' is missing; add it to choices or fixed"),
     ({"exits.0.width": 8}, "Unknown name 'exits.0.width'"),
     ({"exits.2.at": 0, "exits.2.active": 1}, "Unknown name 'exits.2."),
 ]
@@ -214,7 +218,7 @@ def test_exits_are_in_order(small: SearchSpace) -> None:
 
 
 def test_a_place_that_may_not_count_says_so() -> None:
-    with pytest.raises(SpaceError, match=r"say when: {at: {active: \[1\]}}"):
+    with pytest.raises(SpaceError, match=r"add when: {at: {active: \[1\]}}"):
         families.family_of(replace(_resnet(), when={}))
 
 

@@ -16,10 +16,10 @@ from hwnas.core.errors import SpaceError
 from hwnas.hardware.backends.vela.compiler import compile_tflite
 from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.models import families, spaces
-from hwnas.models.families.mbconv.lowering import dimensions, scaled
+from hwnas.models.families.mbconv.lowering import dimensions, scale_width
 from hwnas.models.graph import Signature, fuse, n_macs, n_params
 from hwnas.models.int8.quantised_network import random_int8_network
-from hwnas.models.int8.tflite import trimmed, write_tflite
+from hwnas.models.int8.tflite import trim_kernel, write_tflite
 from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
 from hwnas.models.spaces.space import When
 from tests.conftest import target
@@ -112,7 +112,7 @@ def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: s
         ).cost
         assert cost.reason == ""
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
-        computed = sum(trimmed(op).node.op.n_macs for op in random_int8_network(lowered).ops)
+        computed = sum(trim_kernel(op).node.op.n_macs for op in random_int8_network(lowered).ops)
         assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
 
 
@@ -183,7 +183,7 @@ def test_dense_small_holds_resnet_8_of_three_sizes() -> None:
 )
 def test_widths_are_scaled_as_mobile_nets_are(width: int, multiplier: float, expected: int) -> None:
     """24 * 0.75 = 18 is nearest to 16, which is below nine tenths of it."""
-    assert scaled(width, multiplier) == expected
+    assert scale_width(width, multiplier) == expected
 
 
 def test_multipliers_scale_all_widths_and_depths_of_a_network() -> None:
@@ -228,7 +228,9 @@ def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
     del fixed[key]
     fixed |= {f"stages.{stage}.blocks.{index}.{key}": value for stage, index in ((0, 1), (1, 0))}
     MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.0}))
-    with pytest.raises(SpaceError, match=rf"'stages.0.blocks.0.{key}' must be said of its stage"):
+    with pytest.raises(
+        SpaceError, match=rf"'stages.0.blocks.0.{key}' must be defined for its stage"
+    ):
         MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5}))
 
 
@@ -289,12 +291,12 @@ def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"when": {}}, "'stages.0.blocks.0.expansion' has no effect where .* is plain; say when"),
-        ({"when": {"expansion": {"kind": ["fused", "plain"]}}}, "has no effect where"),
+        ({"when": {}}, "'stages.0.blocks.0.expansion' has no effect if .* is plain; add when"),
+        ({"when": {"expansion": {"kind": ["fused", "plain"]}}}, "has no effect if"),
         ({"fixed": {"kind": "residual"}}, "'stem.kernel' would have no effect"),
-        ({"when": {"width": {"kind": ["plain"]}}}, "'width' is always read by family 'mbconv'"),
+        ({"when": {"width": {"kind": ["plain"]}}}, "'width' is required by family 'mbconv'"),
         ({"fixed": {"head.features": 8}}, "'head.features' needs a 'head.width' above 0"),
-        ({"fixed": {"depth_multiplier": 1.0}}, "must be said of its stage or of the space"),
+        ({"fixed": {"depth_multiplier": 1.0}}, "must be defined for its stage or the space"),
         ({"fixed": {"width_multiplier": "wide"}}, "numbers above 0"),
     ],
 )
@@ -387,6 +389,6 @@ def test_choice_is_refused_exactly_where_it_changes_no_network(place: str, when:
             continue  # of a name that nothing reads
         idle = _idle(found, name)
         assert bool(why) == bool(idle), (kinds, why, idle)
-        assert all(f"'{name}' has no effect where" in why for _ in idle)
+        assert all(f"'{name}' has no effect if" in why for _ in idle)
         refused |= {bool(idle)}
     assert refused == ({False} if when else {True, False})

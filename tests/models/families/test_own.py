@@ -61,9 +61,9 @@ def test_family_of_a_package_is_found_by_its_entry_point(
     _bring(tmp_path, f"mine = {value}", version="1.2.3")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert type(families.get("mine")).__name__ == "Mine"
-    assert type(families.get("mbconv")).__name__ == "MBConv"
-    assert families.origin("mine") == ("mine", "1.2.3")
-    assert families.origin("mbconv") == ()
+    assert type(families.get("mbconv")).__name__ == "BuiltInFamily"
+    assert families.plugin_identity("mine") == ("mine", "1.2.3")
+    assert families.plugin_identity("mbconv") == ()
     with pytest.raises(SpaceError, match=r"Unknown family 'nine'.*'mine'.*Allowed: .*mbconv, .*"):
         families.get("nine")
 
@@ -81,7 +81,11 @@ def test_family_of_a_package_is_found_by_its_entry_point(
         ("mine = mine_family:Needs", "mine", "cannot be loaded: TypeError: "),
         ("mine = mine_family:Half", "mine", "is no family: it lacks recipe, build, supernet. "),
         ("mine = mine_family:FAMILY", "mine", "cannot be loaded: AttributeError"),
-        ("mbconv = mine_family:Mine", "mbconv", "'mbconv' is a family of hwnas itself. Give yours"),
+        (
+            "mbconv = mine_family:Mine",
+            "mbconv",
+            "'mbconv' is a family of hwnas. Choose",
+        ),
     ],
 )
 def test_entry_point_that_is_no_family_is_refused_in_a_line(
@@ -101,7 +105,7 @@ def test_two_packages_with_a_family_of_one_name_are_refused(
     _bring(tmp_path, "mine = mine_family:Mine")
     _bring(tmp_path, "mine = mine_family:mine", package="other")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SpaceError, match=r"Several families are called 'mine'.* of package other"):
+    with pytest.raises(SpaceError, match=r"Several families are named 'mine'.* of package other"):
         families.get("mine")
 
 

@@ -108,7 +108,7 @@ def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
         ({"tail_bits": 4}, "Unknown name 'tail.weight_bits'"),
         (
             {"stages_0_bits": 4, "stages_0_blocks_0_bits": 5, "stages_0_blocks_1_bits": 5},
-            "nothing reads 'stages.0.weight_bits'",
+            "'stages.0.weight_bits' has no effect",
         ),
     ],
 )

@@ -83,10 +83,10 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
     genotypes = [space.genotype({**in_int8, "float_edges": edges}) for edges in (0, 1)]
     assert len({genotype.id for genotype in genotypes}) == 2
     for genotype in genotypes:
-        found = precision.in_float(space, genotype)
+        found = precision.float_genotype(space, genotype)
         assert found is not None
         assert {found.id} == ids
-        assert precision.in_float(space, found) is None
+        assert precision.float_genotype(space, found) is None
         assert annotations.weight_relevant_genotype(
             genotype
         ) == annotations.weight_relevant_genotype(found)
@@ -107,9 +107,15 @@ def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Sign
         ({"precision": 8}, "Unknown precision '8'"),
         ({"stem.precision": "int8"}, "Unknown name 'stem.precision'"),
         ({"precision": "int8", "float_edges": 2}, "'float_edges' is 2; allowed: 0 and 1"),
-        ({"float_edges": 1}, r"'float_edges' counts in int8 alone: say precision: \[.*int8\]\.$"),
-        ({"precision": "float32", "float_edges": 1}, "'float_edges' counts in int8 alone"),
-        (BOTH, r"'float_edges' counts in int8 alone: say .* when: {float_edges: {precision: "),
+        (
+            {"float_edges": 1},
+            r"'float_edges' has an effect in int8 only: set precision: \[.*int8\]\.$",
+        ),
+        ({"precision": "float32", "float_edges": 1}, "'float_edges' has an effect in int8 only"),
+        (
+            BOTH,
+            r"'float_edges' has an effect in int8 only: set .* when: {float_edges: {precision: ",
+        ),
     ],
 )
 def test_precision_that_makes_no_sense_is_refused(

@@ -15,10 +15,10 @@ from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.memory import weight_bytes
 from hwnas.models import spaces
-from hwnas.models.families.annotations import edges
+from hwnas.models.families.annotations import float_edges
 from hwnas.models.graph import Graph, Node, OpSpec, Signature
 from hwnas.models.int8.quantisation import calibrate, quantise
-from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network, through_int8
+from hwnas.models.int8.quantised_network import QuantisedNetwork, int8_tensors, random_int8_network
 from hwnas.models.int8.simulation import SimulatedInt8
 from hwnas.models.onnx.writer import check_int8, write_int8
 from tests.conftest import target
@@ -28,7 +28,7 @@ ORT = replace(target("cpu"), runtime="onnxruntime")
 
 
 def mixed(lowered: Graph) -> Graph:
-    kept = edges(lowered)
+    kept = float_edges(lowered)
     nodes = tuple(replace(node, in_float=node.name in kept) for node in lowered)
     return replace(lowered, nodes=nodes, dtype="int8")
 
@@ -67,7 +67,7 @@ def test_only_what_int8_operators_read_or_write_is_quantised(task: Signature) ->
     _, int8, *_ = _network("tiny", 0, task)
     model = onnx.load_from_string(write_int8(int8))
     quantised = {n.name.partition("/")[0] for n in model.graph.node if n.op_type[:4] == "Quan"}
-    assert quantised == through_int8(op.node for op in int8.ops)
+    assert quantised == int8_tensors(op.node for op in int8.ops)
     assert "input" not in quantised
     assert not {"pool", "classifier"} & quantised
     assert "stem" in quantised  # blocks read it

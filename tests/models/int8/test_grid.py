@@ -11,10 +11,16 @@ from hwnas.models import families, spaces
 from hwnas.models.families import annotations
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph, Signature
-from hwnas.models.int8.quantisation import calibrate, in_int8
+from hwnas.models.int8.quantisation import calibrate, quantise_with_scales
 from hwnas.models.int8.simulation import SimulatedInt8
 from hwnas.models.int8.tflite import write_tflite
-from hwnas.models.int8.weight_grids import WeightGrid, grids, integers, quantise_weights_, steps
+from hwnas.models.int8.weight_grids import (
+    WeightGrid,
+    integers,
+    quantise_weights_,
+    steps,
+    weight_grids_of,
+)
 from hwnas.training.inference import recalibrate
 
 
@@ -120,13 +126,13 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(
     seed: int, sparsity: str, task: Signature
 ) -> None:
     network, lowered, images = _network(task, seed, sparsity)
-    quantise_weights_(network, grids(network, lowered))
+    quantise_weights_(network, weight_grids_of(network, lowered))
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.weight, 0.5, 2.0)
     folded = fold_batch_norm(network)
     scales = calibrate(folded, lowered, images)
-    int8 = in_int8(folded, lowered, scales)
+    int8 = quantise_with_scales(folded, lowered, scales)
     for op in int8.ops:
         if op.weights is not None and op.node.weight_bits < 8:
             assert np.abs(op.weights.weight).max() == 7
@@ -135,7 +141,7 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(
             assert (op.weights.weight == 0).mean() >= 0.5
     # The float network is what int8 computes: nothing is rounded a second time.
     real = copy.deepcopy(folded)
-    quantise_weights_(real, grids(real, lowered))
+    quantise_weights_(real, weight_grids_of(real, lowered))
     for name, weight in real.named_parameters():
         torch.testing.assert_close(weight, folded.get_parameter(name), rtol=1e-5, atol=1e-7)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from hwnas.models import spaces
 from hwnas.models.graph import Signature
 from hwnas.models.int8.quantisation import calibrate
 from hwnas.models.int8.quantised_network import QuantisationScale
-from hwnas.models.int8.simulation import SimulatedInt8, rounded
+from hwnas.models.int8.simulation import SimulatedInt8, fake_quantise
 from hwnas.models.int8.tflite import write_tflite
 from tests.models.int8.networks import calibrated
 from tests.models.int8.qdq import oracle
@@ -59,7 +59,7 @@ def test_only_ties_are_rounded_otherwise_in_deep_networks(
 def test_rounding_is_that_of_torch(scale: QuantisationScale) -> None:
     images = 10 * torch.randn(4, 3, 7, 5, generator=torch.Generator().manual_seed(0))
     found, expected = (images.clone().requires_grad_(True) for _ in range(2))
-    ours = rounded(found, scale)
+    ours = fake_quantise(found, scale)
     theirs = torch.fake_quantize_per_tensor_affine(
         expected, scale.scale, scale.zero_point, -128, 127
     )

@@ -11,7 +11,7 @@ from hwnas.hardware.target import Target
 from hwnas.models import families
 from hwnas.models.graph import INPUT, Signature, n_macs
 from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
-from hwnas.models.int8.tflite import trimmed, write_tflite
+from hwnas.models.int8.tflite import trim_kernel, write_tflite
 from hwnas.models.spaces import SearchSpace
 from tests.models.int8.networks import quantised
 from tests.models.int8.qdq import oracle
@@ -69,7 +69,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         # The pooling's additions are the one thing that Vela counts beyond us.
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
-        computed = sum(trimmed(op).node.op.n_macs for op in random_int8_network(lowered).ops)
+        computed = sum(trim_kernel(op).node.op.n_macs for op in random_int8_network(lowered).ops)
         assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
         n_trimmed += computed < n_macs(lowered)
     assert 0 < n_trimmed < len(genotypes)

@@ -12,7 +12,7 @@ from hwnas.models import families, spaces
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
 from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import QuantisedNetwork, random_int8_network
-from hwnas.models.int8.tflite import trimmed
+from hwnas.models.int8.tflite import trim_kernel
 
 #: Kernel, stride, height and width, and the kernel and stride that are left.
 WINDOWS = {
@@ -47,7 +47,7 @@ def test_trimmed_windows_answer_the_same_bit_for_bit(
     window: tuple[int, int, int, int], groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = _network(window, groups)
-    small = trimmed(network.ops[0])
+    small = trim_kernel(network.ops[0])
     assert (small.node.op.kernel, small.node.op.stride) == WINDOWS[window]
     assert small.weights is not None
     assert small.weights.weight.shape == small.node.op.weight_shape
@@ -62,7 +62,7 @@ def test_trimmed_windows_answer_the_same_bit_for_bit(
 def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, int]) -> None:
     network = _network(window, 8)
     (op,) = network.ops
-    small = trimmed(op)
+    small = trim_kernel(op)
     assert small.weights is not None
     images = np.ones((1, *network.input_shape), np.float32)
     before = LiteRTSession(tflite.write_tflite(network)).run(images)
@@ -110,7 +110,7 @@ def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
 ) -> None:
     lowered = _ends_in_one_pixel()
     costs = []
-    for trim in (trimmed, lambda quantised: quantised):
+    for trim in (trim_kernel, lambda quantised: quantised):
         monkeypatch.setattr(tflite, "trimmed", trim)
         cost = compile_tflite(tflite.write_tflite(random_int8_network(lowered)), lowered, npu).cost
         costs.append([cost.figures[name].value for name in ("latency_ms", "flash_kib")])

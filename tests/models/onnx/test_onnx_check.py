@@ -11,7 +11,7 @@ from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.models import families, spaces
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature
-from hwnas.models.onnx.opsets import checked_opset, lowest
+from hwnas.models.onnx.opsets import check_opset, with_lowest_opset
 from hwnas.models.onnx.writer import OPSET, write_fp32
 from tests.conftest import target
 
@@ -24,16 +24,16 @@ def model() -> bytes:
 
 
 def test_opset_is_the_file_s(model: bytes) -> None:
-    assert checked_opset(model) == OPSET
+    assert check_opset(model) == OPSET
     other = onnx.load_model_from_string(model)
     other.opset_import[0].version = 17
-    assert checked_opset(other.SerializeToString()) == 17
+    assert check_opset(other.SerializeToString()) == 17
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"half"])
 def test_what_is_not_onnx_is_refused(model: bytes, content: bytes) -> None:
     with pytest.raises(CompileError, match="not valid ONNX"):
-        checked_opset(model[: len(model) // 2] if content == b"half" else content)
+        check_opset(model[: len(model) // 2] if content == b"half" else content)
 
 
 def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> None:
@@ -43,7 +43,7 @@ def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> N
     wrong.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
     for changed in (future, wrong):
         with pytest.raises(CompileError, match="not valid ONNX"):
-            checked_opset(changed.SerializeToString())
+            check_opset(changed.SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_lowest_versions_are_valid_and_compute_the_same(
     for genotype in (where.smallest(), where.largest(), where.sample(rng)):
         lowered = fused_graph(family.lower(where, genotype, task), device)
         model = onnx_files.random_model(lowered)
-        stamped, words = lowest(model)
+        stamped, words = with_lowest_opset(model)
         assert words in versions
-        assert words.startswith(f"opset {checked_opset(stamped)},")
+        assert words.startswith(f"opset {check_opset(stamped)},")
         images = np.random.default_rng(0).standard_normal((1, *lowered[0].op.in_shape))
         before, after = (
             onnx_files.session(each).run(images.astype(np.float32)) for each in (model, stamped)

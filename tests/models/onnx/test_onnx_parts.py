@@ -14,12 +14,12 @@ from hwnas.models.graph import Graph, Signature, fuse
 from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.onnx.subgraphs import (
-    PASSED,
-    answering_bytes,
-    passing,
+    BOUNDARY,
     read_fp32,
     read_int8,
-    reading_bytes,
+    rename_boundary,
+    with_uint8_input,
+    with_uint8_output,
 )
 from hwnas.models.onnx.writer import write_fp32, write_int8
 
@@ -69,18 +69,20 @@ def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
     expected = OrtSession(write_int8(whole)).run(images)
-    found = [cut for cut in partition.cuts(lowered) if cut.shape[1:] != (1, 1)]
+    found = [cut for cut in partition.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
     assert found
     for cut in found:
-        head, tail = (write_int8(whole.part(part), any_batch=True) for part in (cut.head, cut.tail))
-        first = OrtSession(passing(answering_bytes(head), answers=True))
+        head, tail = (
+            write_int8(whole.subnetwork(part), any_batch=True) for part in (cut.head, cut.tail)
+        )
+        first = OrtSession(rename_boundary(with_uint8_output(head), is_head=True))
         sent = first.run(images)
         assert sent.dtype == np.uint8
         assert sent.shape[1:] == cut.shape
-        second = OrtSession(passing(reading_bytes(tail), answers=False))
+        second = OrtSession(rename_boundary(with_uint8_input(tail), is_head=False))
         np.testing.assert_array_equal(second.run(sent), expected)
         assert OrtSession(tail).run(OrtSession(head).run(images)).shape == expected.shape
-    assert PASSED.encode() in passing(head, answers=True)
+    assert BOUNDARY.encode() in rename_boundary(head, is_head=True)
 
 
 def test_no_cut_goes_through_a_residual() -> None:
@@ -95,7 +97,7 @@ def test_no_cut_goes_through_a_residual() -> None:
         ]
     }
     assert inside
-    assert not inside & {cut.after for cut in partition.cuts(lowered)}
+    assert not inside & {cut.after for cut in partition.iter_splits(lowered)}
 
 
 def test_a_file_of_another_network_is_refused() -> None:

@@ -28,19 +28,22 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "computed weight": ([conv("x x", out="y")], r"\(Conv\): input 1 must be a constant"),
     "tanh": ([conv(), op("Tanh", "c")], r"\(Tanh\): not supported"),
     "another hardsigmoid": ([conv(), op("HardSigmoid", "c")], "Allowed: relu, relu6, hardswish"),
-    "another clip": ([conv(), op("Clip", "c zero one")], r"\(Clip\): this function is no operator"),
-    "approximate gelu": ([conv(), op("Gelu", "c", approximate="tanh")], r"\(Gelu\): this function"),
+    "another clip": ([conv(), op("Clip", "c zero one")], r"\(Clip\): unknown function"),
+    "approximate gelu": (
+        [conv(), op("Gelu", "c", approximate="tanh")],
+        r"\(Gelu\): unknown function",
+    ),
     "activation of the input": ([op("Relu", "x")], "an activation must follow a convolution"),
     "activation of a mean": ([op("GlobalAveragePool", "x", "p"), op("Relu", "p")], "must follow"),
     "activation beside a reader": (
         [conv(), op("Relu", "c", "r"), op("Add", "c r")],
-        r"\(Add\): this function is no operator",
+        r"\(Add\): unknown function",
     ),
     "activation that another layer misses": (
         [conv(), op("Relu", "c", "r"), conv("r w", "d"), op("Add", "c d")],
         r"'the Relu' \(Relu\): an activation must follow .* that nothing else reads",
     ),
-    "two activations": ([conv(), op("Relu", "c", "r"), op("Sigmoid", "r")], "this function"),
+    "two activations": ([conv(), op("Relu", "c", "r"), op("Sigmoid", "r")], "unknown function"),
     "batch norm of the input": (
         [op("BatchNormalization", "x b b b b")],
         r"\(BatchNormalization\): a scale or shift must follow a convolution",
@@ -76,12 +79,12 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     ),
     "product of tensors": ([conv(), op("MatMul", "x c")], "a product of two tensors is only known"),
     "several indices": ([op("Gather", "x two", axis=1)], "several indices; allowed: one"),
-    "part of a tensor": ([op("Gather", "x one_index", axis=1)], "output 'y' .* is part of that"),
+    "part of a tensor": ([op("Gather", "x one_index", axis=1)], "output 'y' .* is a part of it"),
     "transposed output": (
         [conv(), op("Transpose", "c", perm=[0, 2, 3, 1])],
         "output 'y' .* in another order",
     ),
-    "nothing": ([op("Identity", "x")], "not computed at all"),
+    "nothing": ([op("Identity", "x")], "or the input"),
     "a constant": ([op("Identity", "b")], "output 'y' is a constant"),
     "layer norm with another epsilon": (
         [
@@ -132,7 +135,7 @@ def test_what_is_no_operator_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(100), Path(__file__).read_bytes()])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
-    with pytest.raises(CompileError, match="This is no valid ONNX model: ") as caught:
+    with pytest.raises(CompileError, match="This is not a valid ONNX model: ") as caught:
         import_onnx(content)
     assert "\n" not in str(caught.value)
 

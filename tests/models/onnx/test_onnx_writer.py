@@ -267,5 +267,5 @@ def test_what_has_a_tensor_of_unknown_scale_is_refused_in_int8(kind: str) -> Non
 
 @pytest.mark.parametrize("name", ["layer norm of tokens", "attention"])
 def test_what_computes_tensors_inside_is_refused_in_int8(name: str) -> None:
-    with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*inside"):
+    with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*inner tensors"):
         write_int8(random_int8_network(alone(ONE_INPUT[name])))

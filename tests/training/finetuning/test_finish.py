@@ -72,14 +72,14 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(
     assert list(found) == ["inherited", "fine-tuned", "int8"]
     assert found["fine-tuned"] > found["inherited"] + 0.02
     assert found["int8"] > found["fine-tuned"] - 0.05
-    assert finished.lowered == origin.graph()
+    assert finished.graph == origin.graph()
     data = origin.setup.data
     images = data.prepare(images_of(data.validation), origin.resolution).numpy()
     labels = data.validation.targets.numpy()
     assert finished.int8 is not None
     for session, name in (
         (litert(finished.int8), "int8"),
-        (OrtSession(write_fp32(finished.lowered, weights_of(finished.network, finished.lowered))),
+        (OrtSession(write_fp32(finished.graph, weights_of(finished.network, finished.graph))),
          "fine-tuned"),
     ):  # fmt: skip
         accuracy = np.mean(session.run(images).argmax(1) == labels)
@@ -112,7 +112,7 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
         "supernet, batch norm recalibrated, fine-tuned for 3 epochs, 30% of the channels pruned, "
         "fine-tuned for 3 epochs"
     )
-    assert n_macs(finished.lowered) < 0.7 * n_macs(origin.graph())
+    assert n_macs(finished.graph) < 0.7 * n_macs(origin.graph())
 
 
 @pytest.fixture
@@ -206,8 +206,8 @@ def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> Non
     convolutional = name != "vit_small"
     config = FinetuningConfig(epochs=1, prune=0.3 if convolutional else 0.0)
     finished = finetune(untrained(name, tmp_path), config, litert, NullProgress())
-    images = torch.randn(2, *finished.lowered[0].op.in_shape)
-    fused = fuse(finished.lowered, "float32")
+    images = torch.randn(2, *finished.graph[0].op.in_shape)
+    fused = fuse(finished.graph, "float32")
     session = OrtSession(write_fp32(fused, weights_of(finished.network, fused)))
     with torch.no_grad():
         expected = finished.network(images).numpy()

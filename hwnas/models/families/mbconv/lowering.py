@@ -1,4 +1,4 @@
-"""Convolutional networks of several kinds of blocks: from a genotype to dimensions and operators.
+"""Convolutional networks of several kinds of blocks: dimensions and graph of a genotype.
 
 Source: inverted residuals as in Sandler et al., "MobileNetV2", CVPR 2018,
 https://arxiv.org/abs/1801.04381; gates and hard swish as in Howard et al., "Searching for
@@ -17,27 +17,27 @@ from hwnas.models.families.common_checks import n_stages
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape, Signature
 from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
 
-#: What counts where neither a block, nor its stage, nor the space says it.
+#: Defaults of keys that neither a block, nor its stage, nor the space defines.
 DEFAULTS: Mapping[str, Option] = {"kind": "inverted", "se": 0}
-#: What each kind of block reads beside its kernel and activation.
-READS: Mapping[str, tuple[str, ...]] = {
+#: Keys of each kind of block besides kernel and activation.
+KIND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "inverted": ("expansion", "se"),
     "fused": ("expansion", "se"),
     "plain": (),
     "residual": ("expansion",),
     "separable": (),
 }
-#: What counts where ``when`` leaves a choice out, unless something further away says it.
+#: Values of choices that are inactive by ``when``, unless the stage or space defines them.
 _ABSENT = {**DEFAULTS, "expansion": 1, "kernel": 3}
-_MULTIPLE = 8  #: of channels that are a fraction of others
+_MULTIPLE = 8  #: of channels that are scaled
 
 
 @dataclass(frozen=True)
 class MBConvBlock:
-    """One block.
+    """Dimensions of a block.
 
-    inverted: 1x1, depthwise, gate, 1x1; the input is added where it has the output's shape
-    fused: dense, gate, 1x1; and the same
+    inverted: 1x1, depthwise, gate, 1x1; plus the input if it has the output's shape
+    fused: dense, gate, 1x1; plus the input if it has the output's shape
     plain: dense
     residual: dense, dense; the input, or a projection of it, is added before the activation
     separable: depthwise, 1x1
@@ -53,42 +53,42 @@ class MBConvBlock:
     kind: str
     activation: str
     expansion: int
-    se: float  #: share of the inner channels that is left between squeeze and excitation
+    se: float  #: channels between squeeze and excitation, as a fraction of the inner channels
 
     @property
     def c_mid(self) -> int:
-        """Inner channels of the kinds that have any."""
+        """Inner channels, for kinds with an expansion."""
         return self.expansion * (self.c_out if self.kind == "residual" else self.c_in)
 
     @property
     def c_se(self) -> int:
-        """Channels between squeeze and excitation; 0: there is none."""
-        wanted = int(self.c_mid * self.se)
-        return rounded(wanted) if wanted else 0
+        """Channels between squeeze and excitation; 0 without a gate."""
+        channels = int(self.c_mid * self.se)
+        return round_width(channels) if channels else 0
 
     @property
     def expands(self) -> bool:
-        """Whether an inverted residual has an expansion layer at all."""
+        """True if an inverted residual has an expansion layer."""
         return self.c_mid != self.c_in
 
     @property
     def residual(self) -> bool:
-        """Whether the input, as it is, can be added to the output."""
+        """True if the input has the shape of the output."""
         return self.stride == 1 and self.c_in == self.c_out
 
 
 @dataclass(frozen=True)
 class MBConvHead:
-    """What stands behind the blocks, before the classifier."""
+    """Dimensions of the layers between blocks and classifier."""
 
-    width: int  #: of the convolution before the pooling; 0: there is none
-    features: int  #: of a fully connected layer behind the pooling; 0: there is none
+    width: int  #: of the convolution before the pooling; 0: none
+    features: int  #: of the fully connected layer after the pooling; 0: none
     activation: str
 
 
 @dataclass(frozen=True)
 class MBConvDimensions:
-    """All that is needed to build or lower one network."""
+    """Dimensions of a network."""
 
     resolution: int
     stem_width: int
@@ -100,43 +100,43 @@ class MBConvDimensions:
 
     @property
     def pooled(self) -> int:
-        """Channels that the pooling reads."""
+        """Input channels of the pooling."""
         return self.head.width or self.blocks[-1].c_out
 
 
 def dimensions(space: SearchSpace, genotype: Genotype) -> MBConvDimensions:
-    """Return the dimensions of one network of a checked space."""
-    return described(space, space.values(genotype))
+    """Return the dimensions of a network of a checked space."""
+    return dimensions_of_values(space, space.values(genotype))
 
 
-def described(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
-    """Return the dimensions of the network that has these values, of which some may not count."""
-    said = _Values(values)
+def dimensions_of_values(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
+    """Return the dimensions of a network from values, some of which may be inactive."""
+    reader = _Values(values)
     blocks: list[MBConvBlock] = []
-    stem_width = width = said.width("stem.width")
+    stem_width = width = reader.width("stem.width")
     for stage in range(n_stages(space)):
-        for index in range(said.depth(f"stages.{stage}.depth")):
-            stride = said.number(f"stages.{stage}.stride") if index == 0 else 1
-            blocks.append(_block(said, (stage, index), width, stride))
+        for index in range(reader.depth(f"stages.{stage}.depth")):
+            stride = reader.number(f"stages.{stage}.stride") if index == 0 else 1
+            blocks.append(_block(reader, (stage, index), width, stride))
             width = blocks[-1].c_out
     return MBConvDimensions(
-        resolution=said.number("resolution"),
+        resolution=reader.number("resolution"),
         stem_width=stem_width,
-        stem_kernel=said.number("stem.kernel"),
-        stem_stride=said.number("stem.stride"),
-        stem_activation=str(said.closest("stem", "activation")),
+        stem_kernel=reader.number("stem.kernel"),
+        stem_stride=reader.number("stem.stride"),
+        stem_activation=str(reader.closest("stem", "activation")),
         blocks=tuple(blocks),
         head=MBConvHead(
-            width=said.width("head.width"),
-            features=said.width("head.features") if "head.features" in values else 0,
-            activation=str(said.closest("head", "activation")),
+            width=reader.width("head.width"),
+            features=reader.width("head.features") if "head.features" in values else 0,
+            activation=str(reader.closest("head", "activation")),
         ),
     )
 
 
 @dataclass(frozen=True)
 class _Values:
-    """What a genotype and its space say."""
+    """Typed access to the values of a genotype and its space."""
 
     values: Mapping[str, Option]
 
@@ -144,7 +144,7 @@ class _Values:
         return int(self.values[name])
 
     def width(self, name: str) -> int:
-        return scaled(self.number(name), float(self.values.get("width_multiplier", 1)))
+        return scale_width(self.number(name), float(self.values.get("width_multiplier", 1)))
 
     def depth(self, name: str) -> int:
         return math.ceil(self.number(name) * float(self.values.get("depth_multiplier", 1)))
@@ -154,34 +154,36 @@ class _Values:
         return _ABSENT[key] if name is None else self.values[name]
 
 
-def possible(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Option, ...]:
-    """Return what ``key`` can be for a block while it is of a kind.
+def possible_values(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Option, ...]:
+    """Return the possible values of a key for a block of a kind.
 
-    Where ``when`` leaves a choice out, what stands further away counts, and at last the default.
+    If ``when`` makes a choice inactive, the stage's or the space's counts, or else the default.
     """
-    names, is_always_said = sayers(space, block, kind, key)
-    found = tuple(option for name in names for option in space.options(name))
-    return found if is_always_said else (*found, _ABSENT[key])
+    names, is_always_defined = defining_names(space, block, kind, key)
+    options = tuple(option for name in names for option in space.options(name))
+    return options if is_always_defined else (*options, _ABSENT[key])
 
 
-def sayers(space: SearchSpace, block: str, kind: str, key: str) -> tuple[list[str], bool]:
-    """Return the names that can say ``key`` of a block of a kind, and whether one always does."""
-    names = {*space.choices, *space.fixed}
-    of, left, found = closest(names, block, "kind"), {*names}, list[str]()
-    while (name := closest(left, block, key)) is not None:
-        left.remove(name)
+def defining_names(space: SearchSpace, block: str, kind: str, key: str) -> tuple[list[str], bool]:
+    """Return the names that may define a key of a block of a kind, and whether one always does."""
+    names = {*space.names}
+    kind_name, remaining, result = closest(names, block, "kind"), {*names}, list[str]()
+    while (name := closest(remaining, block, key)) is not None:
+        remaining.remove(name)
         place = name.rpartition(".")[0]
         needs = space.when.get(key, {}) if name in space.choices else {}
-        asked = [(closest(names, place, other), {*allowed}) for other, allowed in needs.items()]
-        met = [({kind} if n == of else {*space.options(n)}, ok) for n, ok in asked if n]
-        if all(values & ok for values, ok in met):
-            found.append(name)
-        if all(values <= ok for values, ok in met):
-            return found, True  # it is always there: nothing further away counts
-    return found, False
+        conditions = [(closest(names, place, other), {*ok}) for other, ok in needs.items()]
+        values = [
+            ({kind} if n == kind_name else {*space.options(n)}, ok) for n, ok in conditions if n
+        ]
+        if all(options & ok for options, ok in values):
+            result.append(name)
+        if all(options <= ok for options, ok in values):
+            return result, True  # always active: the stage's or the space's never counts
+    return result, False
 
 
-def _block(said: _Values, place: tuple[int, int], c_in: int, stride: int) -> MBConvBlock:
+def _block(reader: _Values, place: tuple[int, int], c_in: int, stride: int) -> MBConvBlock:
     stage, index = place
     name = f"stages.{stage}.blocks.{index}"
     return MBConvBlock(
@@ -189,29 +191,29 @@ def _block(said: _Values, place: tuple[int, int], c_in: int, stride: int) -> MBC
         stage=stage,
         index=index,
         c_in=c_in,
-        c_out=said.width(f"stages.{stage}.width"),
-        kernel=int(said.closest(name, "kernel")),
+        c_out=reader.width(f"stages.{stage}.width"),
+        kernel=int(reader.closest(name, "kernel")),
         stride=stride,
-        kind=str(said.closest(name, "kind")),
-        activation=str(said.closest(name, "activation")),
-        expansion=int(said.closest(name, "expansion")),
-        se=float(said.closest(name, "se")),
+        kind=str(reader.closest(name, "kind")),
+        activation=str(reader.closest(name, "activation")),
+        expansion=int(reader.closest(name, "expansion")),
+        se=float(reader.closest(name, "se")),
     )
 
 
-def scaled(width: int, multiplier: float) -> int:
-    """Return a width times a multiplier, as MobileNets round it; 0 remains 0."""
-    return width if multiplier == 1 or not width else rounded(width * multiplier)
+def scale_width(width: int, multiplier: float) -> int:
+    """Return a width times a multiplier, rounded as in MobileNets; 0 remains 0."""
+    return width if multiplier == 1 or not width else round_width(width * multiplier)
 
 
-def rounded(wanted: float) -> int:
-    """Return the nearest multiple of 8 that is not below 0.9 of what is wanted."""
-    found = max(_MULTIPLE, int(wanted + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
-    return found + _MULTIPLE if found < 0.9 * wanted else found
+def round_width(width: float) -> int:
+    """Return the nearest multiple of 8 that is at least 0.9 times the width."""
+    rounded = max(_MULTIPLE, int(width + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
+    return rounded + _MULTIPLE if rounded < 0.9 * width else rounded
 
 
 def lower(dims: MBConvDimensions, signature: Signature) -> Graph:
-    """Return the operators of a network in order of execution, for one image."""
+    """Return the graph of a network."""
     image = (signature.in_channels, dims.resolution, dims.resolution)
     stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
     nodes = [_conv("stem", INPUT, image, dims.stem_width, stem)]
@@ -280,7 +282,7 @@ def _lower_block(block: MBConvBlock, before: Node) -> list[Node]:
 def _lower_residual(b: MBConvBlock, before: Node) -> list[Node]:
     shape, other, nodes = before.op.out_shape, before.name, []
     if not b.residual:
-        # First the projection: the sum is then part of the last convolution where sums are fused.
+        # The projection first, so that the addition can be fused into the last convolution.
         spec = _Conv(stride=b.stride)
         nodes.append(_conv(f"{b.name}.shortcut", before.name, shape, b.c_out, spec))
         other = nodes[-1].name

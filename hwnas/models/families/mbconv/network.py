@@ -1,4 +1,8 @@
-"""Convolutional networks of several kinds of blocks: the plain network of one genotype."""
+"""Convolutional networks of several kinds of blocks, and import of Once-for-all weights.
+
+Source of the weights: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, with
+the older and newer names of https://github.com/mit-han-lab/once-for-all.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +20,7 @@ from hwnas.models.spaces import SearchSpace
 
 @final
 class InvertedResidual(nn.Module):
-    """Expand, depthwise, gate, project, and add the input where the shapes allow it."""
+    """Expand, depthwise, gate, project; plus the input if the shapes are equal."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
@@ -35,7 +39,7 @@ class InvertedResidual(nn.Module):
 
 @final
 class FusedResidual(nn.Module):
-    """Dense convolution, gate, project, and add the input where the shapes allow it."""
+    """Dense convolution, gate, project; plus the input if the shapes are equal."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
@@ -53,7 +57,7 @@ class FusedResidual(nn.Module):
 
 @final
 class Plain(nn.Module):
-    """A dense convolution alone."""
+    """A dense convolution."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
@@ -68,7 +72,7 @@ class Plain(nn.Module):
 
 @final
 class BasicResidual(nn.Module):
-    """Two dense convolutions, and the input or its projection added to their result."""
+    """Two dense convolutions, plus the input or its projection."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
@@ -86,7 +90,7 @@ class BasicResidual(nn.Module):
 
 @final
 class Separable(nn.Module):
-    """Depthwise convolution, and one of each pixel."""
+    """Depthwise and pointwise convolution."""
 
     def __init__(self, block: MBConvBlock):
         super().__init__()
@@ -111,7 +115,7 @@ _KINDS: Mapping[str, Callable[[MBConvBlock], nn.Module]] = {
 
 @final
 class MBConvNet(nn.Module):
-    """The network of one genotype; its modules have the names of the lowered operators."""
+    """The network of a genotype; its modules have the names of the graph's nodes."""
 
     def __init__(self, dims: MBConvDimensions, signature: Signature):
         super().__init__()
@@ -146,14 +150,8 @@ class MBConvNet(nn.Module):
         return logits
 
 
-# Weights of Once-for-all's MobileNetV3 supernets, under the names that ours have.
-#
-# Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791; names of
-# https://github.com/mit-han-lab/once-for-all, older and newer ones.
-
-#: What only counts batches.
-_COUNTERS = "num_batches_tracked"
-#: Names of parts of a block, in order: the first that fits is replaced.
+_COUNTERS = "num_batches_tracked"  # not imported
+#: Regular expressions of Once-for-all's names of parts of a block, and the names here.
 _PARTS = (
     (r"inverted_bottleneck\.conv\.weight", "expand.weight"),
     (r"inverted_bottleneck\.bn\.(\w+)", r"expand.norm.\1"),
@@ -165,8 +163,8 @@ _PARTS = (
     (r"point_linear\.conv\.weight", "project.weight"),
     (r"point_linear\.bn\.(\w+)", r"project.norm.\1"),
 )
-#: Names outside blocks.
-_WHOLE = (
+#: The same for names outside blocks.
+_OUTSIDE = (
     (r"first_conv\.conv\.weight", "stem.weight"),
     (r"first_conv\.bn\.(\w+)", r"stem.norm.\1"),
     (r"final_expand_layer\.conv\.weight", "head.weight"),
@@ -176,49 +174,49 @@ _WHOLE = (
 )
 
 
-def is_from(state: Mapping[str, Tensor]) -> bool:
-    """Return whether weights have Once-for-all's names."""
+def is_once_for_all(state: Mapping[str, Tensor]) -> bool:
+    """Return True if weights have Once-for-all's names."""
     return any(name.startswith("first_conv.") for name in state)
 
 
-def translated(state: Mapping[str, Tensor], space: SearchSpace) -> dict[str, Tensor]:
-    """Return weights under our names; what is not known keeps its own.
+def from_once_for_all(state: Mapping[str, Tensor], space: SearchSpace) -> dict[str, Tensor]:
+    """Return Once-for-all's MobileNetV3 weights with the names of our supernet.
 
     Args:
-        state: Once-for-all's.
-        space: Of the supernet that they are for: blocks are numbered through all its stages.
+        state: Weights; unknown names are kept.
+        space: Space of the supernet; Once-for-all numbers blocks through all stages.
     """
-    places = [
+    blocks = [
         f"stages.{stage}.{index}.inverted"
         for stage in range(n_stages(space))
         for index in range(max(int(depth) for depth in space.options(f"stages.{stage}.depth")))
     ]
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if not name.endswith(_COUNTERS):
-            ours = _renamed(name, places)
-            linear = ours.startswith("features.") or ".se." in ours
-            found[ours] = tensor.flatten(1) if linear and tensor.dim() == 4 else tensor
-    if "features.weight" in found:  # theirs has no bias
-        found.setdefault("features.bias", torch.zeros(len(found["features.weight"])))
-    return found
+            new_name = _rename(name, blocks)
+            linear = new_name.startswith("features.") or ".se." in new_name
+            weights[new_name] = tensor.flatten(1) if linear and tensor.dim() == 4 else tensor
+    if "features.weight" in weights:  # Once-for-all has no bias
+        weights.setdefault("features.bias", torch.zeros(len(weights["features.weight"])))
+    return weights
 
 
-def _renamed(name: str, places: list[str]) -> str:
-    # Elastic layers wrap plain ones of the same name, and newer versions shortened a block's.
+def _rename(name: str, blocks: list[str]) -> str:
+    # Elastic layers wrap plain layers of the same name; newer versions have shorter block names.
     plain = name.replace(".mobile_inverted_conv.", ".conv.")
     plain = re.sub(r"\b(bn|linear)\.\1\.", r"\1.", plain)
     plain = plain.replace(".conv.conv.weight", ".conv.weight")
     block = re.fullmatch(r"blocks\.(\d+)\.conv\.(.+)", plain)
     if block is None:
-        return _replaced(plain, _WHOLE) or name
-    part = _replaced(block[2], _PARTS)
+        return _replace(plain, _OUTSIDE) or name
+    part = _replace(block[2], _PARTS)
     index = int(block[1])
-    return f"{places[index]}.{part}" if part and index < len(places) else name
+    return f"{blocks[index]}.{part}" if part and index < len(blocks) else name
 
 
-def _replaced(name: str, rules: tuple[tuple[str, str], ...]) -> str | None:
-    for pattern, ours in rules:
+def _replace(name: str, rules: tuple[tuple[str, str], ...]) -> str | None:
+    for pattern, template in rules:
         if match := re.fullmatch(pattern, name):
-            return match.expand(ours)
+            return match.expand(template)
     return None

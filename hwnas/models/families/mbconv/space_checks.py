@@ -1,10 +1,10 @@
-"""Which spaces are of this family."""
+"""Checks of search spaces of the family."""
 
 from dataclasses import replace
 
 from hwnas.core.errors import SpaceError
 from hwnas.models.families import common_checks
-from hwnas.models.families.mbconv.lowering import DEFAULTS, READS, sayers
+from hwnas.models.families.mbconv.lowering import DEFAULTS, KIND_OPTIONS, defining_names
 from hwnas.models.spaces import SearchSpace, closest
 
 _MULTIPLIERS = ("width_multiplier", "depth_multiplier")
@@ -18,21 +18,21 @@ _NAMES = common_checks.ReadNames(
 )
 _WORDS = {
     "activation": ("relu6", "relu", "hardswish"),
-    "kind": tuple(READS),
+    "kind": tuple(KIND_OPTIONS),
     "kernel_sharing": ("crop", "transform"),
 }
 
 
 def check_mbconv_space(space: SearchSpace) -> None:
-    """Refuse a space that does not describe networks of this family.
+    """Check a space of this family.
 
     Raises:
-        SpaceError: with the name that is missing, unknown or out of range.
+        SpaceError: if a name is missing, unknown, out of range or without effect.
     """
     blocks = common_checks.blocks(space)
     unread = [f"{b}.expansion" for b in blocks if not _readers(space, b, "expansion")]
     common_checks.check_names(space, replace(_NAMES, optional=(*_NAMES.optional, *unread)))
-    for name in sorted({*space.choices, *space.fixed}):
+    for name in sorted(space.names):
         _check_values(space, name)
     common_checks.check_fixed(space, ["kernel_sharing"])
     for key in ("expansion", "se"):
@@ -49,7 +49,7 @@ def _check_values(space: SearchSpace, name: str) -> None:
     if key in _WORDS:
         common_checks.check_one_of(space, name, _WORDS[key])
     elif key == "se":
-        common_checks.check_share(space, name)
+        common_checks.check_fraction(space, name)
     elif key == "kernel":
         common_checks.check_odd(space, name)
     elif key == "stride":
@@ -57,63 +57,60 @@ def _check_values(space: SearchSpace, name: str) -> None:
     elif key in _MULTIPLIERS:
         common_checks.check_positive(space, name)
     else:
-        common_checks.whole_numbers(space, name, least=0 if name == "head.width" else 1)
+        common_checks.whole_numbers(space, name, minimum=0 if name == "head.width" else 1)
 
 
 def _kinds(space: SearchSpace, block: str) -> set[str]:
-    name = closest({*space.choices, *space.fixed}, block, "kind")
+    name = closest({*space.names}, block, "kind")
     return set(map(str, [DEFAULTS["kind"]] if name is None else space.options(name)))
 
 
 def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
-    """Return the kinds that a block can be of and that read a key."""
-    return {kind for kind in _kinds(space, block) if key in READS.get(kind, (key,))}
+    """Return the possible kinds of a block that use a key."""
+    return {kind for kind in _kinds(space, block) if key in KIND_OPTIONS.get(kind, (key,))}
 
 
 def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
-    """Refuse a choice that counts for no block, whatever kinds are chosen."""
-    names = {*space.choices, *space.fixed}
+    """Check that each choice of a key has an effect on some block."""
+    names = {*space.names}
     read = {closest(names, block, key) for block in blocks if _readers(space, block, key)}
     for name in space.choices:
         if name.rpartition(".")[2] == key and name not in read:
-            readers = " or ".join(kind for kind in READS if key in READS[kind])
+            readers = " or ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
-                f"Space '{space.name}': '{name}' has no effect: no block that it is said of is "
-                f"{readers}. Leave it out."
+                f"Space '{space.name}': '{name}' has no effect: none of its blocks is {readers}. "
+                "Remove it."
             )
 
 
 def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
-    """Refuse a choice that is there while the kind closest to it is one with which none reads it.
-
-    Blocks that have a kind of their own may read it all the same.
-    """
+    """Check that a choice is inactive for kinds with which no block uses it."""
     place, _, key = name.rpartition(".")
-    of = closest({*space.choices, *space.fixed}, place, "kind")
+    of = closest({*space.names}, place, "kind")
     if of is None or of not in space.choices:
-        return  # nothing that is chosen could leave it out
+        return  # no choice could make it inactive
     allowed = space.when.get(key, {}).get("kind", space.choices[of])
     for kind in map(str, space.choices[of]):
         if kind in allowed and not any(_can_read(space, b, name, of, kind) for b in blocks):
-            readers = ", ".join(kind for kind in READS if key in READS[kind])
+            readers = ", ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
-                f"Space '{space.name}': '{name}' has no effect where '{of}' is {kind}; say "
+                f"Space '{space.name}': '{name}' has no effect if '{of}' is {kind}; add "
                 f"when: {{{key}: {{kind: [{readers}]}}}}."
             )
 
 
 def _can_read(space: SearchSpace, block: str, name: str, of: str, kind: str) -> bool:
-    """Return whether a choice can count for a block while ``of`` is a kind."""
+    """Return True if a choice can affect a block when ``of`` is a kind."""
     key = name.rpartition(".")[2]
     kinds = _readers(space, block, key)
-    if closest({*space.choices, *space.fixed}, block, "kind") == of:
+    if closest({*space.names}, block, "kind") == of:
         kinds &= {kind}
-    return any(name in sayers(space, block, own, key)[0] for own in kinds)
+    return any(name in defining_names(space, block, own, key)[0] for own in kinds)
 
 
 def _check_head(space: SearchSpace, blocks: list[str]) -> None:
-    """Refuse what a convolution before the pooling reads, or must precede, where there is none."""
-    names = {*space.choices, *space.fixed}
+    """Check names that depend on the convolution before the pooling, if it may be absent."""
+    names = {*space.names}
     if 0 not in space.options("head.width"):
         return
     if "head.features" in names:
@@ -125,16 +122,16 @@ def _check_head(space: SearchSpace, blocks: list[str]) -> None:
     others = {closest(names, place, "activation") for place in ("stem", *blocks)}
     if name in space.choices and name not in others:
         raise SpaceError(
-            f"Space '{space.name}': '{name}' has no effect where 'head.width' is 0: fix it."
+            f"Space '{space.name}': '{name}' has no effect if 'head.width' is 0: fix it."
         )
 
 
 def _check_multiplied(space: SearchSpace) -> None:
-    """Refuse what is said of single blocks where a multiplier says how many there are.
+    """Check that with a depth multiplier no choice is of a single block.
 
-    As a choice it may be of no block; fixed, it leaves open what the blocks are that are added.
+    The number of blocks varies: the block may not exist, or added blocks may lack a value.
     """
-    names = {*space.choices, *space.fixed}
+    names = {*space.names}
     if "depth_multiplier" not in names:
         return
     adds = any(float(option) > 1 for option in space.options("depth_multiplier"))
@@ -142,6 +139,6 @@ def _check_multiplied(space: SearchSpace) -> None:
         stage, key = name.partition(".blocks.")[0], name.rpartition(".")[2]
         if name in space.choices or (adds and closest(names, stage, key) is None):
             raise SpaceError(
-                f"Space '{space.name}': beside 'depth_multiplier', '{name}' must be said of its "
-                "stage or of the space."
+                f"Space '{space.name}': with 'depth_multiplier', '{name}' must be defined for its "
+                "stage or the space."
             )

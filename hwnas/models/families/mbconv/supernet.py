@@ -1,4 +1,4 @@
-"""Kinds of blocks with shared weights: those of the largest options."""
+"""Supernets of convolutional networks: elastic blocks with the weights of the largest options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -7,9 +7,14 @@ from typing import Protocol, final, runtime_checkable
 from torch import Tensor, nn
 
 from hwnas.models.families.common_checks import n_stages
-from hwnas.models.families.elastic_layers import ElasticConv, ElasticLinear, activated
-from hwnas.models.families.layers import ConvNormAct, LinearAct, SqueezeExcitation, pooled
-from hwnas.models.families.mbconv.lowering import MBConvBlock, described, dimensions, possible
+from hwnas.models.families.elastic_layers import ElasticConv, ElasticLinear, apply_activation
+from hwnas.models.families.layers import ConvNormAct, LinearAct, SqueezeExcitation, global_mean
+from hwnas.models.families.mbconv.lowering import (
+    MBConvBlock,
+    dimensions,
+    dimensions_of_values,
+    possible_values,
+)
 from hwnas.models.families.mbconv.network import (
     BasicResidual,
     FusedResidual,
@@ -31,20 +36,20 @@ class ElasticBlock(Protocol):
         ...
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         ...
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """What the blocks of one place can be, beside the largest of them."""
+    """Options of the blocks at one position."""
 
     kernels: tuple[int, ...]
-    transforms: bool  #: whether smaller kernels are mapped from larger ones
-    projects: bool  #: whether any of them changes the shape of what it reads
+    transforms: bool  #: smaller kernels are learned maps of larger ones
+    projects: bool  #: some blocks change the shape of their input
 
     def conv(self, shape: tuple[int, int], depthwise: bool = False) -> ElasticConv:
-        """Return the weights of a convolution with a block's kernel."""
+        """Return a convolution with the block's kernels."""
         transforms = self.transforms
         return ElasticConv(shape, self.kernels, depthwise=depthwise, transforms=transforms)
 
@@ -60,12 +65,12 @@ class ElasticGate(nn.Module):
 
     def forward(self, x: Tensor, reduced: int) -> Tensor:
         """``(N, C, H, W)`` to the same."""
-        small = activated(self.reduce(pooled(x), reduced), "relu")
-        gate = activated(self.excite(small, x.shape[1]), "hardsigmoid")
+        small = apply_activation(self.reduce(global_mean(x), reduced), "relu")
+        gate = apply_activation(self.excite(small, x.shape[1]), "hardsigmoid")
         return x * gate[:, :, None, None]
 
     def copy_to(self, plain: SqueezeExcitation) -> None:
-        """Give a plain module copies of the weights."""
+        """Copy the weights to a plain module."""
         self.reduce.copy_to(plain.reduce.linear)
         self.excite.copy_to(plain.excite.linear)
 
@@ -97,7 +102,7 @@ class ElasticInverted(nn.Module):
         return x + out if block.residual else out
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         assert isinstance(plain, InvertedResidual)
         if isinstance(plain.expand, ConvNormAct):
             assert self.expand is not None
@@ -131,7 +136,7 @@ class ElasticFused(nn.Module):
         return x + out if block.residual else out
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         assert isinstance(plain, FusedResidual)
         self.fused.copy_to(plain.fused)
         if isinstance(plain.se, SqueezeExcitation):
@@ -155,7 +160,7 @@ class ElasticPlain(nn.Module):
         return out
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         assert isinstance(plain, Plain)
         self.conv.copy_to(plain.conv)
 
@@ -178,10 +183,10 @@ class ElasticBasic(nn.Module):
             assert self.shortcut is not None
             other = self.shortcut(x, b.c_out, 1, "", b.stride)
         out: Tensor = self.first(x, b.c_mid, b.kernel, b.activation, b.stride)
-        return activated(other + self.second(out, b.c_out, b.kernel), b.activation)
+        return apply_activation(other + self.second(out, b.c_out, b.kernel), b.activation)
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         assert isinstance(plain, BasicResidual)
         if isinstance(plain.shortcut, ConvNormAct):
             assert self.shortcut is not None
@@ -207,7 +212,7 @@ class ElasticSeparable(nn.Module):
         return out
 
     def copy_to(self, plain: nn.Module) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         assert isinstance(plain, Separable)
         self.depthwise.copy_to(plain.depthwise)
         self.pointwise.copy_to(plain.pointwise)
@@ -221,23 +226,21 @@ KINDS: Mapping[str, Callable[[MBConvBlock, Elastic], nn.Module]] = {
     "separable": ElasticSeparable,
 }
 
-# Convolutional networks of several kinds of blocks: shared weights for all of a space.
-
 
 @final
 class MBConvSupernet(nn.Module):
-    """Shared weights, the largest option of every choice; each kind of block has its own."""
+    """Shared weights of a space; each kind of block has separate ones."""
 
     def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
         self._space, self._task = space, signature
-        # With choices that do not count in the largest network, but in others.
+        # Including choices that are inactive in the largest network.
         every = {name: options[-1] for name, options in space.choices.items()}
-        largest = described(space, {**space.fixed, **every})
+        largest = dimensions_of_values(space, {**space.fixed, **every})
         stem, kernels = (signature.in_channels, largest.stem_width), space.options("stem.kernel")
         self.stem = ElasticConv(stem, tuple(map(int, kernels)), largest.stem_stride)
-        # A block reads the widest of what can stand before it: the stem or the stage before for
-        # the first block of a stage, its own stage for the others. That is what `largest` has.
+        # `largest` has the maximum input width of each block: of the stem or the previous stage for
+        # the first block of a stage, of its stage for the others.
         self.stages = nn.ModuleList(
             nn.ModuleList(self._kinds(b) for b in largest.blocks if b.stage == stage)
             for stage in range(n_stages(space))
@@ -246,7 +249,7 @@ class MBConvSupernet(nn.Module):
         self.head = ElasticConv((last, head.width), 1) if head.width else None
         self.features = ElasticLinear(head.width, head.features) if head.features else None
         self.classifier = ElasticLinear(head.features or largest.pooled, signature.n_outputs)
-        # What a head computes and what a block computes are not alike: each has its classifier.
+        # Separate classifiers for networks with and without a head.
         some = head.width and 0 in space.options("head.width")
         self.headless = ElasticLinear(last, signature.n_outputs) if some else None
 
@@ -267,15 +270,15 @@ class MBConvSupernet(nn.Module):
         if head.width:
             assert self.head is not None
             x = self.head(x, head.width, 1, head.activation)
-        x = pooled(x)
+        x = global_mean(x)
         if head.features:
             assert self.features is not None
-            x = activated(self.features(x, head.features), head.activation)
+            x = apply_activation(self.features(x, head.features), head.activation)
         logits: Tensor = self._classifier(head.width)(x)
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights, in the same mode."""
+        """Return a plain network with copies of the weights."""
         dims = dimensions(self._space, genotype)
         network = MBConvNet(dims, self._task)
         self.stem.copy_to(network.stem)
@@ -291,16 +294,16 @@ class MBConvSupernet(nn.Module):
         return network.train(self.training)
 
     def _kinds(self, block: MBConvBlock) -> nn.ModuleDict:
-        """Return a block of each kind that it can be."""
+        """Return an elastic block for each possible kind."""
         space = self._space
-        names = {*space.choices, *space.fixed}
+        names = {*space.names}
 
         def options(key: str, default: str) -> tuple[str, ...]:
             name = closest(names, block.name, key)
             return (default,) if name is None else tuple(map(str, space.options(name)))
 
         def elastic(kind: str) -> Elastic:
-            kernels = possible(space, block.name, kind, "kernel")
+            kernels = possible_values(space, block.name, kind, "kernel")
             return Elastic(
                 kernels=tuple(sorted({int(kernel) for kernel in kernels})),
                 transforms=options("kernel_sharing", "crop") == ("transform",),
@@ -308,8 +311,10 @@ class MBConvSupernet(nn.Module):
             )
 
         def largest(kind: str) -> MBConvBlock:
-            # What says it further away may be larger; weights are never fewer than a choice says.
-            expansions, shares = (possible(space, block.name, kind, k) for k in ("expansion", "se"))
+            # Stage or space may allow larger values than the block's own choice.
+            expansions, shares = (
+                possible_values(space, block.name, kind, k) for k in ("expansion", "se")
+            )
             return replace(
                 block,
                 kind=kind,
@@ -325,7 +330,7 @@ class MBConvSupernet(nn.Module):
         )
 
     def _changes(self, stage: int) -> bool:
-        """Return whether the first block of a stage may change the shape of what it reads."""
+        """Return True if the first block of a stage may change the shape of its input."""
         options = self._space.options
         before = f"stages.{stage - 1}.width" if stage else "stem.width"
         widths = {*options(before), *options(f"stages.{stage}.width")}

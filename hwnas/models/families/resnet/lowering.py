@@ -1,8 +1,8 @@
-"""Residual networks: from a genotype to its dimensions and its operators.
+"""Residual networks: dimensions and graph of a genotype.
 
 Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-https://arxiv.org/abs/1512.03385. As is usual since, a bottleneck has its stride in the spatial
-convolution, not in the first.
+https://arxiv.org/abs/1512.03385. The stride of a bottleneck is in its spatial convolution, as usual
+today.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ _ACTIVATIONS = ("relu", "relu6")
 _BLOCKS = ("basic", "bottleneck")
 _MULTIPLE = 8  # of the inner channels
 
-POOL_KERNEL, POOL_STRIDE = 3, 2  #: of the max pool behind the stem
+POOL_KERNEL, POOL_STRIDE = 3, 2  #: of the max pooling after the stem
 
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution with batch norm and, unless it is ``""``, an activation."""
+    """A convolution with batch norm and, unless ``""``, an activation."""
 
     name: str
     c_in: int
@@ -39,22 +39,22 @@ class Conv:
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """Convolutions in a row whose result is added to the input, or to a projection of it."""
+    """A sequence of convolutions, plus the input or its projection."""
 
     name: str
     stage: int
     convs: tuple[Conv, ...]
-    shortcut: Conv | None  #: the projection; ``None`` where the input itself is added
-    act: str  #: of the sum
+    shortcut: Conv | None  #: the projection; ``None`` for the input itself
+    act: str  #: after the addition
 
 
 @dataclass(frozen=True)
 class ResNetDimensions:
-    """All that is needed to build or lower one network."""
+    """Dimensions of a network."""
 
     resolution: int
     stem: Conv
-    pool: bool  #: whether a max pool follows the stem
+    pool: bool  #: True if max pooling follows the stem
     blocks: tuple[ResidualBlock, ...]
 
     @property
@@ -72,7 +72,7 @@ class ResNetDimensions:
 
 
 def dimensions(space: SearchSpace, genotype: Genotype, signature: Signature) -> ResNetDimensions:
-    """Return the dimensions of one network of a checked space."""
+    """Return the dimensions of a network of a checked space."""
     values = space.values(genotype)
 
     def number(name: str) -> int:
@@ -99,10 +99,10 @@ def dimensions(space: SearchSpace, genotype: Genotype, signature: Signature) -> 
 def _convs(
     values: Mapping[str, Option], name: str, widths: tuple[int, int], stride: int
 ) -> tuple[Conv, ...]:
-    """Return the convolutions of a block in order; only the last has no activation."""
+    """Return the convolutions of a block; the last has no activation."""
     c_in, c_out = widths
-    expansion = float(common_checks.said(values, name, "expansion"))
-    kernel = int(common_checks.said(values, name, "kernel"))
+    expansion = float(common_checks.closest_value(values, name, "expansion"))
+    kernel = int(common_checks.closest_value(values, name, "kernel"))
     inner = max(_MULTIPLE, int(c_out * expansion / _MULTIPLE + 0.5) * _MULTIPLE)
     rows = [(c_in, inner, kernel, stride), (inner, c_out, kernel, 1)]
     if values["block"] == "bottleneck":
@@ -115,10 +115,10 @@ def _convs(
 
 
 def _projects(space: SearchSpace, stage: int) -> bool:
-    """Return whether the first block of a stage adds a projection of its input.
+    """Return True if the first block of a stage has a projection.
 
-    That is so for a whole space, as in Once-for-all, not for a genotype: in a supernet all weights
-    of a projection are then trained as often as those beside them.
+    This depends on the space, not on the genotype, as in Once-for-all: a supernet then trains
+    projections as often as other weights.
     """
     before = f"stages.{stage - 1}.width" if stage else "stem.width"
     widths = {*space.options(before), *space.options(f"stages.{stage}.width")}
@@ -126,7 +126,7 @@ def _projects(space: SearchSpace, stage: int) -> bool:
 
 
 def lower(dims: ResNetDimensions, signature: Signature) -> Graph:
-    """Return the operators of a network in order of execution, for one image."""
+    """Return the graph of a network."""
     nodes: dict[str, Node] = {}
     image = (signature.in_channels, dims.resolution, dims.resolution)
 
@@ -149,7 +149,7 @@ def lower(dims: ResNetDimensions, signature: Signature) -> Graph:
         spec = (POOL_KERNEL, POOL_STRIDE)
         last = window("stem_pool", "max_pool2d", last, dims.stem.c_out, spec)
     for block in dims.blocks:
-        # First the projection: the sum is then part of the last convolution where sums are fused.
+        # The projection first, so that the addition can be fused into the last convolution.
         other = last if block.shortcut is None else conv(block.shortcut, last)
         for layer in block.convs:
             last = conv(layer, last)
@@ -162,13 +162,13 @@ def lower(dims: ResNetDimensions, signature: Signature) -> Graph:
 
 
 def check_resnet_space(space: SearchSpace) -> None:
-    """Refuse a space that does not describe residual networks.
+    """Check a space of residual networks.
 
     Raises:
-        SpaceError: with the name that is missing, unknown or out of range.
+        SpaceError: if a name is missing, unknown or out of range.
     """
     common_checks.check_names(space, _NAMES)
-    names = sorted({*space.choices, *space.fixed})
+    names = sorted(space.names)
     strides = [name for name in names if name.endswith(".stride")]
     common_checks.check_fixed(space, ["activation", "block", "stem.kernel", "stem.pool", *strides])
     common_checks.check_one_of(space, "activation", _ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""Residual networks: shared weights for every genotype of a space."""
+"""Residual networks and supernets."""
 
 from collections.abc import Callable, Iterable
 from typing import final
@@ -6,7 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from hwnas.models.families.elastic_layers import ElasticConv, ElasticLinear
-from hwnas.models.families.layers import Add, ConvNormAct, Mean, pooled
+from hwnas.models.families.layers import Add, ConvNormAct, Mean, global_mean
 from hwnas.models.families.resnet.lowering import (
     POOL_KERNEL,
     POOL_STRIDE,
@@ -18,27 +18,25 @@ from hwnas.models.families.resnet.lowering import (
 from hwnas.models.graph import Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 
-# Residual networks: the plain network of one genotype.
-
 
 def stem_pool(dims: ResNetDimensions) -> nn.Module:
-    """Return what follows the stem."""
+    """Return the max pooling after the stem, if there is one."""
     return nn.MaxPool2d(POOL_KERNEL, POOL_STRIDE, POOL_KERNEL // 2) if dims.pool else nn.Identity()
 
 
 def stages(
     blocks: Iterable[ResidualBlock], build: Callable[[ResidualBlock], nn.Module]
 ) -> nn.ModuleList:
-    """Return a module for each block, under the block's name behind ``stages.``."""
-    found: dict[int, nn.ModuleList] = {}
+    """Return a module for each block; modules have the names of the blocks."""
+    modules_of: dict[int, nn.ModuleList] = {}
     for block in blocks:
-        found.setdefault(block.stage, nn.ModuleList()).append(build(block))
-    return nn.ModuleList(nn.ModuleDict({"blocks": modules}) for modules in found.values())
+        modules_of.setdefault(block.stage, nn.ModuleList()).append(build(block))
+    return nn.ModuleList(nn.ModuleDict({"blocks": modules}) for modules in modules_of.values())
 
 
 @final
 class Residual(nn.Module):
-    """Convolutions in a row, and the input or its projection added to their result."""
+    """A sequence of convolutions, plus the input or its projection."""
 
     def __init__(self, block: ResidualBlock):
         super().__init__()
@@ -58,7 +56,7 @@ def _plain(conv: Conv) -> nn.Module:
 
 @final
 class ResidualNetwork(nn.Module):
-    """The network of one genotype; its modules have the names of the lowered operators."""
+    """The network of a genotype; its modules have the names of the graph's nodes."""
 
     def __init__(self, dims: ResNetDimensions, signature: Signature):
         super().__init__()
@@ -106,7 +104,7 @@ def _elastic(conv: Conv) -> ElasticConv:
 
 @final
 class ResidualSupernet(nn.Module):
-    """Shared weights, the largest option of every choice; modules are named as in the network."""
+    """Shared weights of a space; modules have the same names as in the network."""
 
     def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
@@ -114,7 +112,7 @@ class ResidualSupernet(nn.Module):
         largest = dimensions(space, space.largest(), signature)
         self.stem = _elastic(largest.stem)
         self.stem_pool = stem_pool(largest)
-        # The first block of a stage reads the widest that can stand before it: `largest` has it.
+        # `largest` has the maximum input width of the first block of each stage.
         self.stages = stages(largest.blocks, ElasticResidual)
         self.classifier = ElasticLinear(largest.width, signature.n_outputs)
 
@@ -129,11 +127,11 @@ class ResidualSupernet(nn.Module):
         x: Tensor = self.stem_pool(self.stem(images, dims.stem.c_out, dims.stem.kernel))
         for block in dims.blocks:
             x = self.get_submodule(block.name)(x, block)
-        logits: Tensor = self.classifier(pooled(x))
+        logits: Tensor = self.classifier(global_mean(x))
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights, in the same mode."""
+        """Return a plain network with copies of the weights."""
         dims = dimensions(self._space, genotype, self._task)
         network = ResidualNetwork(dims, self._task)
         for conv in dims.convs():

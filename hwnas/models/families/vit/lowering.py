@@ -1,8 +1,8 @@
-"""Vision transformers: from a genotype to its dimensions and its operators.
+"""Vision transformers: dimensions and graph of a genotype.
 
-A patch is a token, and tokens stay where their patches are: ``(C, H, W)`` with a pixel for each.
-A depthwise convolution tells the tokens where they are, so that the resolution can be elastic; the
-classifier reads their mean.
+Tokens are pixels of an image ``(C, H, W)`` at the positions of their patches. Positions are encoded
+by a depthwise convolution, so that the resolution can be elastic. The classifier reads the mean of
+all tokens.
 
 Source: Chen et al., "AutoFormer", ICCV 2021, https://arxiv.org/abs/2107.00651; Chu et al.,
 "Conditional Positional Encodings for Vision Transformers", https://arxiv.org/abs/2102.10882.
@@ -15,7 +15,7 @@ from hwnas.models.families import common_checks
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 
-POSITION_KERNEL = 3  #: of the convolution that tells tokens where they are
+POSITION_KERNEL = 3  #: of the convolution for positions
 
 _DEPTH = "stages.0.depth"
 _ACTIVATIONS = ("gelu", "relu", "hardswish")
@@ -27,23 +27,23 @@ _NAMES = common_checks.ReadNames(
 
 @dataclass(frozen=True)
 class EncoderBlock:
-    """Attention among the tokens, then a perceptron on each of them."""
+    """Dimensions of a block of attention and a perceptron."""
 
     name: str
     index: int
     heads: int
     head_width: int
-    hidden: int  #: channels between the two layers of the perceptron
+    hidden: int  #: channels of the perceptron
 
     @property
     def inner(self) -> int:
-        """Channels of the queries; keys and values have as many."""
+        """Channels of queries, keys and values each."""
         return self.heads * self.head_width
 
 
 @dataclass(frozen=True)
 class ViTDimensions:
-    """All that is needed to build or lower one network."""
+    """Dimensions of a network."""
 
     resolution: int
     patch: int
@@ -53,7 +53,7 @@ class ViTDimensions:
 
 
 def dimensions(space: SearchSpace, genotype: Genotype) -> ViTDimensions:
-    """Return the dimensions of one network of a checked space."""
+    """Return the dimensions of a network of a checked space."""
     values = space.values(genotype)
 
     def number(name: str) -> int:
@@ -67,9 +67,11 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> ViTDimensions:
             EncoderBlock(
                 name=name,
                 index=index,
-                heads=int(common_checks.said(values, name, "heads")),
+                heads=int(common_checks.closest_value(values, name, "heads")),
                 head_width=number("head_width"),
-                hidden=round(embedding * float(common_checks.said(values, name, "mlp_ratio"))),
+                hidden=round(
+                    embedding * float(common_checks.closest_value(values, name, "mlp_ratio"))
+                ),
             )
         )
     return ViTDimensions(
@@ -82,7 +84,7 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> ViTDimensions:
 
 
 def lower(dims: ViTDimensions, signature: Signature) -> Graph:
-    """Return the operators of a network in order of execution, for one image."""
+    """Return the graph of a network."""
     c, side = dims.embedding, dims.resolution // dims.patch
     tokens = (c, side, side)
     image = (signature.in_channels, dims.resolution, dims.resolution)
@@ -104,7 +106,7 @@ def lower(dims: ViTDimensions, signature: Signature) -> Graph:
 
 
 def _block(block: EncoderBlock, tokens: Shape, source: str, activation: str) -> list[Node]:
-    """Return the operators of a block that reads ``source``."""
+    """Return the operators of a block with the input ``source``."""
     _, h, w = tokens
     inner, hidden = (block.inner, h, w), (block.hidden, h, w)
     qkv = (3 * block.inner, h, w)
@@ -127,17 +129,17 @@ def _block(block: EncoderBlock, tokens: Shape, source: str, activation: str) -> 
 
 
 def check_vit_space(space: SearchSpace) -> None:
-    """Refuse a space that does not describe vision transformers.
+    """Check a space of vision transformers.
 
     Raises:
-        SpaceError: with the name that is missing, unknown or out of range.
+        SpaceError: if a name is missing, unknown or out of range.
     """
     if common_checks.n_stages(space) > 1:
         raise SpaceError(f"Space '{space.name}': transformers have one stage, stages.0.")
     common_checks.check_names(space, _NAMES)
     common_checks.check_fixed(space, _INELASTIC)
     common_checks.check_one_of(space, "activation", _ACTIVATIONS)
-    names = sorted({*space.choices, *space.fixed} - {"activation"})
+    names = sorted({*space.names} - {"activation"})
     for name in names:
         if name.endswith("mlp_ratio"):
             common_checks.check_positive(space, name)
@@ -152,7 +154,7 @@ def check_vit_space(space: SearchSpace) -> None:
 
 
 def _check_ratios(space: SearchSpace, name: str) -> None:
-    """Refuse ratios that do not give a whole number of channels with every embedding."""
+    """Check that ratios result in whole numbers of channels with every embedding."""
     for ratio in space.options(name):
         for embedding in common_checks.whole_numbers(space, "embedding"):
             hidden = embedding * float(ratio)

@@ -1,4 +1,4 @@
-"""Vision transformers: shared weights for every genotype of a space."""
+"""Vision transformers and supernets."""
 
 from typing import final
 
@@ -28,12 +28,10 @@ from hwnas.models.families.vit.lowering import (
 from hwnas.models.graph import Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 
-# Vision transformers: the plain network of one genotype.
-
 
 @final
 class TransformerBlock(nn.Module):
-    """Attention and a perceptron, each normalised before and added after.
+    """Pre-norm attention and perceptron with residual connections.
 
     Source: Xiong et al., "On Layer Normalization in the Transformer Architecture", ICML 2020,
     https://arxiv.org/abs/2002.04745.
@@ -60,7 +58,7 @@ class TransformerBlock(nn.Module):
 
 @final
 class VisionTransformer(nn.Module):
-    """The network of one genotype; its modules have the names of the lowered operators."""
+    """The network of a genotype; its modules have the names of the graph's nodes."""
 
     def __init__(self, dims: ViTDimensions, signature: Signature):
         super().__init__()
@@ -76,9 +74,9 @@ class VisionTransformer(nn.Module):
 
     def block(self, block: EncoderBlock) -> TransformerBlock:
         """Return the module of a block."""
-        found = self.get_submodule(block.name)
-        assert isinstance(found, TransformerBlock)
-        return found
+        module = self.get_submodule(block.name)
+        assert isinstance(module, TransformerBlock)
+        return module
 
     def forward(self, images: Tensor) -> Tensor:
         """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
@@ -116,7 +114,7 @@ class ElasticTransformerBlock(nn.Module):
         return out
 
     def copy_to(self, plain: TransformerBlock) -> None:
-        """Give a plain block copies of the weights."""
+        """Copy the weights to a plain block."""
         self.norm1.copy_to(plain.norm1)
         self.qkv.copy_to(plain.qkv)
         self.project.copy_to(plain.project)
@@ -127,7 +125,7 @@ class ElasticTransformerBlock(nn.Module):
 
 @final
 class ViTSupernet(nn.Module):
-    """Shared weights, the largest option of every choice."""
+    """Shared weights of a space."""
 
     def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
@@ -156,7 +154,7 @@ class ViTSupernet(nn.Module):
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
-        """Return a plain network with copies of the weights, in the same mode."""
+        """Return a plain network with copies of the weights."""
         dims = dimensions(self._space, genotype)
         network = VisionTransformer(dims, self._task)
         self.patches.copy_to(network.patches)
