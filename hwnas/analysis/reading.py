@@ -1,4 +1,4 @@
-"""From what the user names to runs that can be compared, or one line that says why they cannot."""
+"""Reads run folders and CSV files for a comparison, and checks that they are comparable."""
 
 import csv
 import glob
@@ -18,26 +18,22 @@ from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.metrics import quality_names
 
-# Fronts of other tools: a CSV file with a row for each point.
-#
-# Columns are named as the objectives; ``NAME_low`` and ``NAME_high`` are the ends of 95 %
-# intervals,
-# ``id`` names a point of a run, ``run`` tells several runs in one file apart (equal ones in
-# different
-# groups are paired in tests), ``group`` says what a run belongs to. Other columns are not read.
+# CSV files of other tools have a row per point. Columns: one per objective, ``NAME_low`` and
+# ``NAME_high`` (95 % interval), ``id`` of the point, ``run`` (equal names in different groups are
+# paired in tests) and ``group``. Other columns are ignored.
 
 _Row = dict[str, str]
-_MOST = 256 << 20  # bytes of a file
+_MAX_BYTES = 256 << 20
 _VERIFIED = "verified_"
-_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
+_ABOVE_ZERO = ("latency_ms", "energy_mj")
 
 
 def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[ComparedRun]:
-    """Return the runs of a file, in order of appearance.
+    """Read the runs of a CSV file, in order of appearance.
 
     Raises:
-        RunError: a column is missing, a value is not a number, an interval does not hold its value,
-            or two points of a run have one id.
+        RunError: a column is missing, a value is not a number, an interval does not contain its
+            value, or two points of a run have the same id.
     """
     rows = _rows(path, objectives)
     if not rows:
@@ -48,8 +44,8 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
         point, known = _point(where, number, row, objectives), parts.setdefault(key, {})
         if known.setdefault(point.id, point).figures != point.figures:
             raise RunError(
-                f"{where}: id '{point.id}' is there twice, with other figures: make ids different, "
-                "or leave that column out."
+                f"{where}: id '{point.id}' is there twice, with other figures: use different ids, "
+                "or remove the column."
             )
     runs = []
     for (group, block), points in parts.items():
@@ -61,18 +57,18 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
 
 
 def points(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint]:
-    """Return all points of a file, whatever their run.
+    """Return the points of all runs of a CSV file.
 
     Raises:
-        RunError: as ``read``.
+        RunError: as ``read_foreign_csv``.
     """
     return [point for run in read_foreign_csv(path, objectives) for point in run.scored]
 
 
 def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]:
-    """Return the rows with the numbers of their lines; all columns that are needed are there."""
+    """Return rows with line numbers; the columns of all objectives exist."""
     try:
-        file = io.StringIO(safe_read.read_text(path, _MOST), newline="")
+        file = io.StringIO(safe_read.read_text(path, _MAX_BYTES), newline="")
         reader = csv.DictReader(file, strict=True)
         columns = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
@@ -87,7 +83,9 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
         raise RunError(f"{path}: column '{twice[0]}' is there twice.")
     for number, row in rows:
         if None in row or None in row.values():
-            raise RunError(f"{path}, line {number}: expected {len(columns)} values, as the header.")
+            raise RunError(
+                f"{path}, line {number}: expected {len(columns)} values, as in the header."
+            )
     return rows
 
 
@@ -103,7 +101,7 @@ def _figure(where: str, row: _Row, name: str) -> Quantity:
         for key in (f"{name}_low", f"{name}_high")
     )
     if (low is not None and low > value) or (high is not None and high < value):
-        raise RunError(f"{where}: the interval of {name} does not hold its value {value:g}.")
+        raise RunError(f"{where}: the interval of {name} does not contain its value {value:g}.")
     return Quantity(value, "measured", low, high)
 
 
@@ -120,13 +118,13 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 
 
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
-    """Return the verified members of a file ``front.csv`` that a search has written.
+    """Return the verified members of ``front.csv`` of a search that are within the budget.
 
-    Those that it would deliver, by the figures of their artefacts. ``None`` where it is another
-    file, whose figures are what they are.
+    Returns:
+        ``None`` for other files.
 
     Raises:
-        RunError: as ``read``.
+        RunError: as ``read_foreign_csv``.
     """
     rows = _rows(path, [])
     columns = {*rows[0][1]} if rows else set()
@@ -148,15 +146,19 @@ def _is_outrun(where: str, row: _Row) -> bool:
 
 
 def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
-    """Return what a row of ``front.csv`` says of its artefact, by the names of the objectives.
+    """Return the verified columns of a row of ``front.csv``, by the names of the objectives.
 
-    The artefact of each row has a dtype of its own.
+    Artefacts of different rows may have different dtypes.
     """
-    said = {n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)}
+    verified = {
+        n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)
+    }
     found = {"id": row["id"]}
     for name in (objective.name for objective in objectives):
-        source = artefact_metric(name, said) if name in quality_names() else name
-        found |= {f"{name}{end}": said.get(f"{source}{end}", "") for end in ("", "_low", "_high")}
+        source = artefact_metric(name, verified) if name in quality_names() else name
+        found |= {
+            f"{name}{end}": verified.get(f"{source}{end}", "") for end in ("", "_low", "_high")
+        }
     return found
 
 
@@ -170,15 +172,15 @@ def read_runs(
 
     Args:
         names: Folders, CSV files, or patterns of them.
-        directions: The objectives, ``max`` or ``min`` each; empty: those of the runs.
-        group_by: A key of the runs' configurations; ``None``: each run is a group of its own.
+        directions: ``max`` or ``min`` by objective; empty: the objectives of the runs.
+        group_by: A key of the configurations; ``None``: one group per run.
 
     Returns:
-        The runs, with different names, and the objectives in which they are compared.
+        The runs, with different names, and the compared objectives.
 
     Raises:
-        RunError: one cannot be read.
-        ConfigError: they have different objectives, or no such key.
+        RunError: a run cannot be read.
+        ConfigError: the objectives differ, or the key does not exist.
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
@@ -190,10 +192,10 @@ def read_runs(
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
-    """Return folders and files; of what a pattern matches, those that can be read.
+    """Expand patterns to run folders and CSV files.
 
     Raises:
-        ConfigError: there is none, or one is named twice.
+        ConfigError: nothing matches, or a path is named twice.
     """
     paths: list[Path] = []
     for name in names:
@@ -203,7 +205,7 @@ def expanded(names: Sequence[str]) -> list[Path]:
         matched = [Path(match) for match in sorted(glob.glob(name))]
         readable = [p for p in matched if p.suffix == ".csv" or (p / "manifest.json").is_file()]
         if not readable:
-            raise ConfigError(f"runs={name}: nothing that matches is a run folder or a CSV file.")
+            raise ConfigError(f"runs={name}: no run folder or CSV file matches.")
         paths += readable
     for path in paths:
         if not path.exists():
@@ -216,10 +218,10 @@ def expanded(names: Sequence[str]) -> list[Path]:
 
 
 def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
-    """Refuse runs that were not scored on the same images; return what is to be said.
+    """Check that runs are of the same data; return remarks on data, targets and budgets.
 
     Raises:
-        RunError: they are not, and ``allow_mixed`` is not said.
+        RunError: the data differ, and ``allow_mixed`` is false.
     """
     notes = []
     known = {run.data: run.name for run in reversed(runs) if run.data is not None}
@@ -228,27 +230,29 @@ def check_data(runs: Sequence[ComparedRun], *, allow_mixed: bool) -> list[str]:
         if not allow_mixed:
             raise RunError(
                 f"{first} and {second} were not scored on the same images (other data or splits): "
-                "their answers are not comparable. Say allow_mixed=true to compare them still."
+                "their metrics are not comparable. Set allow_mixed=true to compare them anyway."
             )
-        notes.append("Runs on different data or splits are mixed: what they found differs by that.")
+        notes.append(
+            "Runs on different data or splits are mixed: their metrics are not comparable."
+        )
     silent = [run.name for run in runs if run.data is None]
     if silent and len(runs) > 1:
-        notes.append(f"Whether the data are the same is not known of: {listed(silent)}.")
+        notes.append(f"Data unknown, may differ: {listed(silent)}.")
     notes += [f"{run.name}: {note}." for run in runs for note in run.notes]
     targets = [*dict.fromkeys(run.target for run in runs if run.target is not None)]
     if len(targets) > 1:
-        notes.append(f"Costs are those on different targets: {listed(targets)}.")
+        notes.append(f"Costs are of different targets: {listed(targets)}.")
     budgets = {tuple(sorted(run.limits.items())) for run in runs}
     if len(budgets) > 1:
-        notes.append("The runs had different budgets; each front is what fits its own.")
+        notes.append("The runs had different budgets; each front is within its own.")
     return notes
 
 
 def check_units(runs: Sequence[ComparedRun]) -> None:
-    """Refuse accuracies in per cent beside fractions.
+    """Check that accuracies have the same unit.
 
     Raises:
-        RunError: there are both.
+        RunError: some are in per cent, others fractions.
     """
     most: dict[bool, str] = {}
     for run in runs:
@@ -262,14 +266,14 @@ def check_units(runs: Sequence[ComparedRun]) -> None:
 
 
 def listed(words: Iterable[str], most: int = 6) -> str:
-    """Return words as a list: ``a, b and 3 more``."""
+    """Return a list as text: ``a, b and 3 more``."""
     every = list(words)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]:
-    """Return what else differs between runs that are grouped, but for seeds and places."""
+    """Return remarks on options, except seeds and paths, that differ within or between groups."""
     if group_by is None:
         return []
     values: dict[str, dict[str, set[str]]] = {}
@@ -295,7 +299,7 @@ def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]
 
 
 def _is_aside(key: str) -> bool:
-    """Return whether a key decides nothing."""
+    """Return whether a key has no influence on results."""
     return key.split(".")[0] in ("seed", "run", "study")
 
 
@@ -307,10 +311,10 @@ def _at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str, str]:
-    """Return the objectives that all runs have."""
+    """Return the objectives of all runs."""
     if not runs:
         raise ConfigError(
-            f"{tables[0]} does not say what is better: name its columns with "
+            f"{tables[0]} has no objectives: give its columns by "
             "objectives='{accuracy: max, latency_ms: min}'."
         )
     first = runs[0]
@@ -318,14 +322,14 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
         if {*run.directions} != {*first.directions}:
             raise ConfigError(
                 f"The objectives differ: {', '.join(first.directions)} in {first.name}, "
-                f"{', '.join(run.directions)} in {run.name}. Name those that all have with "
+                f"{', '.join(run.directions)} in {run.name}. Give common ones by "
                 "objectives='{accuracy: max, latency_ms: min}'."
             )
     return first.directions
 
 
 def _named(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Return runs with different names: as much of the path as it takes."""
+    """Return runs with different names, with as many folders of the path as necessary."""
     names = [run.name for run in runs]
     parts = [Path(run.path).absolute().parent.parts for run in runs]
     depth = 0
@@ -350,14 +354,14 @@ def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[Compared
 
 
 def _value(run: ComparedRun, key: str) -> str:
-    """Return what a run's configuration says of a key, in a word.
+    """Return the value of a key of the configuration as text.
 
     Raises:
-        ConfigError: nothing.
+        ConfigError: the key does not exist.
     """
     if not run.config:
         raise ConfigError(
-            f"group_by={key}: {run.name} is a CSV file; it says its groups in a column 'group'."
+            f"group_by={key}: {run.name} is a CSV file, whose groups are in the column 'group'."
         )
     if key not in (known := _keys(run.config)):
         raise ConfigError(f"group_by: {unknown_name(f'key of {run.name}', key, known)}")

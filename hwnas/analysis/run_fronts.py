@@ -85,7 +85,7 @@ def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[s
         n = f"{len(candidates)} of {of} trials"
         yield f"still going, or cut off: compared as it stands, after {n}"
     elif status == "finished by another":
-        yield "verified by another process, elsewhere"
+        yield "verified by another process"
     elif status not in (None, "finished"):
         yield f"{status}: compared as searched"
 

@@ -105,8 +105,8 @@ def _groups(comparison: Comparison) -> Iterator[str]:
     means = [f"{group} {of.mean:.4f} ({of.n})" for group, of in comparison.spreads(_MAIN)]
     yield f"Mean hypervolume share (runs): {listed(means)}."
     tests = comparison.tests[_MAIN]
-    different = [_test(test) for test in tests if test.significant]
-    equal = [_test(test) for test in tests if not test.significant]
+    different = [_test(test, ">") for test in tests if test.significant]
+    equal = [_test(test, "and") for test in tests if not test.significant]
     if tests:
         yield f"Significantly different at {ALPHA} (Holm): {listed(different) or 'none'}."
     if equal:
@@ -119,10 +119,10 @@ def _groups(comparison: Comparison) -> Iterator[str]:
         yield "No ranking of all groups: it needs two or more seeds that all groups have."
 
 
-def _test(test: PairTest) -> str:
+def _test(test: PairTest, sign: str) -> str:
     first, second = (test.first, test.second) if test.a12 >= 0.5 else (test.second, test.first)
     effect = max(test.a12, 1 - test.a12)
-    return f"{first} > {second} (p {p_value(test.p_holm)}, A12 {effect:.2f}, {size(effect)})"
+    return f"{first} {sign} {second} (p {p_value(test.p_holm)}, A12 {effect:.2f}, {size(effect)})"
 
 
 def size(a12: float) -> str:

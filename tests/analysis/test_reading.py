@@ -83,7 +83,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
         ("accuracy,latency_ms\n0.9\n", "expected 2 values"),
         ("accuracy,latency_ms\n0.9,1,2\n", "expected 2 values"),
         ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "'accuracy' is there twice"),
-        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not hold its value"),
+        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not contain its value"),
         ("id,accuracy,latency_ms\nx,0.9,1\nx,0.9,8\n", "line 3: id 'x' is there twice"),
     ],
 )
@@ -98,13 +98,13 @@ def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     ("names", "directions", "group_by", "message"),
     [
         (["none"], DIRECTIONS, None, "runs=none: there is no such folder or file"),
-        (["*.txt"], DIRECTIONS, None, "nothing that matches"),
+        (["*.txt"], DIRECTIONS, None, "no run folder or CSV file matches"),
         (["a.csv", "./a.csv"], DIRECTIONS, None, "is named twice"),
-        (["a.csv"], {}, None, "does not say what is better"),
+        (["a.csv"], {}, None, "has no objectives: give its columns by"),
         (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
         (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
         (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "is the wrong direction"),
-        (["a.csv"], DIRECTIONS, "sampler", "it says its groups in a column 'group'"),
+        (["a.csv"], DIRECTIONS, "sampler", "whose groups are in the column 'group'"),
         (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],
 )
@@ -180,7 +180,7 @@ def test_other_data_are_refused_unless_said() -> None:
     (note,) = reading.check_data(runs, allow_mixed=True)
     assert "mixed" in note
     (note,) = reading.check_data([runs[0], two], allow_mixed=False)
-    assert "not known of: b" in note
+    assert "Data unknown, may differ: b" in note
     targets = [replace(run, data="x", target=t) for run, t in zip(runs, "pq", strict=True)]
     (note,) = reading.check_data(targets, allow_mixed=False)
     assert "different targets: p, q" in note

@@ -185,7 +185,7 @@ def test_sentences_say_what_is_significant_and_what_is_not() -> None:
     assert "Not significantly different" not in clear
     none = " ".join(comparison_verdicts(grouped(8, gap=0.0)))
     assert "Significantly different at 0.05 (Holm): none." in none
-    assert re.search(r"Not significantly different: \S+ > \S+ \(p 1.000", none)
+    assert re.search(r"Not significantly different: \S+ and \S+ \(p 1.000", none)
     few = " ".join(comparison_verdicts(grouped(4)))
     assert "Not significantly different" in few
     assert "Too few runs for a test: with 4 and 4 runs p is at least 0.125" in few

@@ -212,7 +212,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         (["runs={searched}/random0", "reference=none.json"], "there is no such file"),
         (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
         (["runs=[{searched}/random0,damaged]"], "'config' is missing"),
-        (["runs={searched}/cells.parquet"], "does not say what is better"),
+        (["runs={searched}/cells.parquet"], "has no objectives: give its columns by"),
         (["runs={searched}/random0", "run.dir={searched}/random1"], "random1 is not empty"),
     ],
 )

@@ -202,7 +202,9 @@ def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], words: str) 
 
 
 def test_one_run_may_be_compared_and_a_pattern() -> None:
-    with pytest.raises(hwnas.HwnasError, match=r"runs=nowhere/\*: nothing that matches"):
+    with pytest.raises(
+        hwnas.HwnasError, match=r"runs=nowhere/\*: no run folder or CSV file matches"
+    ):
         hwnas.compare("nowhere/*")
     with pytest.raises(hwnas.HwnasError, match="runs=nowhere: there is no such"):
         hwnas.compare(Path("nowhere"))

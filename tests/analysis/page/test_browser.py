@@ -76,7 +76,7 @@ def test_page_asks_for_nothing_and_complains_of_nothing(single: Opened) -> None:
     assert single.complaints == []
     assert "48 of 48 networks fit, 8 of 8 members of the front." in single.counts()
     assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single.counts()
-    assert "refused 3 more" in single.counts()
+    assert "rejected 3 more" in single.counts()
     assert single.tab.locator(".plot").count() == 2
 
 
@@ -125,7 +125,7 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
     assert chosen.all_inner_texts() == [f"{6:012x}"]
     assert "1 network selected" in tab.locator(".picked").inner_text()
-    assert "share among the 1 network of the selection" in tab.content()
+    assert "fraction of the 1 network of the selection" in tab.content()
     box = canvas.bounding_box()
     assert box is not None
     tab.mouse.move(box["x"] + 64, box["y"] + 14)
@@ -136,7 +136,7 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     tab.get_by_label("show the selection instead").check()
     assert len(single.ids()) == 48
     tab.keyboard.press("Escape")
-    tab.wait_for_selector("text=Hover a point")
+    tab.wait_for_selector("text=Hover over a point")
     assert len(single.ids()) == 8
 
 

@@ -182,7 +182,7 @@ def test_selection_is_linked_and_preferences_stand_side_by_side(page: Opened) ->
     bars.nth(2).wait_for(state="detached")
     page.tab.get_by_role("checkbox", name=re.compile("^select ")).first.check()
     page.tab.wait_for_selector("text=1 network selected")
-    assert "share among the 1 network of the selection" in page.tab.content()
+    assert "fraction of the 1 network of the selection" in page.tab.content()
 
 
 def test_front_is_that_of_the_objectives_that_are_compared(
@@ -214,12 +214,12 @@ def test_choices_of_csv_files_are_left_out_and_said(
     given = "objectives={accuracy: max, latency_ms: min}", "n_bootstrap=0"
     _compared(f"runs=[{tmp_path / 'ours'},{other}]", *given, f"run.dir={tmp_path / 'both'}")
     page = visited(tmp_path / "both" / "report.html")
-    assert "choices the networks of CSV files made is not known" in page.tab.content()
+    assert "Choices are of runs only: CSV files have none." in page.tab.content()
     assert {"x", "y"} < {*page.ids()}
     assert "z" not in page.ids()
     candidates = read_candidates(tmp_path / "ours", [tiny.name])
     different = len({candidate.id for candidate in candidates or ()})
-    assert f"among all {different} candidates" in page.tab.content()
+    assert f"fraction of all {different} evaluated candidates" in page.tab.content()
     assert page.tab.locator(".card").first.locator("tr").first.locator(".bar").count() == 2
     _compared(f"runs={other}", *given, f"run.dir={tmp_path / 'alone'}")
     page = visited(tmp_path / "alone" / "report.html")

@@ -1,4 +1,4 @@
-// Networks of another run, a baseline, that are drawn beside the front: they are not selected.
+// Networks of a baseline, drawn in addition to the front; they cannot be selected.
 
 const BESIDE = "#8A6D3B";
 
@@ -9,14 +9,14 @@ class Beside {
     this.columns = raw.columns.map((column) => figures(column, raw.n));
   }
 
-  // Extents of a column, with the ends of intervals if wanted.
+  // Range of a column, optionally with intervals.
   extents(number, ends) {
     const column = this.columns[number], all = () => true;
     const found = ends ? [column.value, column.low, column.high] : [column.value];
     return found.map((values) => extent(values, all));
   }
 
-  // Draws all networks of which both figures are known, and the best of them up to each cost.
+  // Draws the networks with both figures, and the best of them up to each cost.
   draw(scatter, plot) {
     const {context, sx, sy, app} = scatter, x = this.columns[plot.x], y = this.columns[plot.y];
     const known = [];

@@ -69,7 +69,7 @@ class Model {
       .map((byte) => byte.toString(16).padStart(2, "0")).join("");
   }
 
-  // Of each id, its points: a network may be in several runs.
+  // Points by id: a network may be in several runs.
   get byId() {
     if (!this.index) {
       this.index = new Map();
@@ -83,14 +83,14 @@ class Model {
 
   run(i) { return this.runs[this.runOf[i]]; }
 
-  // What verification said of a point.
+  // Verification status of a point.
   verdict(i) {
     const member = this.member[i];
     if (member < 0) return "dominated";
     return this.notes[member] || (this.checked[member] ? "on the front" : "not verified");
   }
 
-  // What is known best of each point: verified, else searched.
+  // Figures of each point: verified, else searched.
   #best(column) {
     const best = Float32Array.from(column.searched.value);
     this.front.forEach((point, member) => {
@@ -100,7 +100,7 @@ class Model {
     return best;
   }
 
-  // What a limit is held against: the worse end of the interval.
+  // The value that a limit applies to: the worse end of the interval.
   judged(column) {
     const judged = Float32Array.from(column.searched.value);
     const worse = (figures, i) => {

@@ -15,7 +15,7 @@ const many = (count) => count.toLocaleString("en");
 const networks = (count) => `${many(count)} ${count === 1 ? "network" : "networks"}`;
 const note = (text) => element("p", {class: "note"}, text);
 
-// Okabe and Ito's colours, which colour-blind people can tell apart; then the same with other marks.
+// Palette of Okabe and Ito, safe for colour blindness; then again with other markers.
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
 const MARKS = ["circle", "square", "triangle", "diamond"];
 const GREY = "#b4b4b4", FAINT = "#e6e6e6", INK = "#222", LIMIT = "#AA3377";
@@ -29,7 +29,7 @@ const look = (model, group) => {
 };
 
 const NEAR = "not significantly off the front";
-// What verification made of a member: a key of `look`.
+// The state of a member after verification: a key of `look`.
 const outcome = (model, member) => {
   const note = model.notes[member];
   return note === NEAR ? "near" : note ? "left" : "verified";
@@ -50,7 +50,7 @@ function trace(context, mark, x, y, r) {
   }
 }
 
-// Two canvases on each other: what changes seldom, and what follows the pointer.
+// Two layered canvases: static content, and what follows the pointer.
 class Layers {
   constructor(host, label) {
     this.base = element("canvas", {role: "img", "aria-label": label});
@@ -103,7 +103,7 @@ function ticks(low, high, log, most) {
 const tickText = (value, column) =>
   column.percent ? `${clean(100 * value)}%` : String(Number(value.toPrecision(10)));
 
-// The box that follows the pointer and says what is known of a point.
+// The tooltip with the figures of a point.
 const tooltip = element("div", {class: "tooltip", hidden: true, role: "status"});
 
 function describe(model, i) {
@@ -112,7 +112,7 @@ function describe(model, i) {
   const run = model.run(i), member = model.member[i];
   if (model.runs.length > 1) add(run.group === run.name ? run.name : `${run.name} (${run.group})`);
   if (!Number.isNaN(model.trials[i])) add(`trial ${model.trials[i]}`);
-  if (model.stopped[i]) add("found to be dominated before all images were read");
+  if (model.stopped[i]) add("evaluation stopped early: dominated");
   const checked = member >= 0 && model.checked[member];
   const words = (figures, at, column) => {
     if (Number.isNaN(figures.value[at])) return "";

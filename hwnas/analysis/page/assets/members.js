@@ -24,7 +24,7 @@ class Members {
       this.more);
   }
 
-  // What a column says of a point: a value to sort by, a text, a small text.
+  // A cell: value to sort by, text, small text.
   #columns() {
     const {model} = this.app, plain = (title, text) => ({title, sort: text, text, left: true});
     const found = [plain("id", (i) => model.id(i))];

@@ -1,4 +1,4 @@
-// An explorer: what is shown, what fits, what is selected; and the views that draw it.
+// An explorer: visible runs, limits and selection, and the views that draw them.
 
 const HIDDEN = 0, OVER = 1, FITS = 2;
 
@@ -38,21 +38,21 @@ class App {
     };
     const table = section(
       model.runs.length > 1 ? "Members of the fronts" : "Members of the front",
-      `Members that fit the limits above. Small figures: 95 % intervals${model.verified
-        ? "; with a sign: how far the verified figure is from the searched one" : ""}. Click a heading to `
-      + `sort. The file has all figures with their intervals${model.choices.length ? ", and the choices" : ""}.`);
+      `Members within the limits above. Small figures: 95 % intervals${model.verified
+        ? "; with a sign: difference of verified and searched figures" : ""}. Click a heading to `
+      + `sort. The CSV file has all figures with intervals${model.choices.length ? ", and the choices" : ""}.`);
     this.members = new Members(table, this);
     this.views.push(this.members);
     if (model.choices.length) {
       const preferred = section(model.runs.length > 1 ? "What the fronts prefer" : "What the front prefers");
       this.views.push(new Preferences(preferred, this));
       const sampled = model.n - model.front.length > BEHIND
-        ? ` Of other networks ${BEHIND} are drawn in grey, evenly taken.` : "";
+        ? ` ${BEHIND} of the other networks are drawn in grey.` : "";
       const wide = section(
         "Choices of each network",
-        `A line is a network; coloured: the front${model.runs.length > 1 ? "s" : ""}. Drag along an axis to keep what passes there, on `
-        + "several axes if you like; click an axis to let go. “–”: the choice is inactive, as a "
-        + `smaller depth has no such block.${sampled}`);
+        `A line is a network; coloured: the front${model.runs.length > 1 ? "s" : ""}. Drag along axes to `
+        + "filter networks; click an axis to remove its filter. “–”: inactive choice, for example of "
+        + `a block beyond the depth.${sampled}`);
       const scroll = element("div", {class: "scroll"});
       wide.append(scroll);
       this.parallel = new Parallel(scroll, this);
@@ -82,7 +82,7 @@ class App {
       keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
       if (model.notes.includes(NEAR)) keys.push(["near", `verified: ${NEAR} by its interval`]);
       if (model.notes.some((text) => text && text !== NEAR)) {
-        keys.push(["cross", "verified: no longer on the front, or beyond the budget"]);
+        keys.push(["cross", "verified: off the front, or beyond the budget"]);
       }
     }
     if (model.marked.size) keys.push(["frame", model.marks]);
@@ -153,7 +153,7 @@ class App {
   #slider(limit) {
     const {column, low, high} = limit, log = low > 0 && high / low > 20;
     const at = scale(low, high, 0, 1000, log), up = column.maximise;
-    // Rounded to the loose side, so that what is shown is what is held against.
+    // Rounded outwards, so that the displayed limit is the one that applies.
     const round = (value) => {
       const unit = 10 ** (Math.floor(Math.log10(Math.abs(value) || 1)) - 3);
       return clean((up ? Math.floor(value / unit + 1e-9) : Math.ceil(value / unit - 1e-9)) * unit);
@@ -219,11 +219,11 @@ class App {
     }
     const left = model.runs.reduce((sum, run) => sum + run.all - run.n, 0);
     if (left) {
-      words.push(` ${many(left)} dominated networks are left out of this page; those nearest to the `
-                 + "front and an even share of the others are here.");
+      words.push(` ${many(left)} dominated networks are not on this page; it has those nearest to the `
+                 + "front and a sample of the others.");
     }
     const refused = model.runs.reduce((sum, run) => sum + run.refused, 0);
-    if (refused) words.push(` The search refused ${many(refused)} more before it scored them.`);
+    if (refused) words.push(` The search rejected ${many(refused)} more without evaluation.`);
     if (this.limits.length) {
       words.push(" ", element("button", {type: "button", onclick: () => {
         for (const limit of this.limits) limit.reset();
@@ -247,8 +247,8 @@ class App {
       this.chosen.replaceChildren(element("b", {}, words),
         element("button", {type: "button", onclick: () => this.select([])}, "Clear selection"));
     } else {
-      this.chosen.textContent = "Hover a point for its figures and choices. Click or drag a box to select "
-        + "(with shift: more); the selection is marked everywhere.";
+      this.chosen.textContent = "Hover over a point for its figures and choices. Click or drag a box to select "
+        + "(shift adds); all plots and tables show the selection.";
     }
     for (const view of this.views) view.draw();
     this.#highlight();

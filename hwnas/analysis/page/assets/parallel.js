@@ -132,7 +132,7 @@ class Parallel {
     this.#line(this.above, i);
   }
 
-  // Selects what passes through all brushes.
+  // Selects the networks within all filters.
   #brush() {
     const {app: {model, status}} = this, found = [];
     if (!this.brushes.size) { this.app.select([]); return; }

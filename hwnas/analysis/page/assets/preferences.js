@@ -1,4 +1,4 @@
-// Which options a front takes more often, or less often, than all candidates do.
+// Options that a front has more or less often than all candidates.
 
 const FEW = 5; // networks of which no share is told from chance
 const SIDE_BY_SIDE = 6; // fronts that are told apart in one card
@@ -11,7 +11,7 @@ class Preferences {
     host.append(this.words, this.cards);
   }
 
-  // Whose shares are shown: the selection's, those of each front, or those of all fronts together.
+  // Fractions of the selection, of each front, or of all fronts together.
   #sets() {
     const {model, status, selection, hidden} = this.app;
     const known = (i) => status[i] === 2 && model.run(i).choices;
@@ -32,15 +32,15 @@ class Preferences {
     const n = sets.reduce((sum, set) => sum + set.members.length, 0);
     const fronts = model.runs.length > 1 ? "all fronts together" : "the front";
     const whose = sets.length > 1
-      ? "Coloured bars: shares among the networks of each front (in the colours above)"
-      : `Upper bar: share among the ${networks(n)} of ${selection ? "the selection" : fronts}`;
+      ? "Coloured bars: fractions of the networks of each front (in the colours above)"
+      : `Upper bar: fraction of the ${networks(n)} of ${selection ? "the selection" : fronts}`;
     const apart = !selection && sets.length === 1 && model.groups.length > SIDE_BY_SIDE
       ? ` Show ${SIDE_BY_SIDE} names or fewer above to see their fronts side by side.` : "";
     this.words.textContent =
-      `${whose}; grey bar: share among all ${many(all)} candidates that were scored. Shares are of those in `
-      + `which the choice is active${sets.length > 3 ? "" : " (as many as stand beside its name)"}. What least looks like chance `
-      + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
-      + `nothing, last. A share of 20 networks is uncertain by some 20 points.${apart}`;
+      `${whose}; grey bar: fraction of all ${many(all)} evaluated candidates, among those in which the `
+      + `choice is active${sets.length > 3 ? "" : " (number next to its name)"}. Most significant choices first `
+      + "(Pearson's chi-squared per degree of freedom), those of fewer than 5 networks last. "
+      + `A fraction of 20 networks is uncertain by about 20 points.${apart}`;
     const total = (counts) => counts.reduce((a, b) => a + b, 0);
     const cards = model.choices.filter((choice) => choice.options.length > 1).map((choice) => {
       const every = choice.options.map((_, k) => seen.reduce((sum, r) => sum + choice.all[r.number][k], 0));
@@ -57,7 +57,7 @@ class Preferences {
     this.cards.replaceChildren(...cards.map((card) => this.#card(card)));
   }
 
-  // Pearson's statistic by its degrees of freedom: about 1 where nothing is preferred.
+  // Pearson's statistic divided by its degrees of freedom: about 1 without preference.
   #difference({n, share}, usual) {
     if (n < FEW) return 0;
     return n / (share.length - 1)

@@ -99,7 +99,7 @@ class Scatter {
     context.restore();
   }
 
-  // Points that are not on a front; of those on the same pixel one is drawn.
+  // Points off the front, one per pixel.
   #crowd(wanted, colour, among = null) {
     const {context, pixels, app: {model, status}, layers: {width, height}} = this;
     const taken = new Uint8Array(width * height), size = model.n > 20_000 ? 2 : 3;
@@ -134,7 +134,7 @@ class Scatter {
     if (Number.isFinite(limit) && limit !== this.x.limit) line(limit, [2, 3]);
   }
 
-  // Where a member is drawn: verified, if it is, and searched.
+  // Positions of a member: verified, if known, and searched.
   #place(point, member) {
     const vx = this.x.verified.value[member], vy = this.own.verified.value[member];
     const verified = !Number.isNaN(vx) && !Number.isNaN(vy);
@@ -142,7 +142,7 @@ class Scatter {
       : [this.pixels[2 * point], this.pixels[2 * point + 1], false];
   }
 
-  // The best that is reached up to each cost, in this plane.
+  // The best value up to each cost, in this plane.
   #stairs(run) {
     const {context, app: {model, status, selection}} = this;
     const steps = [];
@@ -229,7 +229,7 @@ class Scatter {
     }
   }
 
-  // The nearest point: one of a front if there is one in reach.
+  // The nearest point, preferably of a front.
   at(px, py) {
     const {pixels, app: {model, status}} = this;
     let found = -1, nearest = REACH ** 2;

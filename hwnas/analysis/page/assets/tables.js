@@ -1,4 +1,4 @@
-// Tables that are ready: their rows are sorted by a click on a heading.
+// Static tables, sorted by a click on a heading.
 
 function sortable(table) {
   const [body] = table.tBodies, before = [...body.rows], heads = [...table.tHead.rows[0].cells];
@@ -7,7 +7,7 @@ function sortable(table) {
     return Number.isNaN(number) ? text : number;
   };
   const compare = (a, b) => {
-    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // what is not known is last
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // unknown values last
     return typeof a === "number" ? b - a : a.localeCompare(b);
   };
   heads.forEach((head, k) => {
