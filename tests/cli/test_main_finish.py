@@ -294,7 +294,7 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
         hurried = search(10)
         assert len(hurried) >= 2
         told = " ".join(capsys.readouterr().out.split())
-        words = "lose more than finish.max_int8_drop in int8 and are calibrated alone"
+        words = "lose more than finish.max_int8_drop in int8 and are only calibrated"
         assert words in told
         assert words in (tmp_path / "run" / "report.html").read_text()
         named = json.loads((tmp_path / "run" / "front.json").read_text())["hurried"]
@@ -305,7 +305,7 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
     assert search(20) == set()
     out = capsys.readouterr().out
     assert out.count("Train for int8") >= len(hurried), "trained while members are finished"
-    assert "calibrated alone" not in out
+    assert "only calibrated" not in out
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
     assert not {*left} & {*manifest["finishing"]["finished"]}
     words = " ".join(capsys.readouterr().out.split())
     assert f"{len(left)} more may be on the front (finish.probability=1e-09), but" in words
-    again = words.partition("To go on with them: hwnas ")[2].split()[:3]
+    again = words.partition("To continue: hwnas ")[2].split()[:3]
     assert again == [
         "search",
         f"run.resume={tmp_path / 'run'}",
@@ -528,8 +528,8 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
     assert left.ids == [own[2].id, own[0].id], "the most probable first"
     (sentence,) = left.messages(0.2, Path("a run"))
     assert sentence == (
-        f"2 more may be on the front (finish.probability=0.2), but {words[0]} left them "
-        f"unfinished. To go on with them: hwnas search 'run.resume=a run' {words[1]}"
+        f"2 more may be on the front (finish.probability=0.2), but {words[0]} ended "
+        f"before their fine-tuning. To continue: hwnas search 'run.resume=a run' {words[1]}"
     )
     state.add({c.id: FinetuneResult(Quantity(0.9, "measured")) for c in own})
     assert state.unfinished("t").messages(0.2, Path("a run")) == []

@@ -225,7 +225,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     nothing_fits = Targets({"a": Budget(), "b": Budget({"latency_ms": 0.0001})})
     monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: nothing_fits)
     (line,) = joint_front.nothing(none, contexts, [first])
-    assert line == "No candidate fits the budgets of all targets."
+    assert line == "No candidate meets the budgets of all targets."
 
 
 def test_models_for_all_are_told_as_they_are_when_finished(
@@ -266,7 +266,7 @@ def test_target_whose_budget_nothing_meets_is_named(
     assert run(["search", *some, f"run.dir={folder}"]) == 0
     out = capsys.readouterr().out
     assert "npu: None of 12 candidates meets the budget" in out
-    assert "No candidate fits the budgets of all targets." in out
+    assert "No candidate meets the budgets of all targets." in out
     assert "No candidate fits" in (folder / "report.html").read_text()
     assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
     assert "target=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")

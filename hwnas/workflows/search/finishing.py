@@ -49,7 +49,7 @@ class NotFinetuned:
         """Return their number and the command that fine-tunes them."""
         if not self.ids:
             return []
-        again = shlex.join(["python", "-m", "hwnas", "search", f"run.resume={run}", self.option])
+        again = shlex.join(["hwnas", "search", f"run.resume={run}", self.option])
         name = self.option.partition("=")[0]
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
