@@ -100,7 +100,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "=3"], "hwnas:"),
         (["search", "+target=npu", "run.dir=afile"], "cannot be created"),
         (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),
-        (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "known only where they are in flash"),
+        (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "known only for off-chip flash"),
     ],
 )
 def test_bad_input_gets_one_line(
