@@ -246,8 +246,8 @@ def print_result(
     console: Console, result: FolderResult, table: Callable[[FolderResult], Table] | None = None
 ) -> None:
     """Print the main table of a result, its messages and its files."""
-    if table is not None:
-        console.print(table(result))
+    if table is not None and (rows := table(result)).row_count:
+        console.print(rows)
     page = f"Open in a browser: {result.path / 'report.html'}" * ("report.html" in result.files)
     files = f"Files in {result.path}: {' '.join(result.files)}"
     print_lines(console, [*result.messages, files, page])
