@@ -98,7 +98,7 @@ def test_what_the_terminal_would_show_is_noted(
     fronts: Any = [front]
     outcome = SearchOutcome(RunFolder(found.path), {}, fronts, missed=["npu: None fits."])
     monkeypatch.setattr("hwnas.workflows.search.run.search_for_front", lambda *_: outcome)
-    foreign = "Searched with a foreign table: of another machine."
+    foreign = "Searched with a latency table of another machine: of another machine."
     assert hwnas.search(target="npu").messages == ("Twice as fast.", "npu: None fits.", foreign)
 
 
@@ -306,7 +306,7 @@ def _width(row: dict[str, Any]) -> int:
 
 
 def test_runs_without_objects_do_not_take_any(found: SearchResult) -> None:
-    with pytest.raises(hwnas.HwnasError, match="had no evaluator of its own"):
+    with pytest.raises(hwnas.HwnasError, match="had no custom evaluator"):
         hwnas.search(resume=found.path, evaluator=Depth())
-    with pytest.raises(hwnas.HwnasError, match=r"study\.workers=2: evaluator"):
+    with pytest.raises(hwnas.HwnasError, match=r"study\.workers=2: custom evaluator"):
         hwnas.search(**QUICK, evaluator=Depth(), study__workers=2)
