@@ -34,8 +34,8 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
         **_TARGET,
     },
     "replan": {"most_moved": "max_moved_fraction"},
-    "export": {"only": "target"},
-    "compress": {"only": "target"},
+    "export": {"only": "target_name"},
+    "compress": {"only": "target_name"},
     "audit": {"k": "n_networks"},
 }  # fmt: skip
 #: New values of options by option, then by old value.

@@ -190,19 +190,19 @@ def _for(
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
         raise RunError(
-            f"run={config.run} is one target of a search: say run={whole} target={target}"
+            f"run={config.run} is one target of a search: say run={whole} target_name={target}"
         )
     if manifest.get("status") == "running":  # it does not say yet who teaches
         raise RunError(
             f"run={config.run} is not finished: go on with hwnas search run.resume={config.run}"
         )
     names = [search.target.name for search in searches]
-    if config.target is not None and config.target not in names:
-        raise ConfigError(unknown_name("target", config.target, names))
+    if config.target_name is not None and config.target_name not in names:
+        raise ConfigError(unknown_name("target", config.target_name, names))
     return [
         finish_runs.as_recorded(search, manifest)
         for search in searches
-        if config.target in (None, search.target.name)
+        if config.target_name in (None, search.target.name)
     ]
 
 
@@ -222,8 +222,8 @@ def _picked(
         RunError: the search has no front.
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
-    own = config.target is not None and (source.path / config.target).is_dir()
-    where = source.path / str(config.target) if own else source.path
+    own = config.target_name is not None and (source.path / config.target_name).is_dir()
+    where = source.path / str(config.target_name) if own else source.path
     front = Run.load(where).front(candidates) if known else Front()
     if not front.objectives:
         raise missing_front_error(where)

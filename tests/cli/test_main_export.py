@@ -608,7 +608,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
         (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
         (["id=123456789012"], "none of 10 candidates. The nearest"),
         (["pick=fastest", "id=1"], "give one of them"),
-        (["target=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
+        (["target_name=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
         (["max_int8_drop=-1"], "must be a number in"),
         (["picks=knee"], "Did you mean 'pick'"),
         (["max_int8_drop=nan"], "must be a number in"),
@@ -648,14 +648,23 @@ def test_search_for_several_targets_is_exported_for_each_or_for_one(
     assert "nothing can be measured on it" in capsys.readouterr().err
     one = tmp_path / "one"
     assert (
-        run(["export", "epochs=0", f"run={both}", "target=sketch", "pick=fastest", f"dir={one}"])
+        run(
+            [
+                "export",
+                "epochs=0",
+                f"run={both}",
+                "target_name=sketch",
+                "pick=fastest",
+                f"dir={one}",
+            ]
+        )
         == 0
     )
     (folder,) = [path for path in one.iterdir() if path.is_dir()]
     assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
     capsys.readouterr()
     assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2
-    assert f"say run={both} target=npu" in capsys.readouterr().err
+    assert f"say run={both} target_name=npu" in capsys.readouterr().err
 
 
 def test_wrong_expression_is_refused_with_the_allowed_form(

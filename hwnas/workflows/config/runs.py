@@ -56,7 +56,7 @@ class DeliveryConfig:
 
     run: str = ""  #: the folder of a search
     id: str = ""  #: of a candidate, or how it begins; the same as export's pick=ID; default: knee
-    target: str | None = None  #: one target of a search for several; default: all
+    target_name: str | None = None  #: one target of a search for several; default: all
     dir: str | None = None  #: where folders are made; default: runs/<verb>/<time>
     #: of each training: fine-tuning (by export), after pruning, for few bits, for int8; 0: none;
     #: default: as the search finished its networks, which costs no training of those
