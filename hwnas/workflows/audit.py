@@ -1,4 +1,4 @@
-"""Does a search's supernet rank networks as training them alone does?"""
+"""Compares the supernet's ranking of networks with that of networks trained alone."""
 
 import contextlib
 import math
@@ -42,26 +42,26 @@ from hwnas.workflows.config import AuditConfig, SearchConfig
 from hwnas.workflows.config.compose import with_supernet
 from hwnas.workflows.reporter import Reporter
 
-_FORMAT = 1  #: of audit.json
+_FORMAT = 1  #: format version of audit.json
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found."""
+    """The results of an audit."""
 
-    path: Path  #: of the search
+    path: Path  #: the folder of the search
     findings: Sequence[AuditFinding]
-    leaving: Mapping[str, str]  #: what would leave the front, in words, by id
+    leaving: Mapping[str, str]  #: reasons why members would leave the front, by id
     messages: Sequence[str]
     metric: str
 
 
 def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
-    """Train networks of a search alone, and write how the supernet's ranking compares.
+    """Train networks of a search alone and compare their ranking with the supernet's.
 
     Args:
-        config: What is audited, and how thoroughly.
-        reporter: Hears of the work.
+        config: The options of the audit.
+        reporter: Is notified of progress.
     """
     searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
     manifest = folder.reopen()
@@ -97,15 +97,15 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
 
 @dataclass(frozen=True)
 class _Members:
-    """The front of a search, as verified."""
+    """The verified front of a search."""
 
-    rows: Sequence[MemberRow]  #: by the first cost, as searched
+    rows: Sequence[MemberRow]  #: sorted by the first searched cost
     costs: Sequence[str]
     metric: str
 
     @property
     def judged_by(self) -> dict[str, str]:
-        """For each cost the column that counts: as verified, where that is known of all."""
+        """The column used for each cost: the verified one if it is known for all members."""
         found = {name: f"verified_{name}" for name in self.costs}
         known = {n for n in found.values() if all(row.get(n) is not None for row in self.rows)}
         return {name: own if own in known else name for name, own in found.items()}
@@ -123,19 +123,19 @@ def _members(folder: RunFolder) -> _Members:
 
 @dataclass(frozen=True)
 class _TrainedSpaces:
-    """The spaces of a search whose supernets were trained."""
+    """The search spaces whose supernets were trained."""
 
     space: Space
-    whole: Space  #: of the search: its front is written in it
+    whole: Space  #: the space of the search, in which its front is encoded
     setups: Mapping[str, TrainingSetup]  #: by the name of the space
 
     @property
     def data(self) -> ImageData:
-        """What all were trained on."""
+        """The data set of the search."""
         return next(iter(self.setups.values())).data
 
     def of(self, genotype: Genotype) -> TrainingSetup:
-        """Return how the supernet of a genotype was trained."""
+        """Return the training setup of a genotype's supernet."""
         return self.setups[genotype.space]
 
     def genotype(self, row: MemberRow) -> Genotype:
@@ -144,16 +144,16 @@ class _TrainedSpaces:
         return self.whole.genotype({n: row[n] for n in choices if row.get(n) is not None})
 
     def size(self, genotype: Genotype) -> float:
-        """Return multiply-accumulates."""
+        """Return the number of multiply-accumulate operations."""
         setup = self.of(genotype)
         return n_macs(setup.family.lower(setup.space, genotype, setup.data.signature))
 
 
 def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _TrainedSpaces:
-    """Return the spaces of the search whose supernets were trained.
+    """Return the search spaces whose supernets were trained.
 
     Raises:
-        RunError: a supernet is not there any more.
+        RunError: a supernet is missing.
     """
     recorded = manifest["checkpoint"]
     folder = kept_supernets.folder_of(recorded)
@@ -161,7 +161,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
         searched.spaces, searched.dataset, phases, searched.target.running
     )
     setups, kept = _setups(searched, folder, read), kept_supernets.checkpoints(recorded, read[0])
-    # Of several spaces, one of which nothing fits the budget has no supernet.
+    # A space without a feasible network has no supernet.
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
     for member in needed:
         kept_supernets.check_kept(setups[member.name], kept[member.name])
@@ -169,7 +169,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
 
 
 def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
-    """Return how the supernets of a search were trained, from its configuration."""
+    """Return the training setups of a search's supernets from its configuration."""
     read = supernet.read_space_and_data(
         searched.spaces, searched.dataset, progress, searched.target.running
     )
@@ -184,7 +184,7 @@ def _setups(
 
 
 def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:
-    """Return how networks are trained alone: with the same recipe, from nothing."""
+    """Return the setup for training networks alone: the same recipe, from random weights."""
     epochs = config.epochs or setup.train.epochs
     if not epochs:
         raise ConfigError("The search trained no epochs; say how many with epochs=N.")
@@ -239,7 +239,7 @@ def _findings(
 
 @final
 class _NestedProgress:
-    """Progress of one network, as part of a bar of all."""
+    """Progress of one network as part of the total progress."""
 
     def __init__(self, advance: Callable[[int], None]):
         self._advance = advance
@@ -248,7 +248,7 @@ class _NestedProgress:
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Add steps to the bar of all, those of an earlier run at once."""
+        """Add steps to the total, those of an earlier run at once."""
         self._advance(done)
         yield self._advance
 
@@ -256,7 +256,7 @@ class _NestedProgress:
 def _leaving(
     findings: Sequence[AuditFinding], rows: dict[str, MemberRow], members: _Members
 ) -> dict[str, str]:
-    """Return the audited members that, judged alone, another audited member dominates."""
+    """Return audited members that another audited member dominates after training alone."""
     audited = [f for f in findings if f.subject.group == "front"]
     names = members.judged_by.values()
     costs = [[float(rows[f.subject.genotype.id][name]) for name in names] for f in audited]
@@ -275,7 +275,7 @@ def _words(
     epochs: int,
     data: ImageData,
 ) -> list[str]:
-    """Return what was found, in sentences."""
+    """Return the results as sentences."""
     n = len(findings)
     words = [
         f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
@@ -283,7 +283,7 @@ def _words(
         f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
     ]
     if not verdict.kendall.low > 0:
-        words.append("That order cannot be told from chance.")
+        words.append("That order is not significantly different from chance.")
     metric = data.task.metric
     more = "higher" if verdict.gap >= 0 else "lower"
     gap, label = _amount(metric, abs(verdict.gap)), metric_of(metric).label
@@ -293,7 +293,7 @@ def _words(
 
 
 def _seed_words(findings: Sequence[AuditFinding], verdict: AuditVerdict, metric: str) -> str:
-    """Return how much the metric differs from seed to seed, and what order is left of that."""
+    """Return the deviation between seeds, and the highest correlation that it permits."""
     sd, m = verdict.seed_sd, sum(len(finding.alone) > 1 for finding in findings)
     if sd is None:
         return "The noise of seeds is not known: none was trained twice."
@@ -312,12 +312,12 @@ def _seed_words(findings: Sequence[AuditFinding], verdict: AuditVerdict, metric:
 def _leaving_words(
     findings: Sequence[AuditFinding], leaving: Mapping[str, str], members: _Members
 ) -> str:
-    """Return how many members would leave the front, and by which costs, in a sentence."""
+    """Return the number of members that would leave the front, and the cost columns used."""
     n_front = sum(f.subject.group == "front" for f in findings)
-    told: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for name, judged in members.judged_by.items():
-        told.setdefault("searched" if judged == name else "verified", []).append(name)
-    costs = "; ".join(f"{', '.join(names)} as {how}" for how, names in told.items())
+        sources.setdefault("searched" if judged == name else "verified", []).append(name)
+    costs = "; ".join(f"{', '.join(names)} as {how}" for how, names in sources.items())
     return (
         f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
         f"because another of them is as good and cheaper ({costs})."
@@ -325,7 +325,7 @@ def _leaving_words(
 
 
 def _amount(metric: str, value: float) -> str:
-    """Return a difference of the metric in words: of shares in points."""
+    """Return a difference of the metric as text; fractions in percentage points."""
     return (
         f"{value * 100:.2f} points"
         if metric_of(metric).perfect == 1

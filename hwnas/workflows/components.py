@@ -1,4 +1,4 @@
-"""Composition root: from a configuration to the objects that a verb needs."""
+"""Composition root: creates the objects of a command from its configuration."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -33,19 +33,19 @@ from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.device import MeasuredTarget, profile_command
 from hwnas.workflows.networks import Networks, read_networks
 
-#: Packages whose version decides the outcome of every run, beside those of the target's backend,
-#: and torch's, which decides the supernet.
+#: Packages whose versions determine the results of every run, besides those of the target's backend
+#: and torch, which determines the supernet.
 DECISIVE = ("hwnas", "optuna")
 
 _MORE = (
     "minutes",
     "max_candidates",
-)  #: of ``finish``: a run that is resumed may finish more with others
+)  #: of ``finish``: may change when a run is resumed
 
 
 @dataclass(frozen=True)
 class SearchComponents:
-    """What a search is made of, before any weight is trained."""
+    """The components of a search before training."""
 
     config: SearchConfig
     networks: Networks
@@ -53,16 +53,16 @@ class SearchComponents:
 
     @property
     def space(self) -> Space:
-        """What is searched."""
+        """The search space."""
         return self.networks.space
 
     @cached_property
     def first(self) -> tuple[Genotype, ...]:
-        """The first trials: the different candidates of an earlier run, in its order.
+        """The first trials: the distinct candidates of an earlier run, in its order.
 
         Raises:
             RunError: its trials cannot be read.
-            SpaceError: it has candidates that the space does not hold.
+            SpaceError: it has candidates that are not in the space.
         """
         if self.config.start_from is None:
             return ()
@@ -72,7 +72,7 @@ class SearchComponents:
         return tuple({c.id: c.genotype for c in own}.values())
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of everything that decides the outcome, by name."""
+        """Return a digest of each setting that determines the results, by name."""
         c, members = self.config, self.space.members
         by_space = {
             m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
@@ -107,7 +107,7 @@ class SearchComponents:
         }
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the packages that decide the outcome."""
+        """Return the versions of the packages that determine the results."""
         names = [
             *DECISIVE,
             *backends.fingerprint_packages(self.config.target.runtime, self.config.target.dtype),
@@ -122,17 +122,17 @@ class SearchComponents:
 
     @property
     def setups(self) -> dict[str, TrainingSetup]:
-        """How the supernet of each space is trained, by the name of the space."""
+        """The training setup of each space's supernet, by the name of the space."""
         c, n = self.config, self.networks
         training = SupernetTraining(c.dataset, c.train, c.seed, Path(c.run.supernets))
         return training.setups(n.space, n.families, self.data)
 
     def setup_of(self, genotype: Genotype) -> TrainingSetup:
-        """Return how the supernet of a genotype is trained."""
+        """Return the training setup of a genotype's supernet."""
         return self.setups[genotype.space]
 
     def checkpoint(self) -> str | dict[str, str] | None:
-        """Return where the supernet is kept; of several spaces by name; ``None``: there is none."""
+        """Return the path of the supernet; by space if there are several; ``None`` without one."""
         if self.config.accuracy == "trained":
             return None
         found = {name: str(setup.checkpoint().path) for name, setup in self.setups.items()}
@@ -174,11 +174,11 @@ _TRAINED_PIXELS = 100e6
 
 
 def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
-    """Return a configuration that says what finds accuracies, and how many processes do.
+    """Return a configuration with the accuracy source and the number of processes.
 
     Raises:
-        ConfigError: networks have exits, and a supernet is asked for, or answers that say nothing
-            of how sure they are; or they have none, and what leaving early comes to is asked for.
+        ConfigError: networks have exits, but a supernet or predictions without confidence are
+            requested; or they have none, but expected costs of early exits are requested.
     """
     accuracy, workers = config.accuracy, config.study.workers
     if have_exits:
@@ -212,7 +212,7 @@ def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponent
 
 
 def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostModel:
-    """Return what says the costs of candidates, with what is derived from them."""
+    """Return the cost model of candidates, including derived metrics."""
     config, networks = parts.config, parts.networks
     assert config.cost is not None
     costed = CostContext(
@@ -232,20 +232,20 @@ def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostMo
 
 
 def artefacts(parts: SearchComponents, device: MeasuredTarget | None) -> Artefacts:
-    """Return what makes and judges the files of a front member."""
+    """Return the builder and evaluator of a front member's files."""
     config, target = parts.config, parts.config.target
     own = backends.get(target.runtime).dtypes[target.dtype]
     artefacts = parts.networks.backend.artefacts(device, config.cost)
     return ExitArtefacts(artefacts, own, config.derives)
 
 
-# What says accuracies of candidates, and has their weights.
+# Accuracies of candidates, and their weights.
 
-Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and has their weights
+Accuracies = TrainedOnDemand | TrainedEvaluator  #: scores candidates and provides their weights
 
 
 def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
-    """Return what scores candidates; it trains what is not trained yet when that is needed."""
+    """Return the evaluator of candidates; it trains on demand."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.setups, parts.config.trained)
@@ -258,7 +258,7 @@ def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
 
 
 def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
-    """Return after how many trainings in a row a search left the networks it trained, by id."""
+    """Return the number of completed trainings of each network that a search trained, by id."""
     found: dict[str, int] = {}
     for candidate in candidates:
         if n := config.trained.n_read(config.metric, candidate.details):
@@ -267,7 +267,7 @@ def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[st
 
 
 def as_left(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
-    """Return weights as a search left them, where other searches may have gone on with some."""
+    """Return weights as a search stored them; other searches may have continued training."""
     return (
         weights.at_recorded_fidelity(networks) if isinstance(weights, TrainedEvaluator) else weights
     )

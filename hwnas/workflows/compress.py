@@ -1,4 +1,4 @@
-"""A network of a search for another budget, without a new search: bits, channels, then training."""
+"""Compresses a network to a smaller budget without a new search: bits, channels, training."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ from hwnas.workflows.export import ExportResult, failures, picked, write_export
 from hwnas.workflows.proof_record import ExportRequest, PickedNetwork
 from hwnas.workflows.reporter import Reporter
 
-_N_SAMPLE = 1024  # training images that say what bits lose
-#: Shares of a limit that are kept for what trained weights take more than the stand-in weights that
-#: estimates are of; at least what they took more before. Where one does not suffice, the
-#: network is trained again for the next.
+_N_SAMPLE = 1024  # training images that measure the loss by quantisation
+#: Safety margins as fractions of a limit: trained weights may need more than the random weights of
+#: estimates. The minimum is the excess seen before training. If one margin does not suffice, the
+#: network is trained again with the next.
 _SPARES = (0.02, 0.05, 0.12)
 
 
@@ -50,7 +50,7 @@ class CompressionResult(ExportResult):
     #: with its own weights if the target packs weights, else estimated
     before: Quantities
     compression: Compression
-    limits: Mapping[str, float]  #: of the budget
+    limits: Mapping[str, float]  #: of the budget, by metric
 
 
 def compress(
@@ -79,7 +79,7 @@ def compress(
                 "id=GENOTYPE, and of a search for several targets target=TARGET."
             )
         ((name, pick),) = picks.items()
-        assert pick is not None  # what is there alone was refused
+        assert pick is not None  # an order with all exports present was rejected
         work = _CompressionJob(config, pick, reporter)
         found = work.found()
         done = write_export(work.made(found), name, order)
@@ -89,7 +89,7 @@ def compress(
 
 @dataclass(frozen=True)
 class _CompressionJob:
-    """One network that is to fit."""
+    """The compression of one network."""
 
     config: CompressConfig
     pick: PickedNetwork
@@ -97,26 +97,26 @@ class _CompressionJob:
 
     @cached_property
     def before(self) -> Quantities:
-        """What the network costs as it is, images leaving as soon as an exit is sure."""
+        """The costs of the network before compression, with early exits."""
         if not self._packs:
             return self._foreseen
         return self._compiled(self.pick, lambda early: early.predicted.costs)
 
     @cached_property
     def _foreseen(self) -> Quantities:
-        """The same with stand-in weights."""
+        """The same with random weights."""
         return self.estimate(self.lowered).figures
 
     @cached_property
     def _early(self) -> EarlyExits | None:
-        """What leaving early comes to before; of fewer bits it is nearly the same."""
-        if not self.lowered.exits:  # whose weights say nothing of its costs
+        """The early exits before compression; fewer bits hardly change them."""
+        if not self.lowered.exits:  # weights do not influence its costs
             return None
         network = self.pick.finisher.network(self.pick.genotype)
         return self._leaving(network, self._estimated(self.lowered))
 
     def _leaving(self, network: nn.Module, cost: Cost) -> EarlyExits | None:
-        """Return the fastest thresholds that lose at most ``max_exit_drop`` points; or no exits."""
+        """Return the fastest thresholds that lose at most ``max_exit_drop`` points, if any."""
         if not self.lowered.exits:
             return None
         genotype = self.pick.genotype
@@ -127,15 +127,15 @@ class _CompressionJob:
 
     @cached_property
     def lowered(self) -> Graph:
-        """Its operators."""
+        """The operators of the network."""
         return self.pick.of.parts.networks.lower(self.pick.genotype)
 
     def found(self) -> Compression:
-        """Return what makes its compiled files fit, or comes nearest.
+        """Return the compression whose compiled files fit the budget, or the closest one.
 
         Raises:
-            BudgetError: nothing does.
-            ConfigError: it fits already.
+            BudgetError: no compression fits.
+            ConfigError: the network fits already.
         """
         allowed, name = self.config.allowed, self.pick.genotype.id
         if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
@@ -148,7 +148,7 @@ class _CompressionJob:
             if (found := self._fitter.fit(self._aim(spare))) is None:
                 break
             best = found
-            if not self._packs:  # what it costs is not up to the weights
+            if not self._packs:  # costs do not depend on the weights
                 break
             if not allowed.exceeded(self._compiled(self.made(found), self._at_proof)):
                 break
@@ -165,7 +165,7 @@ class _CompressionJob:
         return best
 
     def _aim(self, spare: float) -> Budget:
-        """Return what estimates must fit, so that what does not fit as it is needs something."""
+        """Return the budget of estimates; it is tight enough to require a compression."""
         limits = {}
         for name, limit in self.config.allowed.limits.items():
             share = self._foreseen[name].upper / self.before[name].upper
@@ -173,7 +173,7 @@ class _CompressionJob:
         return Budget(limits)
 
     def made(self, found: Compression) -> PickedNetwork:
-        """Return the network as it is finished then."""
+        """Return the compressed network for export."""
         finisher = self.pick.finisher
         other = replace(
             finisher.config, bits={**found.bits}, prune=found.prune, later_epochs=self.config.epochs
@@ -181,10 +181,10 @@ class _CompressionJob:
         return replace(self.pick, finisher=replace(finisher, other=other))
 
     def estimate(self, lowered: Graph) -> Cost:
-        """Return what the target's compiler says of operators, and what is derived of it.
+        """Return the costs by the target's compiler, including derived metrics.
 
         Raises:
-            ConfigError: the target is measured instead.
+            ConfigError: the target is measured.
         """
         cost = self._estimated(lowered)
         early = self._early and self._early.of(cost.segments)
@@ -228,18 +228,18 @@ class _CompressionJob:
         return CalibrationImages(images, data.task.loss_targets(part.targets), data.task)
 
     def _at_proof(self, early: EarlyExits) -> Quantities:
-        """Return what images may cost on the average that the export is proved on."""
+        """Return the expected costs per image on the test split."""
         setup = self.pick.of.parts.setup_of(self.pick.genotype)
         return early.at_proof(len(setup.data.test))
 
     def _compiled(
         self, pick: PickedNetwork, average: Callable[[EarlyExits], Quantities]
     ) -> Quantities:
-        """Return what the compiler says of the network with the weights that it is trained to.
+        """Return the compiler's costs of the network with trained weights.
 
         Args:
             pick: The network.
-            average: Says what images cost on the average that leave early.
+            average: Returns the expected costs per image with early exits.
         """
         of = pick.of
         ready = pick.finisher.in_int8(pick.genotype)
@@ -257,10 +257,10 @@ class _CompressionJob:
 
 
 def _check_trains(config: CompressConfig) -> None:
-    """Refuse to train for no epochs, where the search finished its networks so.
+    """Reject training for 0 epochs if the search fine-tuned its networks for 0 epochs.
 
     Raises:
-        ConfigError: it did, and nothing else is asked for.
+        ConfigError: it did, and ``epochs`` is not given.
     """
     done = read_manifest(Path(config.run), "run").get("finishing")
     if config.epochs is None and done is not None and done["epochs"] == 0:

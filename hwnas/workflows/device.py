@@ -1,4 +1,4 @@
-"""The device of a target that is measured, and the latency table that its costs come from."""
+"""The device of a measured target and its latency table."""
 
 import contextlib
 import copy
@@ -36,15 +36,15 @@ from hwnas.training.options import DatasetConfig
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 from hwnas.workflows.networks import Networks
 
-_CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
+_CHECKED = 300  #: networks whose operators must be in the table before training starts
 
-#: Where operators are foretold, the share of them that may be missing: so rare that no network had
-#: them. More are of a space that was changed.
+#: Allowed fraction of missing operators if latencies of operators are predicted: rare operators
+#: that no sampled network had. A larger fraction means that the space has changed.
 _RARE = 0.05
 
-_SOON = 2  #: times that an operator is timed, at most, while a search waits
+_SOON = 2  #: maximum number of passes per operator while a search waits
 
-#: Of data sets: what decides which images are read, and so what networks read and answer.
+#: Data set options that determine which images are read, and thus input shape and classes.
 _SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 #: The latency tables that ship with hwnas.
@@ -53,12 +53,12 @@ SHIPPED = package.ROOT / "latency_tables"
 
 @final
 class MeasuredTarget:
-    """A target that is measured: its latency table, and the process that compiles and times.
+    """A measured target: its latency table, and the process that compiles and times.
 
     Args:
-        config: Of the command.
-        table: Of the target.
-        digest: Of what costs are predicted from; empty where nothing is.
+        config: Configuration of the command.
+        table: Table of the target.
+        digest: Digest of the data that predict costs; empty if costs are not predicted.
     """
 
     def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable, digest: str = ""):
@@ -80,14 +80,14 @@ class MeasuredTarget:
 
     @contextlib.contextmanager
     def running(self, target: Target) -> Iterator["MeasuredTarget"]:
-        """Give the device as one network runs, which may choose its images and threads.
+        """Yield the device with the batch size and threads of one network.
 
-        A file that was not compiled for them is timed with as many as its process is told.
+        Compiled files without fixed threads use the number that their process is given.
         """
         config, found = self.config, copy.copy(self)
         own = backends.artefacts()[backends.get(target.runtime).dtypes[target.dtype]]
-        told = config.target.batch, config.target.threads
-        if own.one_batch or told == (target.batch, target.threads):
+        configured = config.target.batch, config.target.threads
+        if own.one_batch or configured == (target.batch, target.threads):
             yield self
             return
         pool = DevicePool(target, config.timing, config.rpc, config.tuning.limit_s)
@@ -98,10 +98,10 @@ class MeasuredTarget:
             pool.close()
 
     def plan(self, op: OpSpec) -> str:
-        """Return how an operator is compiled: as in a table, else tuned now and kept there.
+        """Return the compilation plan of an operator from the table; tune and store it if missing.
 
-        Plans of another CPU's table will do, too. A table from which a search predicts stays as it
-        is: the search may be resumed.
+        Plans of another CPU's table are valid, too. A table that predicts costs in a search is not
+        changed: the search may be resumed.
         """
         if op not in self._plans:
             self._plans[op] = self.worker.tune(op, self._n_plans)
@@ -110,9 +110,9 @@ class MeasuredTarget:
         return self._plans[op]
 
     def time(self, op: OpSpec) -> Timing:
-        """Return the latency of an operator alone: the table's, else timed now and kept there.
+        """Return the latency of an isolated operator from the table; measure it if missing.
 
-        That it has a plan, or a latency that follows from another table, does not say it was timed.
+        A plan, or a latency scaled from another table, does not count as a measurement.
         """
         plan = self.plan(op)
         if self.table.missing([op]):
@@ -128,7 +128,7 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
 
 
 def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable | None:
-    """Return another CPU's table from which one of this machine may follow, if there is any."""
+    """Return another CPU's table that can be scaled to this machine, if there is any."""
     roots = [Path(config.table.dir), SHIPPED]
     found = related_table(config.target, config.rpc, roots)
     return found and table_transfer.SourceTable.of(
@@ -137,7 +137,7 @@ def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable |
 
 
 def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None:
-    """Measure what a search needs where no table of this machine knows a space."""
+    """Measure what a search needs for spaces that are in no table of this machine."""
     table = writable_table(config.target, config.rpc, _own_root(config), SHIPPED)
     all_of_them = [ProfiledSpace(member, networks.fused_graph) for member in networks.space.members]
     subjects = _wanted(table, all_of_them, config.seed)
@@ -152,12 +152,12 @@ def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None
 def effort(
     config: SearchConfig | ProfileConfig, other: table_transfer.SourceTable | None, **goal: Any
 ) -> MeasurementEffort:
-    """Return how much is measured where no table of this machine knows a space.
+    """Return the amount of measurements for spaces that are in no table of this machine.
 
     Args:
-        config: Of the command.
+        config: Configuration of the command.
         other: Another CPU's table.
-        **goal: Fields of ``Effort`` that say when it is enough.
+        **goal: Fields of ``Effort`` that define the goal.
     """
     plans = {} if other is None else other.plans
     return MeasurementEffort(config.table.networks, config.tuning.n_plans, plans, **goal)
@@ -171,10 +171,10 @@ def fill(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> InitialMeasurements | None:
-    """Make a table know spaces: from another CPU's that does, else from what is measured here.
+    """Calibrate a table for spaces: from another CPU's table if possible, else by measurements.
 
     Returns:
-        What was measured here; ``None`` where a table is borrowed.
+        The measurements; ``None`` if a table was scaled.
     """
     if other is not None and all(other.covers(each, effort.n) for each in subjects):
         table_transfer.transfer_table(table, other, subjects, pool, effort, progress)
@@ -185,9 +185,9 @@ def fill(
 def _wanted(
     table: LatencyTable, subjects: Sequence[ProfiledSpace], seed: int
 ) -> list[ProfiledSpace]:
-    """Return the spaces that a table does not know, and those that it forgets when it learns one.
+    """Return the spaces missing in a table, and those that it loses when one is added.
 
-    These are of latencies that followed from another device's table: of operators that all share.
+    The latter have latencies scaled from another device's table, for operators that all share.
     """
     lacking = {each.space.name for each in subjects if _is_lacking(table, each, seed)}
     borrowed = {name for name, known in table.calibration.items() if "transfer" in known}
@@ -196,49 +196,49 @@ def _wanted(
 
 
 def _is_lacking(table: LatencyTable, subject: ProfiledSpace, seed: int) -> bool:
-    """Return whether a table does not know a space."""
+    """Return whether a space is missing in a table."""
     known = table.calibration.get(subject.space.name)
     return known is None or bool(_missing(table, _some(subject, seed), "foretold" in known))
 
 
-def _missing(table: LatencyTable, ops: Sequence[OpSpec], told: bool) -> list[OpSpec]:
-    """Return the operators that a table lacks; where others are ``told``, not if they are rare."""
+def _missing(table: LatencyTable, ops: Sequence[OpSpec], predicted: bool) -> list[OpSpec]:
+    """Return the operators missing in a table; few are ignored if others are predicted."""
     missing = [op for op in ops if op not in table.entries]
-    return [] if told and len(missing) <= _RARE * len(ops) else missing
+    return [] if predicted and len(missing) <= _RARE * len(ops) else missing
 
 
 def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
-    """Return operators of a space, or most of them where they are many."""
+    """Return the operators of a space, or of a sample of its networks."""
     return distinct_ops(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
 
 
 def open_device(
     config: SearchConfig, networks: Networks, progress: Progress
 ) -> MeasuredTarget | None:
-    """Return the device of a measured target, with the table that its costs come from.
+    """Return the device of a measured target, with its latency table.
 
-    Where no table of this machine knows a space, some networks are measured from which one follows.
+    For spaces that are in no table of this machine, a few networks are measured first.
 
     Raises:
-        TableError: there is no table of this machine, or it is not made for the space.
+        TableError: there is no table of this machine, or it lacks the space.
     """
     if not backends.get(config.target.runtime).measured:
         return None
     if config.cost == "table":
-        roots, cure = [_own_root(config), SHIPPED], profile_command(config)
+        roots, command = [_own_root(config), SHIPPED], profile_command(config)
         accept = config.table.allow_other_machine
         if config.table.networks and not accept:
             _begin(config, networks, progress)
-        table = open_table(config.target, config.rpc, roots, accept, cure)
-        # Better now than after an hour of training.
+        table = open_table(config.target, config.rpc, roots, accept, command)
+        # Fail now rather than after an hour of training.
         ops = _some(ProfiledSpace(networks.space, networks.fused_graph), config.seed)
         spaces = [member.name for member in networks.space.members]
-        told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
-        if missing := _missing(table, ops, told):
-            raise missing_operators_error(missing, config.target, cure)
-        TableCostModel(table, config.target, networks.fused_graph, spaces, cure)
+        predicted = any("foretold" in table.calibration.get(space, {}) for space in spaces)
+        if missing := _missing(table, ops, predicted):
+            raise missing_operators_error(missing, config.target, command)
+        TableCostModel(table, config.target, networks.fused_graph, spaces, command)
         device = MeasuredTarget(config, table, table.digest(spaces, ops))
-        if told:  # rare operators follow from what the digest is of: others may come to the table
+        if predicted:  # the digest covers the predictions; the table may grow
             device.table = table.only(ops)
         return device
     return MeasuredTarget(
@@ -247,10 +247,10 @@ def open_device(
 
 
 def _own_root(config: SearchConfig) -> Path:
-    """Return the folder of tables of the user's own.
+    """Return the folder of the user's tables.
 
     Raises:
-        TableError: it was named, and is not there: tables that ship shall not stand in.
+        TableError: a folder was named but does not exist; shipped tables must not replace it.
     """
     root = Path(config.table.dir)
     if config.table.dir != TableConfig().dir and not root.is_dir():
@@ -262,19 +262,19 @@ def _own_root(config: SearchConfig) -> Path:
 
 
 def table_digest(device: MeasuredTarget | None) -> dict[str, str]:
-    """Return the digest of what costs are predicted from, by name; none where nothing is."""
+    """Return the digest of the data that predict costs, by name; empty if there are none."""
     return {"latency_table": device.digest} if device is not None and device.digest else {}
 
 
 def table_facts(device: MeasuredTarget | None) -> dict[str, Any] | None:
-    """Return which table a run reads, and what is foreign about it."""
+    """Return the table of a run and its differences from this machine."""
     if device is None:
         return None
     return {"path": str(device.table.path), "foreign": device.table.from_another_machine or None}
 
 
 def notes(device: MeasuredTarget | None, spaces: Sequence[str]) -> list[str]:
-    """Return what is to be known of where costs come from."""
+    """Return notes on the source of costs."""
     if device is None or not _predicts(device.config):
         return []
     found = [
@@ -286,7 +286,7 @@ def notes(device: MeasuredTarget | None, spaces: Sequence[str]) -> list[str]:
 
 
 def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command that measures what a table lacks."""
+    """Return the command that measures the missing entries of a table."""
     return next_command("profile", config, *words)
 
 
@@ -294,16 +294,16 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
     """Return a command for the same target, spaces and data."""
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
-    said = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
+    options = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
     if config.table.dir != TableConfig().dir:
-        said.append(f"table.dir={config.table.dir}")
+        options.append(f"table.dir={config.table.dir}")
     if rpc.tracker:
-        said += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
-    return suggested_command(verb, config.target, *said, *words)
+        options += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
+    return suggested_command(verb, config.target, *options, *words)
 
 
 def _data(dataset: DatasetConfig) -> list[str]:
-    """Return options for what its file does not say of which images are read, and for what."""
+    """Return the options that select images and task, if they differ from the shipped file."""
     usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
         "dataset", {}
     )

@@ -1,4 +1,4 @@
-"""Models of a finished search as files that prove themselves."""
+"""Exports models of a finished search with their proofs."""
 
 import contextlib
 import re
@@ -45,16 +45,16 @@ _ID = re.compile(r"[0-9a-f]{1,12}")
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Exports of one command."""
+    """The exports of one command."""
 
     exports: Sequence[Export]
-    failed: Sequence[str]  #: failed checks, with the folders
+    failed: Sequence[str]  #: failed checks with their folders
 
     def checked(self) -> "ExportResult":
-        """Return the result, if no check failed.
+        """Return the result if no check failed.
 
         Raises:
-            ProofError: A check fails; the files are kept.
+            ProofError: a check failed; the files are kept.
         """
         if self.failed:
             failed = "; ".join(self.failed)
@@ -63,9 +63,9 @@ class ExportResult:
 
 
 def export(config: ExportConfig, arguments: Sequence[str], reporter: Reporter) -> ExportResult:
-    """Export networks of a search, each into its folder.
+    """Export networks of a search, each into a folder.
 
-    Networks that the same, interrupted command exported earlier are part of the result.
+    The result includes networks that the same command exported before it was interrupted.
 
     Args:
         config: The options.
@@ -94,20 +94,20 @@ def failures(done: Export, root: Path) -> list[str]:
 def picked(
     order: ExportRequest, reporter: Reporter, budget: Row | None = None
 ) -> Iterator[Mapping[str, PickedNetwork | None]]:
-    """Give the networks of an order by the names of their folders; ``None`` for what is there.
+    """Return the networks to export by folder name; ``None`` for finished exports.
 
     Args:
-        order: What is exported, of which search.
-        reporter: Hears of the work.
-        budget: That they are held against instead of the search's.
+        order: The request.
+        reporter: Is notified of progress.
+        budget: Budget instead of the search's.
 
     Raises:
-        ConfigError: nothing is as it was asked for.
-        RunError: the search has no front, its networks are gone, or all is there.
+        ConfigError: no network matches the request.
+        RunError: the search has no front, its networks are missing, or all exports exist.
     """
     config = order.config
     if config.sign is not None:
-        signing.private_key(config.sign)  # refused now, not after the work
+        signing.private_key(config.sign)  # fail now, not after the work
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
@@ -144,10 +144,10 @@ def picked(
 
 
 def _within(search: SearchConfig, budget: Row) -> SearchConfig:
-    """Return the configuration of a search that is over with another budget.
+    """Return the configuration of a finished search with another budget.
 
     Raises:
-        ConfigError: the target states too little for it.
+        ConfigError: the target lacks data for it.
     """
     check_stated(search.target, budget, "budget")
     return replace(search, budget=budget)
@@ -156,10 +156,10 @@ def _within(search: SearchConfig, budget: Row) -> SearchConfig:
 def _left(
     order: ExportRequest, names: Mapping[tuple[str, str], str], reporter: Reporter
 ) -> list[str]:
-    """Return the names of what the same command, which was cut off, has not exported yet.
+    """Return the names of networks that the same, interrupted command has not exported yet.
 
     Raises:
-        RunError: a folder is there that another command made, or all are there.
+        RunError: a folder of another command exists, or all exports exist.
     """
     left = []
     for name in names.values():
@@ -181,10 +181,10 @@ def _left(
 def _for(
     config: ExportConfig, searches: Sequence[SearchConfig], manifest: Manifest
 ) -> list[SearchConfig]:
-    """Return the configurations of the targets that are exported for, as they were.
+    """Return the configurations of the selected targets as recorded.
 
     Raises:
-        ConfigError: the search has no such target.
+        ConfigError: the search does not have the target.
         RunError: the run is not finished, or is part of another.
     """
     if "part_of" in manifest:
@@ -192,7 +192,7 @@ def _for(
         raise RunError(
             f"run={config.run} is one target of a search: say run={whole} target_name={target}"
         )
-    if manifest.get("status") == "running":  # it does not say yet who teaches
+    if manifest.get("status") == "running":  # its teacher is not known yet
         raise RunError(
             f"run={config.run} is not finished: go on with hwnas search run.resume={config.run}"
         )
@@ -215,10 +215,10 @@ def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
 def _picked(
     config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate]
 ) -> list[Genotype]:
-    """Return what is exported.
+    """Return the selected networks.
 
     Raises:
-        ConfigError: nothing is as it was asked for.
+        ConfigError: no network matches the request.
         RunError: the search has no front.
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
@@ -236,7 +236,7 @@ def _picked(
 
 
 def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export:
-    """Finish a network, write it into a folder of its own, and prove what it does."""
+    """Fine-tune a network, write it into its folder, and prove its results."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
     with folders.building(order.root, name) as folder, of.running() as device:
@@ -266,8 +266,8 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
         opsets = {check_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
-        said = {} if leaving is None else leaving["found"]["costs"]
-        means = {name: Quantity(*figure) for name, figure in said.items()}
+        costs = {} if leaving is None else leaving["found"]["costs"]
+        means = {name: Quantity(*figure) for name, figure in costs.items()}
         row = record(pick, whole, evidence, order, order.root / final, means)
         row |= {"opset": min(opsets), "n_images": len(kept.targets)}
         row |= {} if leaving is None else {"exits": leaving}

@@ -1,4 +1,4 @@
-"""Plans and their simulations: from files to a folder of results."""
+"""Plans and simulations: from input files to a result folder."""
 
 import importlib.metadata
 import importlib.util
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAIN_TABLE = "classes"  #: shown by notebooks
 _NEEDED = ("highspy", "numba")
-_MIN_SPEED = 1e-3  # of throttled machines
+_MIN_SPEED = 1e-3  # minimum speed of throttled machines
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
 
 
@@ -41,14 +41,14 @@ _MANIFEST: Any = Annotated[_Manifest, OPEN]
 
 
 def check_ready(verb: str, folder: str | None) -> None:
-    """Refuse a verb whose packages are not there, or whose folder is.
+    """Reject a verb whose packages are missing, or whose output folder exists.
 
     Args:
-        verb: That is to run.
-        folder: Where it shall write, if the user says so.
+        verb: The verb.
+        folder: The output folder given by the user, if any.
 
     Raises:
-        ConfigError: it says the command that installs them, or what is in the way.
+        ConfigError: the message names the installation command or the existing folder.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -58,15 +58,15 @@ def check_ready(verb: str, folder: str | None) -> None:
 
 
 def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Plan a deployment, and write it into a folder of its own.
+    """Plan a deployment and write it into a folder.
 
     Args:
-        config: What is planned.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a file is wrong, or no model fits a class.
+        ConfigError: a file is invalid, or no model meets a class's requirements.
         BudgetError: a limit leaves demand unserved.
     """
     check_ready("plan", config.run.dir)
@@ -98,12 +98,12 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
 def files_of(
     plan: "DeploymentPlan", result: FolderResult, seen: "Sequence[HourStatistics]"
 ) -> dict[str, bytes]:
-    """Return the files of a plan without its tables, by name.
+    """Return the files of a plan except its tables, by name.
 
     Args:
         plan: The plan.
         result: Its tables and messages.
-        seen: What simulations of it saw, of spikes too: replicas may work as much as in them.
+        seen: Results of its simulations, including spikes; they set the maximum utilisation.
     """
     from hwnas.fleet import page as report
     from hwnas.fleet import summary
@@ -122,7 +122,7 @@ def files_of(
 
 
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Simulate a plan, and write what was seen into a folder of its own; as ``plan``."""
+    """Simulate a plan and write the results into a folder; see ``plan``."""
     check_ready("simulate", config.run.dir)
     from hwnas.fleet import simulation, summary
     from hwnas.fleet.demand import Arrivals, read_gaps
@@ -157,15 +157,15 @@ def write_plan_folder(
     content: Mapping[str, bytes],
     place: Path | None = None,
 ) -> FolderResult:
-    """Write a plan or a simulation into a folder of its own; return it with its files.
+    """Write a plan or a simulation into a folder; return it with its files.
 
     Args:
-        verb: What made it.
-        config: Of the verb.
-        arguments: Likewise.
+        verb: The verb that created it.
+        config: Options of the verb.
+        arguments: Arguments of the command line, or their equivalent.
         result: Tables and messages.
-        content: Files by name, but for tables.
-        place: The folder; default: as the configuration says, else one of the time.
+        content: Files by name, except tables.
+        place: The folder; default: as configured, else named by time.
     """
     path = place or Path(config.run.dir or default_path(verb))
     there = {name: rows for name, rows in result.rows.items() if rows}
@@ -184,26 +184,26 @@ def write_plan_folder(
 
 
 def lines(sentences: Sequence[str]) -> bytes:
-    """Return sentences as the bytes of a file."""
+    """Return sentences as the content of a text file."""
     return ("\n".join(sentences) + "\n").encode()
 
 
 def recorded(folder: Path) -> Mapping[str, str]:
-    """Return where the service and the fleet of a plan are, as far as its folder says so.
+    """Return the paths of service and fleet that the folder of a plan records.
 
     Raises:
-        RunError: its manifest is damaged.
+        RunError: the manifest is corrupt.
     """
     try:
         found = read_json(_MANIFEST, folder / "manifest.json", RunError, newest=FORMAT)
-        said: Mapping[str, str] = found["config"]
+        options: Mapping[str, str] = found["config"]
     except FileNotFoundError:
         return {}
-    return said
+    return options
 
 
 def _beside(name: str, folder: Path) -> Path:
-    """Return a trace that a plan names: from here, or beside the plan or its service."""
+    """Return the path of a trace: relative to this folder, the plan or its service."""
     service = Path(recorded(folder).get("service", folder / "plan.yaml")).parent
     for path in (Path(name), folder / name, service / name):
         if path.exists():
@@ -228,11 +228,11 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
 
     if config.throttle is None:
         return []
-    name, _, said = config.throttle.partition(":")
+    name, _, value = config.throttle.partition(":")
     if name not in found.devices:
         raise ConfigError(f"throttle: {unknown_name('device', name, found.devices)}")
     try:
-        speed = float(said)
+        speed = float(value)
     except ValueError:
         speed = 0.0
     if not _MIN_SPEED <= speed <= 1:
@@ -243,7 +243,7 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
 
 
 def _spiked(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
-    """Return the hours that are asked for, of those that have a spike."""
+    """Return the requested hours that have a spike."""
     own = _hours(config, found) or [each.hours[0] for each in found.hours]
     spiked = [hour for hour in own if found.spikes(hour)]
     if not spiked:
@@ -257,12 +257,12 @@ def _spiked(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
 def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
     if config.hours is None:
         return None
-    said = config.hours if isinstance(config.hours, list) else [config.hours]
-    if not said or len({*map(str, said)}) < len(said):
+    hours = config.hours if isinstance(config.hours, list) else [config.hours]
+    if not hours or len({*map(str, hours)}) < len(hours):
         raise ConfigError(f"hours={config.hours}: give at least one hour, and each hour once.")
     known = {str(hour): hour for each in found.hours for hour in each.hours}
-    for hour in said:
+    for hour in hours:
         if str(hour) not in known:
             last = max(known.values())
             raise ConfigError(f"hours: {hour} is none of the plan, which has 0 to {last}.")
-    return [known[str(hour)] for hour in said]
+    return [known[str(hour)] for hour in hours]

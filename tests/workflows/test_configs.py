@@ -76,7 +76,7 @@ def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> 
         assert isinstance(found, ProfileConfig)
         assert found.target.name == name
     else:
-        words = r"needs no latency table|is out of reach: write a kit"
+        words = r"needs no latency table|is not connected: write a kit"
         with pytest.raises(ConfigError, match=words):
             OmegaConf.to_object(composed)
 

@@ -31,7 +31,7 @@ def _dir(value: str) -> Any:
 def test_paths_are_taken_as_they_are_written(text: str) -> None:
     read = "./???" if text == "???" else text
     assert _dir(text) == read
-    assert _dir(grammar.said(text)) == read  # as messages say it
+    assert _dir(grammar.quoted_if_needed(text)) == read  # as messages say it
     quoted = f"run.dir={grammar.in_quotes(text)}"  # for Hydra
     both = compose("compare", [f"runs={grammar.listed([text, 'b'])}", quoted])
     assert (both.run.dir, both.paths) == (read, [read, "b"])
@@ -46,7 +46,7 @@ def test_any_text_is_taken_as_it_is_written() -> None:
             continue
         parsed = parser.parse_override(for_hydra(f"run.dir={text}")).value()
         assert OmegaConf.create({"dir": parsed}).dir == text
-        assert grammar.text_of(grammar.said(text)) == text
+        assert grammar.text_of(grammar.quoted_if_needed(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What each verb accepts: the Hydra schemas. Most are the domain types themselves."""
+"""The options of each verb: Hydra schemas. Most are the domain types themselves."""
 
 from hwnas.export.options import SplitConfig, VerifyConfig
 from hwnas.workflows.config.network_options import ProfileConfig, TrainConfig
@@ -65,7 +65,7 @@ SCHEMAS: dict[str, type] = {
 
 def register(name: str) -> None:
     """Make the schema of a configuration known to Hydra, for ``defaults: [NAME_schema]``."""
-    from hydra.core.config_store import ConfigStore  # not above: help does without Hydra
+    from hydra.core.config_store import ConfigStore  # imported here: help works without Hydra
 
     if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])

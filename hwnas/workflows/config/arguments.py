@@ -1,4 +1,4 @@
-"""What is written on the command line, as Hydra reads it."""
+"""Command-line arguments and their form for Hydra."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from hwnas.hardware.backends.description import BackendSettings
 from hwnas.workflows.config import grammar
 from hwnas.workflows.config.grammar import in_quotes
 
-#: Mappings with keys of the user's own.
+#: Mappings with user-defined keys.
 _OWN_KEYS = (
     "benchmark.costs=",
     "benchmark.reference=",
@@ -21,21 +21,21 @@ _OWN_KEYS = (
     "budget.",
     "target.facts.",
 )
-#: Options of Hydra's own with a value behind them.
+#: Hydra's options that take a value.
 _TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
-#: Of them, the one that names a folder of configurations of the user's own.
+#: Of them, the option that names a folder of the user's configurations.
 CONFIG_DIR = ("--config-dir", "-cd")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
 def for_hydra(argument: str, *, swept: bool = False) -> str:
-    """Return an argument so that Hydra reads it as it was meant.
+    """Return an argument in Hydra's syntax.
 
     Args:
-        argument: As it was written.
+        argument: The argument as written by the user.
         swept: Whether commas separate runs.
     """
-    # Hydra wants to be told that a key is new.
+    # Hydra requires ``++`` for a new key.
     if argument.startswith((*_OWN_KEYS, *_of_sections())):
         return f"++{argument}"
     key, sign, value = argument.partition("=")
@@ -45,7 +45,7 @@ def for_hydra(argument: str, *, swept: bool = False) -> str:
 
 
 def _of_sections() -> Iterator[str]:
-    """Yield how mappings of the user's own begin in sections that every target has."""
+    """Yield the prefixes of mappings with user-defined keys in sections common to all targets."""
     for name, settings in backends.sections().items():
         if issubclass(settings, BackendSettings) and is_dataclass(settings):
             yield f"target.{name}="
@@ -54,7 +54,7 @@ def _of_sections() -> Iterator[str]:
 
 
 def last_text(arguments: Sequence[str], option: str) -> str | None:
-    """Return the text that an option was given last, if it was."""
+    """Return the last value of an option as text, if it is given."""
     given = [value for key, _, value in (a.partition("=") for a in arguments) if _is(key, option)]
     return grammar.text_of(given[-1]) if given else None
 
@@ -64,7 +64,7 @@ def _is(key: str, option: str) -> bool:
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """Return Hydra's own flags and their values, then the options: argparse takes no mixture."""
+    """Return Hydra's flags with their values, then the options: argparse requires this order."""
     behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
     is_option = [
         not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
@@ -75,10 +75,10 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
 
 def named(arguments: Sequence[str], option: str) -> list[str]:
-    """Return arguments of which the folder without a name is the value of an option.
+    """Return arguments with a positional folder converted to an option.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: there are several folders.
     """
     behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
     unnamed = [
@@ -92,11 +92,11 @@ def named(arguments: Sequence[str], option: str) -> list[str]:
 
 
 def of_target(arguments: Sequence[str], position: int) -> list[str]:
-    """Return those arguments of a search that say what one of its targets is and where it runs.
+    """Return the arguments of a search that define one of its targets and its device.
 
     Args:
-        arguments: Of the search.
-        position: Of the target among those of the search.
+        arguments: Arguments of the search.
+        position: Index of the target in the search.
     """
     found = [
         a
@@ -111,14 +111,14 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
 
 
 def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
-    """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
+    """Return the arguments for each target of ``+target=[npu,cpu]``, else the given arguments.
 
-    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``.
+    Arguments with the prefix of a target apply only to it: ``npu.budget.latency_ms=0.3``.
 
     Args:
-        arguments: As they were written.
-        searched: Whether they are of a search: where its objectives are not given, they are the
-            task's metric and the latency on each target.
+        arguments: The arguments as written by the user.
+        searched: Whether they belong to a search. Its default objectives are the task's metric and
+            the latency on each target.
 
     Raises:
         ConfigError: the list is empty or names a target twice.
@@ -144,7 +144,7 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
 
 
 def _metric(arguments: Sequence[str]) -> str:
-    """Return the metric of the task that arguments name."""
+    """Return the metric of the task in the arguments."""
     named = [a.partition("=")[2] for a in arguments if _argument_key(a) in ("task", "dataset.task")]
     return tasks.get(named[-1] if named else "classification").metric
 
@@ -157,15 +157,15 @@ def _argument_key(argument: str) -> str:
     return argument.partition("=")[0].lstrip("+~")
 
 
-# Keywords of Python as arguments of the command line: runs from either read alike.
+# Python keywords as command-line arguments, so that runs from both are recorded alike.
 
-#: Options that are mappings themselves; any other mapping holds options.
+#: Options that are mappings; any other mapping contains options.
 _MAPPINGS = ("objectives", "benchmark.costs", "benchmark.reference")
 _PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][\w./+@-]*", re.IGNORECASE)
-_IN_KEYS = re.compile(r"[\w/\-\\+.$%*@?|()\[\]{}:=, \t]+", re.ASCII)  # Hydra quotes no keys
+_IN_KEYS = re.compile(r"[\w/\-\\+.$%*@?|()\[\]{}:=, \t]+", re.ASCII)  # Hydra does not quote keys
 _ESCAPED = re.compile(r"[\\()\[\]{}:=, \t]")
 
-Value = object  #: text, a number, a truth value, ``None``, a path, or a list or mapping of these
+Value = object  #: text, number, bool, ``None``, path, or a list or mapping of these
 
 
 def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
@@ -190,13 +190,13 @@ def _arguments(prefix: str, keywords: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _text(value: Value) -> str:
-    """Return a value as Hydra reads it."""
+    """Return a value in Hydra's syntax."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
         return repr(value)
     if isinstance(value, float):
-        return repr(float(value))  # numpy's say their type, too
+        return repr(float(value))  # the repr of numpy numbers includes their type
     if isinstance(value, Mapping):
         return (
             "{"
@@ -210,7 +210,7 @@ def _text(value: Value) -> str:
 
 
 def _checked_key(key: str) -> str:
-    """Return a key of a mapping as Hydra reads it."""
+    """Return a key of a mapping in Hydra's syntax."""
     if not _IN_KEYS.fullmatch(key):
         raise ConfigError(
             f"{key!r} cannot name anything here: letters from a to z, digits, spaces and "

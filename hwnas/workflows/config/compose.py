@@ -1,4 +1,4 @@
-"""From what a user wrote to checked configurations, by Hydra; errors become ours."""
+"""Composes configurations with Hydra, validates them and converts error messages."""
 
 import json
 import threading
@@ -32,20 +32,20 @@ from hwnas.workflows.config.arguments import CONFIG_DIR, for_hydra, for_targets,
 from hwnas.workflows.config.grammar import quoted
 
 _FOLDER = str(package.ROOT / "conf")
-_ALONE = threading.RLock()  # what Hydra knows, it knows of the process
+_ALONE = threading.RLock()  # Hydra's state is global in the process
 
 
 def compose(name: str, arguments: Sequence[str]) -> Any:
-    """Return the checked configuration of that name; nothing is left behind in Hydra.
+    """Return the validated configuration; Hydra's global state is restored.
 
-    Programs that use Hydra themselves, and threads, may ask for it at any time.
+    Safe to call from threads and from programs that use Hydra themselves.
 
     Args:
-        name: Of the configuration: a verb, or ``tabular``.
-        arguments: As on the command line, for one target.
+        name: Name of the configuration: a verb, or ``tabular``.
+        arguments: Command-line arguments for one target.
 
     Raises:
-        ConfigError: an argument says what is not allowed.
+        ConfigError: an argument is invalid.
     """
     check_folders(arguments)
     overrides = as_overrides(name, _without_folders(arguments))
@@ -60,14 +60,14 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
 
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:
-    """Return arguments whose ``--config-dir DIR`` is said in the way that overrides say it."""
+    """Return arguments with ``--config-dir DIR`` converted to ``hydra.searchpath``."""
     found, folders = _parted(arguments)
     paths = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
     return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return arguments without ``--config-dir DIR``, and the folders that these name."""
+    """Return arguments without ``--config-dir DIR``, and the folders."""
     found, folders, rest = [], [], iter(arguments)
     for argument in rest:
         option, _, value = argument.partition("=")
@@ -90,7 +90,7 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
         ConfigError: An option was renamed or deleted, or is empty.
     """
     check_names(name, arguments)
-    if any(option.name == "target" for option in iter_options(SCHEMAS[name])):  # no group of files
+    if any(option.name == "target" for option in iter_options(SCHEMAS[name])):  # no config group
         arguments = [a.replace("+target=", "target=", 1) for a in arguments]
     return [for_hydra(argument, swept=swept) for argument in arguments]
 
@@ -111,7 +111,7 @@ def check_folders(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Have Hydra's state to oneself, and leave it as the program around has it."""
+    """Use Hydra's global state exclusively and restore it afterwards."""
     with _ALONE:
         around, base = GlobalHydra.instance(), VersionBase.instance()
         before = around.hydra, base.version_base
@@ -119,13 +119,13 @@ def _alone() -> Iterator[None]:
         try:
             yield
         finally:
-            GlobalHydra.set_instance(around)  # Hydra puts a copy there
+            GlobalHydra.set_instance(around)  # Hydra stores a copy there
             around.hydra, base.version_base = before
 
 
 @contextmanager
 def _schema(name: str) -> Iterator[None]:
-    """Have Hydra know the schema of a configuration meanwhile."""
+    """Register the schema of a configuration temporarily."""
     store = ConfigStore.instance()
     before, store.repo = store.repo, {**store.repo}
     try:
@@ -136,7 +136,7 @@ def _schema(name: str) -> Iterator[None]:
 
 
 def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
-    """Return a composed configuration as its schema."""
+    """Return a composed configuration as an object of its schema."""
     with worded(name, arguments):
         _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
         return OmegaConf.to_object(composed)
@@ -144,7 +144,7 @@ def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
 
 @contextmanager
 def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Make errors of Hydra and OmegaConf ours."""
+    """Convert errors of Hydra and OmegaConf into ``ConfigError``."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
@@ -152,7 +152,7 @@ def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _refuse_extra(content: Any, schema: type) -> None:
-    """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
+    """Reject a key that ``+`` added beyond the schema; OmegaConf would ignore it."""
     known = [name for name, _ in option_defaults(schema)]
 
     def check(part: dict[str, Any], prefix: str) -> None:
@@ -160,14 +160,14 @@ def _refuse_extra(content: Any, schema: type) -> None:
             name = f"{prefix}{key}"
             if name not in known and not any(n.startswith(f"{name}.") for n in known):
                 raise ConfigError(unknown_name("option", name, known))
-            if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
+            if isinstance(value, dict) and name not in known:  # a mapping with user-defined keys
                 check(value, f"{name}.")
 
     check(content, "")
 
 
 def with_resumed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
+    """Return the arguments of the run to be resumed, if any, followed by the new ones."""
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
 
@@ -180,9 +180,9 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 
 
 def _searched(manifest: Manifest) -> list[str]:
-    """Return a run's arguments, with what it took by a default that other versions may not have.
+    """Return a run's arguments, with the defaults that may differ in other versions.
 
-    That is which search spaces suit a target, and how networks are trained, and for how long.
+    These are the search spaces of a target, and the recipe and duration of training.
     """
     arguments = [str(argument) for argument in manifest["arguments"]]
     config, found = manifest.get("config", {}), [*arguments]
@@ -196,8 +196,8 @@ def _searched(manifest: Manifest) -> list[str]:
         known = [option.name for option in iter_options(schema)]
         for name, value in took.items():
             if name in known and last_text(arguments, f"{group}.{name}") is None:
-                said = value if isinstance(value, str) else json.dumps(value)
-                found.append(f"{group}.{name}={said}")
+                text = value if isinstance(value, str) else json.dumps(value)
+                found.append(f"{group}.{name}={text}")
     return found
 
 
@@ -221,7 +221,7 @@ def with_networks(folder: str) -> list[Any]:
 
 
 def with_supernet(folder: str) -> Any:
-    """Return the configuration of a search, of its first target if it has several."""
+    """Return the configuration of a search, of its first target if there are several."""
     searches = with_networks(folder)
     if searches[0].accuracy != "supernet":
         raise ConfigError(

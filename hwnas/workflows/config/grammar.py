@@ -1,13 +1,13 @@
-"""Values that are texts: on the command line they are taken as they are written.
+"""Text options: their values are taken literally on the command line.
 
-Hydra has a grammar for values, in which ``#``, ``{``, ``=``, ``~`` or a letter such as ``ü`` mean
-something or are refused. That grammar is for numbers, mappings and sweeps. Options that are
-declared as texts (paths, names, ids, URLs) and lists of texts are put into Hydra's quotes here,
-whatever is in them:
+In Hydra's grammar for values, ``#``, ``{``, ``=``, ``~`` or a letter such as ``ü`` have a meaning
+or are rejected. That grammar is for numbers, mappings and sweeps. Values of options that are
+declared as texts (paths, names, ids, URLs) and lists of texts are quoted for Hydra here, whatever
+they contain:
 
-- a value in Hydra's own quotes is the text in them; ``null`` is none;
-- ``[a,b]`` is a list where the option takes one; an element with a comma is put into quotes;
-- with ``-m``, commas separate runs, but for those in quotes and in lists.
+- a value in Hydra's quotes is the text inside; ``null`` is no value;
+- ``[a,b]`` is a list if the option takes one; an element with a comma must be quoted;
+- with ``-m``, commas outside quotes and lists separate runs.
 """
 
 import functools
@@ -32,7 +32,7 @@ _PART = re.compile(
 _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTALL)
 #: Options that name one of several configurations.
 _GROUPS = ("budget", "dataset", "sampler", "task", "target")
-_MISSING = "???"  # what OmegaConf reads as a value that is not there
+_MISSING = "???"  # OmegaConf's mark of a missing value
 
 
 def in_quotes(text: str) -> str:
@@ -41,13 +41,13 @@ def in_quotes(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as Hydra reads it, and OmegaConf after it."""
+    """Return a text escaped for Hydra and OmegaConf."""
     text = f"./{text}" if text == _MISSING else text
     return in_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
 
 
-def said(text: str) -> str:
-    """Return a text as it is to be written on the command line; that of most is the text."""
+def quoted_if_needed(text: str) -> str:
+    """Return a text as an argument on the command line, in quotes if necessary."""
     is_plain = (
         text == text.strip() not in ("", "null") and text[0] not in "'\"[" and "," not in text
     )
@@ -55,7 +55,7 @@ def said(text: str) -> str:
 
 
 def text_of(value: str) -> str:
-    """Return the text that a value says: what is in Hydra's quotes, if it is in such."""
+    """Return the text of a value, without Hydra's quotes."""
     if value[:1] not in ("'", '"') or len(value) < 2:
         return value
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -69,21 +69,21 @@ def text_of(value: str) -> str:
 
 
 def says(arguments: Sequence[str], key: str, text: str) -> bool:
-    """Return whether one of the arguments gives an option a text, in quotes or not."""
+    """Return whether one of the arguments sets an option to a text, in quotes or not."""
     parted = (argument.partition("=") for argument in arguments)
     return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)
 
 
 def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
-    """Return the value of an option so that Hydra reads what was meant.
+    """Return the value of an option in Hydra's syntax.
 
     Args:
         key: The option.
-        value: As it was written.
+        value: The value as written by the user.
         swept: Whether commas separate runs.
 
     Raises:
-        ConfigError: it is empty, or cannot be a text.
+        ConfigError: it is empty, or is not a valid text.
     """
     kind = _kinds().get(key)
     if kind is None or (swept and _SWEEP.fullmatch(value)):
@@ -92,7 +92,7 @@ def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
 
 
 def _parts(value: str) -> list[str]:
-    """Return what commas separate, but for those in quotes and in lists."""
+    """Return the parts between commas outside quotes and lists."""
     found, place = list[str](), 0
     while (match := _PART.match(value, place)) is not None:
         found.append(match[1])
@@ -104,7 +104,7 @@ def _parts(value: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _OptionType:
-    """What an option may be."""
+    """The type of an option's value."""
 
     one: bool
     several: bool
@@ -118,7 +118,7 @@ def _read(key: str, value: str, kind: _OptionType) -> str:
     if kind.several and value[:1] == "[" and value[-1:] == "]":
         return f"[{','.join(_checked(key, part) for part in _parts(value[1:-1]) if part)}]"
     if not kind.one:
-        return value  # Hydra says that it is no list
+        return value  # Hydra reports that it is no list
     if not text_of(value) and not kind.empty:
         raise ConfigError(f"{key}= is empty: write {key}=VALUE, or leave it out.")
     return _checked(key, value)
@@ -137,7 +137,7 @@ def _is_unicode(text: str) -> bool:
 
 @functools.cache
 def _kinds() -> dict[str, _OptionType]:
-    """Return the options that are texts in any verb."""
+    """Return the text options of all verbs."""
     found = {name: _OptionType(one=True, several=False, is_group=True) for name in _GROUPS}
     for option in (option for schema in SCHEMAS.values() for option in iter_options(schema)):
         one, several = option.hint in (str, str | None, Any), option.hint in (list[str], Any)
@@ -147,11 +147,11 @@ def _kinds() -> dict[str, _OptionType]:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return texts as a list on the command line."""
-    return f"[{','.join(map(said, texts))}]"
+    """Return texts as a list argument on the command line."""
+    return f"[{','.join(map(quoted_if_needed, texts))}]"
 
 
-# Why arguments are refused, in one sentence that names the option; nothing of Hydra's grammar.
+# Messages for rejected arguments: one sentence that names the option, without Hydra's terms.
 
 _AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.*?)'", re.DOTALL)
 _KEY = re.compile(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'")
@@ -163,12 +163,12 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
     Args:
         error: The error.
         verb: Name of the schema.
-        arguments: In which the user may have written what is wrong.
+        arguments: The user's arguments, which may contain the cause.
     """
-    text = str(error.__cause__ or error)  # the cause is the more precise of the two
+    text = str(error.__cause__ or error)  # the cause is more precise
     options = {option.name: option for option in iter_options(SCHEMAS[verb])}
-    if (said := _of_grammar(error, text, options, arguments)) is not None:
-        return said
+    if (message := _of_grammar(error, text, options, arguments)) is not None:
+        return message
     targets = ", ".join(package.entries(package.ROOT / "conf" / "target"))
     if "missing mandatory value: target" in str(error):
         return f"No target. Give one with +target=<name>: {targets}."
@@ -185,7 +185,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
 def _of_grammar(
     error: Exception, text: str, options: Mapping[str, Option], arguments: Sequence[str]
 ) -> str | None:
-    """Return why arguments cannot be composed, whatever they mean; ``None`` where they can."""
+    """Return why the syntax of arguments is invalid; ``None`` for other errors."""
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, options)
     if isinstance(error, MissingConfigException) and error.options is not None:
@@ -193,7 +193,7 @@ def _of_grammar(
         return unknown_name(group, name, error.options)
     if text.startswith("Additional config directory"):
         return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
-    if isinstance(error, AssertionError):  # OmegaConf asserts that what holds an option is there
+    if isinstance(error, AssertionError):  # OmegaConf asserts that the parent of an option exists
         return _in_nothing(arguments)
     if (match := _AMBIGUOUS.match(text)) is not None:
         return f"{match[1]}: these are values of several runs, which -m starts; a list is [A,B]."
@@ -201,7 +201,7 @@ def _of_grammar(
 
 
 def _in_nothing(arguments: Sequence[str]) -> str:
-    """Return that a part of the target which it does not have cannot be changed."""
+    """Return the message for changing an optional part that the target does not have."""
     keys = [argument.partition("=")[0].strip("+~") for argument in arguments]
     within = [key for key in keys if key.startswith("target.") and key.count(".") > 1]
     parts = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in within))
@@ -212,23 +212,23 @@ def _in_nothing(arguments: Sequence[str]) -> str:
 
 
 def _unreadable(override: str, options: Mapping[str, Option]) -> str:
-    """Return why an argument cannot be read as one."""
+    """Return the message for an argument with invalid syntax."""
     name, sign, value = override.partition("=")
     key = name.strip("+~ ")
     if not sign or not key:
         return f"{redact(override)!r} is no option: write OPTION=VALUE."
     if key in options:
         return _not_so(options[key], value)
-    if key.rpartition(".")[0] in options:  # of a mapping of numbers
+    if key.rpartition(".")[0] in options:  # a mapping of numbers
         return f"{key} must be a number, got {redact(value)}."
     return f"{key}={redact(value)} cannot be read: write {key}='TEXT' for one with special signs."
 
 
 def _not_so(option: Option, value: str | None) -> str:
-    """Return that an option must be something else."""
+    """Return the message for an option with an invalid value."""
     got = "" if value is None else f", got {redact(value)}"
     if bounds.allowed_range(option.field) is not None:
-        if value is None:  # of a file
+        if value is None:  # from a file
             return f"{option.name} must be {bounds.describe_range(option.field)}."
         return bounds.range_message(option.name, _number(value), option.field)
     return f"{option.name} must be {_words(option.hint)}{got}."
@@ -249,13 +249,13 @@ def _number(value: str) -> float | str:
 
 
 def _written(key: str, arguments: Sequence[str]) -> str | None:
-    """Return what was last written of an option."""
+    """Return the last value of an option as written."""
     given = [a.partition("=")[2] for a in arguments if a.partition("=")[0].strip("+~") == key]
     return given[-1] if given else None
 
 
 def _key(error: Exception, text: str) -> str:
-    """Return the dotted name of the option that an error is of; empty if it is of none."""
+    """Return the dotted name of the option in an error; empty if there is none."""
     full = re.search(r"full_key: ([\w.]+)", text)
     if full is not None:
         return full[1]
@@ -266,7 +266,7 @@ def _key(error: Exception, text: str) -> str:
 
 
 def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
-    """Return what is left to say: there is no such option, or it has options of its own."""
+    """Return the message for an unknown option, or for a section used as an option."""
     if inner := [name for name in options if name.startswith(f"{key}.")]:
         return f"{key} has options of its own: write {inner[0]}=VALUE."
     if key or not text.strip():

@@ -1,4 +1,4 @@
-"""What verbs accept that make networks or measure them: ``profile`` and ``train``."""
+"""Options of verbs that train or measure networks: ``profile`` and ``train``."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_
 
 @dataclass
 class ProfileConfig:
-    """What ``hwnas profile`` accepts."""
+    """Options of ``hwnas profile``."""
 
     target: Target = MISSING
     dataset: DatasetConfig = MISSING
@@ -31,15 +31,15 @@ class ProfileConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     networks: NetworksConfig = field(default_factory=NetworksConfig)
     rpc: Remote = field(default_factory=Remote)
-    search_space: Any = None  #: one or a list; default: those that suit the target
-    genotype: str | None = None  #: show where the time of one network goes, instead
-    transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
-    n_samples: int = bounded("[10, 10_000]", 30)  #: networks that are measured to transfer a table
-    kit: str | None = None  #: write a folder of networks to measure on a device out of reach
-    n: int = bounded("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
-    front_of: str | None = None  #: a search that says which networks a kit is worth most with
-    measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
-    #: by which passes of a network, and readings of a sentinel, may differ
+    search_space: Any = None  #: one or a list; default: those of the target
+    genotype: str | None = None  #: instead, show the latency of one network by operator
+    transfer_from: str | None = None  #: a target whose table is scaled, instead of tuning
+    n_samples: int = bounded("[10, 10_000]", 30)  #: networks measured to transfer a table
+    kit: str | None = None  #: write a folder of networks to measure on an unconnected device
+    n: int = bounded("[4, 400]", 20)  #: networks of a kit
+    front_of: str | None = None  #: a search for whose front a kit is most informative
+    measured: Any = None  #: CSV files with measurements of kits or your own, one or a list
+    #: maximum difference between passes of a network, and between sentinel readings
     drift: float = bounded("(0, 1)", 0.03)
     seed: int = bounded(SEED, 0)
     #: fraction of networks whose prediction error must be within ``tolerance``
@@ -69,19 +69,19 @@ class ProfileConfig:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the device is out of reach."""
+        """Whether the device is not connected."""
         return self.kit is not None or self.measured is not None
 
     def _check_offline(self) -> None:
         name, kits = self.target.name, backends.get(self.target.runtime).is_offline
         if self.is_offline and not kits:
             raise ConfigError(
-                f"kit and measured are for devices out of reach: target '{name}' has "
+                f"kit and measured are for devices that are not connected: target '{name}' has "
                 f"target.runtime={self.target.runtime}."
             )
         if kits and not self.is_offline and self.genotype is None:
             raise ConfigError(
-                f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
+                f"Target '{name}' is not connected: write a kit with kit=DIR n=20, measure it "
                 "there, and say measured=results.csv."
             )
         if self.kit is not None and self.measured is not None:
@@ -91,13 +91,13 @@ class ProfileConfig:
 
     @property
     def spaces(self) -> list[str]:
-        """The names and paths of the search spaces whose networks are profiled."""
+        """The names and paths of the search spaces to profile."""
         return spaces_of(self.search_space, self.target)
 
 
 @dataclass
 class TrainConfig:
-    """What ``hwnas train`` accepts."""
+    """Options of ``hwnas train``."""
 
     dataset: DatasetConfig = MISSING
     train: TrainingConfig = field(default_factory=TrainingConfig)

@@ -1,4 +1,4 @@
-"""What verbs accept that read runs: ``audit``, ``why``, ``export`` and ``compare``."""
+"""Options of verbs that read runs or plans."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,17 +13,17 @@ from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 
 @dataclass
 class AuditConfig:
-    """What ``hwnas audit`` accepts."""
+    """Options of ``hwnas audit``."""
 
     run: str = ""  #: the folder of a search
-    #: networks that are trained alone: half of the front, half of the whole space
+    #: networks to train alone: half from the front, half from the whole space
     n_networks: int = bounded(f"[{MIN_NETWORKS}, 10_000]", 12)
-    #: of them are trained with a second seed, to know the noise
+    #: networks trained with a second seed, to estimate the noise
     n_repeated: int = bounded("[0, 10_000]", 3)
-    #: of each network alone; default: those of the supernet
+    #: epochs of each network; default: those of the supernet
     epochs: int | None = bounded("[1, 100_000]", None)
-    seed: int = bounded(SEED, 0)  #: of the choice of networks, and of their training
-    workers: int = bounded("[1, 1024]", 1)  #: processes that train networks, one each
+    seed: int = bounded(SEED, 0)  #: for the choice of networks and their training
+    workers: int = bounded("[1, 1024]", 1)  #: processes; each trains one network
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -37,10 +37,10 @@ class AuditConfig:
 
 @dataclass
 class WhyConfig:
-    """What ``hwnas why`` accepts."""
+    """Options of ``hwnas why``."""
 
     run: str = ""  #: the folder of a search
-    id: str = ""  #: of a candidate, or how it begins; or ``front``
+    id: str = ""  #: id of a candidate or its prefix; or ``front``
 
     def __post_init__(self) -> None:
         if not self.run or not self.id:
@@ -52,32 +52,32 @@ class WhyConfig:
 
 @dataclass
 class DeliveryConfig:
-    """What is said of a model that is taken out of a search."""
+    """Options common to ``export`` and ``compress``."""
 
     run: str = ""  #: the folder of a search
-    id: str = ""  #: of a candidate, or how it begins; the same as export's pick=ID; default: knee
+    id: str = ""  #: id of a candidate or its prefix; as export's pick=ID; default: knee
     target_name: str | None = None  #: one target of a search for several; default: all
-    dir: str | None = None  #: where folders are made; default: runs/<verb>/<time>
-    #: of each training: fine-tuning (by export), after pruning, for few bits, for int8; 0: none;
-    #: default: as the search finished its networks, which costs no training of those
+    dir: str | None = None  #: output folder; default: runs/<verb>/<time>
+    #: epochs per training: fine-tuning (export), after pruning, for few bits, for int8; 0: none;
+    #: default: as in the search, whose networks need no further training
     epochs: int | None = bounded("[0, 100_000]", None)
-    #: share of the loss on what a teacher answers; default: likewise
+    #: weight of the distillation loss, as a fraction; default: as in the search
     alpha: float | None = bounded("[0, 1]", None)
-    #: points that int8 may lose; trained for it if more; default: likewise
+    #: int8 loss in points that triggers training for int8; default: as in the search
     max_int8_drop: float | None = bounded("[0, 1000]", None)
-    #: points that leaving early may lose on validation images, of networks with exits
+    #: allowed loss by early exits in points on validation images
     max_exit_drop: float = bounded("[0, 100]", 0.3)
-    sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
-    license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
+    sign: str | None = None  #: private key (Ed25519, PEM) to sign the proof; see verify key=
+    license: str = "unknown"  #: of the model, as a Hugging Face identifier: apache-2.0, mit, ...
 
 
 @dataclass
 class ExportConfig(DeliveryConfig):
-    """What ``hwnas export`` accepts."""
+    """Options of ``hwnas export``."""
 
-    #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
+    #: knee, most_accurate, fastest, smallest, all, an id or its prefix, or an expression
     pick: str = "knee"
-    prune: float = bounded("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
+    prune: float = bounded("[0, 1)", 0.0)  #: fraction of channels to prune; 0: none
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -88,10 +88,10 @@ class ExportConfig(DeliveryConfig):
         _ = self.finishing(FinetuningConfig())
 
     def finishing(self, searched: FinetuningConfig) -> FinetuningConfig:
-        """Return how weights are finished.
+        """Return the options of fine-tuning.
 
         Args:
-            searched: How the search finished those of its networks.
+            searched: The options in the search.
 
         Raises:
             ConfigError: an option is out of its range.
@@ -102,18 +102,18 @@ class ExportConfig(DeliveryConfig):
 
     @property
     def wanted(self) -> str:
-        """What is picked."""
+        """The selection."""
         return self.id or self.pick
 
 
 @dataclass
 class CompressConfig(DeliveryConfig):
-    """What ``hwnas compress`` accepts; its ``id`` may be what export's pick takes."""
+    """Options of ``hwnas compress``; its ``id`` also accepts selections of export's pick."""
 
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
-    #: that weights may have, where the target packs them; []: they stay
+    #: bits of weights to try, if the target compresses weights; []: unchanged
     weight_bits: list[int] = field(default_factory=lambda: [3, 4, 5, 6], metadata=limits("[3, 7]"))
-    #: fractions of the channels that may be taken out, where bits do not suffice
+    #: fractions of channels to prune if bits do not suffice
     prune: list[float] = field(
         default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], metadata=limits("[0, 1)")
     )
@@ -136,39 +136,39 @@ class CompressConfig(DeliveryConfig):
         """The budget.
 
         Raises:
-            ConfigError: a limit is of no metric, is not a number or not positive.
+            ConfigError: a limit has an unknown metric, is not a number or not positive.
         """
         return Budget.of(self.budget)
 
     @property
     def export(self) -> ExportConfig:
-        """How the compressed network is written."""
+        """The options to export the compressed network."""
         given = {f.name: getattr(self, f.name) for f in fields(DeliveryConfig)}
-        return ExportConfig(**given | {"epochs": None})  # the search's fine-tuning stays
+        return ExportConfig(**given | {"epochs": None})  # the search's fine-tuning is kept
 
 
 @dataclass
 class OutputConfig:
-    """Where a comparison is written."""
+    """Output of a comparison."""
 
     dir: str | None = None  #: default: runs/compare/<time>
 
 
 @dataclass
 class CompareConfig:
-    """What ``hwnas compare`` accepts."""
+    """Options of ``hwnas compare``."""
 
     runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
-    #: max or min each; default: those of the runs
+    #: names, with max or min each; default: those of the runs
     objectives: dict[str, str] = field(default_factory=dict)
     group_by: str | None = None  #: a key of the runs' configurations: sampler, target, train.epochs
-    figures: Any = None  #: searched or verified; default: verified where all runs have them
-    reference: str | None = None  #: comparison.json of an earlier comparison, whose frame is used
-    true_front: str | None = None  #: a CSV file of points that IGD+ and epsilons refer to
+    figures: Any = None  #: searched or verified; default: verified if all runs have them
+    reference: str | None = None  #: comparison.json of an earlier comparison, to use its bounds
+    true_front: str | None = None  #: CSV file of the reference front of IGD+ and epsilon
     allow_mixed: bool = False  #: compare runs on different data or splits
-    #: how often values are drawn for intervals; 0: no intervals
+    #: bootstrap samples of intervals; 0: no intervals
     n_bootstrap: int = bounded("[0, 100_000]", 1000)
-    seed: int = bounded(SEED, 0)  #: of what is drawn
+    seed: int = bounded(SEED, 0)  #: of the bootstrap
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -185,30 +185,30 @@ class CompareConfig:
 
     @property
     def paths(self) -> list[str]:
-        """What is named in ``runs``."""
+        """The paths in ``runs``."""
         named = self.runs if isinstance(self.runs, list) else [self.runs]
         return [str(name) for name in named if name not in (None, "")]
 
 
-# What verbs accept that plan deployments: ``plan``, ``simulate``, ``replan``, ``serve-check``.
+# Options of verbs that plan deployments: ``plan``, ``simulate``, ``replan``, ``serve-check``.
 
 
 @dataclass
 class PlanConfig:
-    """What ``hwnas plan`` accepts."""
+    """Options of ``hwnas plan``."""
 
-    service: str = ""  #: service.yaml: fronts, classes of requests, what to survive, budgets
+    service: str = ""  #: service.yaml: fronts, request classes, failures to survive, budgets
     fleet: str = ""  #: fleet.yaml: devices, links, carbon
-    objective: str = "cost"  #: what is made least: cost, carbon or energy
-    #: when hour 0 begins: a date, of which the time counts, and of a plan for a week the weekday;
+    objective: str = "cost"  #: minimised quantity: cost, carbon or energy
+    #: start of hour 0: a date; daily plans use its time of day, weekly plans also its weekday;
     #: default: 0:00 UTC, on Mondays
     begin: str | None = None
-    #: of the first solution; corrections by simulation come on top
+    #: time limit of the first solution; corrections by simulation take extra time
     limit_s: float = bounded("[1, 86_400]", 120.0)
-    #: plans beside it, over cost, carbon, accuracy and latency, that are looked for; 0: none
+    #: number of alternative plans to search by cost, carbon, accuracy and latency; 0: none
     front: int = bounded("[0, 100]", 9)
-    front_s: float = bounded("[1, 86_400]", 60.0)  #: seconds that they may take
-    n_seeds: int = bounded("[1, 100]", 4)  #: simulations of each hour
+    front_s: float = bounded("[1, 86_400]", 60.0)  #: time limit for alternative plans
+    n_seeds: int = bounded("[1, 100]", 4)  #: simulations per hour
     seed: int = bounded(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
@@ -225,20 +225,20 @@ class PlanConfig:
 
 @dataclass
 class SimulateConfig:
-    """What ``hwnas simulate`` accepts."""
+    """Options of ``hwnas simulate``."""
 
     plan: str = ""  #: the folder of a plan
-    trace: str | None = None  #: a CSV file of arrivals, whose bursts all classes have
-    #: what fails a third into each hour: a device of which one machine dies, or spot; one or a list
-    #: in which a device that is named again loses another machine
+    trace: str | None = None  #: CSV file of arrivals; all classes get its bursts
+    #: failures after a third of each hour: a device (loses one machine) or spot; one or a list;
+    #: a repeated device loses another machine
     kill: Any = None
-    throttle: str | None = None  #: DEVICE:SPEED, from a third into each hour on: cpu:0.5
-    hours: Any = None  #: which hours; default: all that differ
-    load: float = bounded("(0, 1000]", 1.0)  #: times the demand
-    spike: bool = False  #: whether the spikes come that the plan must bear, in hours that have one
-    detect_s: float = bounded("[0, 3600]", 0.5)  #: until what a dead machine held is sent again
-    n_seeds: int = bounded("[1, 1000]", 5)  #: simulations of each hour
-    seed: int = bounded(SEED, 0)  #: of the first
+    throttle: str | None = None  #: DEVICE:SPEED after a third of each hour: cpu:0.5
+    hours: Any = None  #: hours to simulate; default: all distinct hours
+    load: float = bounded("(0, 1000]", 1.0)  #: factor of the demand
+    spike: bool = False  #: whether to simulate the planned spikes in hours that have one
+    detect_s: float = bounded("[0, 3600]", 0.5)  #: until a failed machine's requests are resent
+    n_seeds: int = bounded("[1, 1000]", 5)  #: simulations per hour
+    seed: int = bounded(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -248,44 +248,44 @@ class SimulateConfig:
 
     @property
     def kills(self) -> list[str]:
-        """What fails."""
+        """The failures."""
         named = self.kill if isinstance(self.kill, list) else [self.kill]
         return [str(name) for name in named if name not in (None, "")]
 
 
 @dataclass
 class QueryConfig:
-    """What Prometheus is asked, in PromQL."""
+    """Prometheus queries in PromQL."""
 
-    #: requests a second behind the cache; the series need a label class
+    #: requests per second behind the cache; the series need a label class
     rate: str = "sum by (class) (rate(requests_total[5m]))"
-    late: str | None = None  #: share of requests that are late; a label class
-    p99_ms: str | None = None  #: milliseconds; a label class
-    down: str | None = None  #: machines that are down; a label device
-    window_h: float = bounded("(0, 8760]", 24.0)  #: hours until now
+    late: str | None = None  #: fraction of late requests; with a label class
+    p99_ms: str | None = None  #: milliseconds; with a label class
+    down: str | None = None  #: number of failed machines; with a label device
+    window_h: float = bounded("(0, 8760]", 24.0)  #: time range until now
     step_s: float = bounded("[1, 86_400]", 300.0)  #: between samples
-    timeout_s: float = bounded("(0, 3600]", 10.0)  #: of each query
+    timeout_s: float = bounded("(0, 3600]", 10.0)  #: per query
 
 
 @dataclass
 class ReplanConfig:
-    """What ``hwnas replan`` accepts."""
+    """Options of ``hwnas replan``."""
 
     plan: str = ""  #: the folder of a plan
     telemetry: str = ""  #: a CSV file, or the URL of a Prometheus server
     service: str | None = None  #: default: that of the plan
-    fleet: str | None = None  #: likewise
-    #: what a replica started or stopped for an hour, and a model loaded, counts, in what an hour of
-    #: a replica takes on the mean
+    fleet: str | None = None  #: default: that of the plan
+    #: cost of starting or stopping a replica for an hour, or of loading a model, relative to the
+    #: cost of a replica per hour
     move_cost: float = bounded("[0, 1000]", 0.2)
-    max_moved_fraction: float = bounded("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
-    tolerance: float = bounded("[0, 1]", 0.05)  #: by which demand may differ without being new
-    extrapolate: bool = True  #: whether hours that were not seen follow those that were
-    begin: str | None = None  #: when hour 0 began: a date; default: as the plan has it
+    max_moved_fraction: float = bounded("[0, 1]", 0.2)  #: fraction of replicas stopped per hour
+    tolerance: float = bounded("[0, 1]", 0.05)  #: relative change of demand that is ignored
+    extrapolate: bool = True  #: whether to scale unobserved hours like the observed ones
+    begin: str | None = None  #: start of hour 0: a date; default: as in the plan
     query: QueryConfig = field(default_factory=QueryConfig)
-    in_place: bool = False  #: whether the plan's own folder takes the new plan
-    limit_s: float = bounded("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
-    n_seeds: int = bounded("[1, 100]", 4)  #: simulations of each hour
+    in_place: bool = False  #: whether the new plan replaces the old one in its folder
+    limit_s: float = bounded("[1, 86_400]", 30.0)  #: time limit of a solution, without corrections
+    n_seeds: int = bounded("[1, 100]", 4)  #: simulations per hour
     seed: int = bounded(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
@@ -305,22 +305,22 @@ class ReplanConfig:
 
 @dataclass
 class ServeCheckConfig:
-    """What ``hwnas serve-check`` accepts."""
+    """Options of ``hwnas serve-check``."""
 
     plan: str = ""  #: the folder of a plan
-    pool: Any = None  #: names in its deploy/triton/models, one or a list; default: all that differ
+    pool: Any = None  #: names in its deploy/triton/models, one or a list; default: all distinct
     server: str = "auto"  #: triton; auto: the installed one
-    python: str = ""  #: the interpreter that has the server; default: that which runs hwnas
-    #: of what the server can answer at most
+    python: str = ""  #: interpreter of the server; default: that of hwnas
+    #: loads as fractions of the server's capacity
     loads: list[float] = field(
         default_factory=lambda: [0.3, 0.6, 0.8, 0.9], metadata=limits("(0, 0.99]")
     )
-    seconds: float = bounded("[0.5, 3600]", 10.0)  #: of requests, for each load and repeat
-    repeats: int = bounded("[2, 100]", 3)  #: of each load: intervals are over these
-    #: share by which the machine may be slower than it can be, before, between and after
+    seconds: float = bounded("[0.5, 3600]", 10.0)  #: duration of requests per load and repeat
+    repeats: int = bounded("[2, 100]", 3)  #: per load; used for the intervals
+    #: allowed slowdown of the machine before, between and after measurements, as a fraction
     drift: float = bounded("(0, 1)", 0.05)
-    retries: int = bounded("[0, 100]", 3)  #: times that what drifted is measured again
-    seed: int = bounded(SEED, 0)  #: of when requests are due
+    retries: int = bounded("[0, 100]", 3)  #: repetitions of measurements with drift
+    seed: int = bounded(SEED, 0)  #: of the request times
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -332,6 +332,6 @@ class ServeCheckConfig:
 
     @property
     def pools(self) -> list[str]:
-        """Which pools are checked; empty: all that differ."""
+        """The pools to check; empty: all distinct."""
         named = self.pool if isinstance(self.pool, list) else [self.pool]
         return [str(name) for name in named if name not in (None, "")]

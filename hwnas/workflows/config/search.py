@@ -1,4 +1,4 @@
-"""What ``search`` accepts, in a space or in a benchmark table."""
+"""Options of ``search``, in a search space or in a benchmark table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,39 +25,39 @@ from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConf
 from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.options import DatasetConfig, TrainingConfig
 
-# What configurations of several verbs share.
+# Options common to several verbs.
 
 
 @dataclass
 class RunConfig:
-    """Where a run keeps its files."""
+    """Location of a run's files."""
 
     dir: str | None = None  #: default: runs/<verb>/<time>
     resume: str | None = None  #: a run folder to continue
     supernets: str = "runs/supernets"  #: trained supernets, shared by runs
 
 
-SPACE = "mbconv_small"  # where neither the user nor the target names one
+SPACE = "mbconv_small"  # if neither the user nor the target names one
 
 
 def spaces_of(search_space: object, target: Target) -> list[str]:
-    """Return what is searched: what was given, else what suits the target."""
+    """Return the given search spaces, else those of the target."""
     return space_names(target.spaces or SPACE if search_space is None else search_space)
 
 
 def not_several(spaces: Sequence[str]) -> str:
-    """Return the end of a message that takes one search space."""
+    """Return the end of an error message if only one search space is allowed."""
     return f", not {len(spaces)}: say search_space={spaces[0]}."
 
 
 EVALUATORS = ("trained", "supernet")
 
 _WHY = "at a tenth of a second a trial, so many take more than a day"
-MOST = 3  #: objectives of ``sampler=pareto``
+MOST = 3  #: maximum number of objectives of ``sampler=pareto``
 
 
 def too_many(n: int, metric: str, n_targets: int = 1) -> str:
-    """Return why ``sampler=pareto`` refuses so many objectives."""
+    """Return the error message for too many objectives of ``sampler=pareto``."""
     fewer = f"name fewer with objectives=[{metric},latency_ms], or " * (1 + n_targets <= MOST)
     each = " (costs count on each target)" * (n_targets > 1)
     return (
@@ -67,11 +67,11 @@ def too_many(n: int, metric: str, n_targets: int = 1) -> str:
 
 @dataclass
 class LinkConfig:
-    """The way from other targets to one, where cascades go on."""
+    """The network link from other targets to one that continues cascades."""
 
-    to: str | None = None  #: the target of this search that it leads to
-    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: there and back, of an image and its answer
-    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of a million images on the way
+    to: str | None = None  #: the target of this search at the end of the link
+    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: round trip for an image and its prediction
+    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of transferring a million images
 
     def __post_init__(self) -> None:
         check_bounds(self, "link.")
@@ -81,7 +81,7 @@ class LinkConfig:
 
 @dataclass
 class SearchConfig:
-    """What ``hwnas search`` accepts."""
+    """Options of ``hwnas search``."""
 
     target: Target = MISSING
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
@@ -98,19 +98,19 @@ class SearchConfig:
     trained: TrainedConfig = field(default_factory=TrainedConfig)
     finish: FinishConfig = field(default_factory=FinishConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
-    #: what says it: trained (each candidate alone), supernet, or table (a benchmark's); default:
-    #: trained where an epoch has at most 100 million pixels, else supernet
+    #: source: trained (each candidate alone), supernet, or table (of a benchmark); default:
+    #: trained if an epoch has at most 100 million pixels, else supernet
     accuracy: str | None = None
-    cost: str | None = None  #: what says the costs; default: what suits the target's runtime
-    search_space: Any = None  #: one or a list; default: those that suit the target
+    cost: str | None = None  #: cost model; default: that of the target's runtime
+    search_space: Any = None  #: one or a list; default: those of the target
     #: the task's metric and costs; default: the metric, latency and energy
     objectives: list[str] = field(default_factory=list)
     n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)
-    minutes: float | None = bounded("(0, 525_600]", None)  #: after which no other trial is begun
+    minutes: float | None = bounded("(0, 525_600]", None)  #: time limit: no trial starts later
     seed: int = bounded(SEED, 0)
-    #: a run whose candidates come first: what it trained alone costs nothing again
+    #: a run whose candidates are tried first; its separately trained networks are reused
     start_from: str | None = None
-    baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
+    baseline: str | None = None  #: a finished run, or a CSV file, to compare the front with
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -142,33 +142,33 @@ class SearchConfig:
         """The budget.
 
         Raises:
-            ConfigError: a limit is of no metric, is not a number or not positive.
+            ConfigError: a limit has an unknown metric, is not a number or not positive.
         """
         return Budget.of(self.budget)
 
     @property
     def derives(self) -> DerivedMetrics:
-        """What is derived from costs, beside what cost models say."""
+        """The metrics derived from costs."""
         return derived_metrics(self.target, [*self.objectives, *self.allowed.limits])
 
     @property
     def metric(self) -> str:
-        """The objective that says how well networks answer."""
+        """The objective that measures prediction quality."""
         return metrics.quality_in(self.objectives)
 
     @property
     def spaces(self) -> list[str]:
-        """The names and paths of the search spaces: one, or several that are searched at once."""
+        """The names and paths of the search spaces: one, or several that are searched together."""
         return spaces_of(self.search_space, self.target)
 
     @property
     def searched(self) -> str:
-        """What is searched, in words."""
+        """The searched spaces as text."""
         return " + ".join(self.spaces)
 
 
 def checked_cost(cost: str | None, target: Target) -> str:
-    """Return the name of the cost model; refuse one that does not suit the target."""
+    """Return the name of the cost model; reject one that does not support the target."""
     if (new := RENAMED_VALUES["cost"].get(str(cost))) is not None:
         raise ConfigError(f"cost={cost} is now cost={new}.")
     allowed = backends.get(target.runtime).costs
@@ -191,7 +191,7 @@ def checked_cost(cost: str | None, target: Target) -> str:
 
 
 def _check_threads(target: Target) -> None:
-    """Refuse threads that take power, and of which the roofline knows nothing."""
+    """Reject threads with a power draw if costs come from the roofline, which ignores threads."""
     roofline, power = target.roofline, target.power
     of_cores = target.energy is None and power is not None and not power.per_device
     if of_cores and roofline is not None and roofline.threads != target.threads:
@@ -204,7 +204,7 @@ def _check_threads(target: Target) -> None:
 
 @dataclass
 class TabularConfig:
-    """What ``hwnas search accuracy=table`` accepts."""
+    """Options of ``hwnas search accuracy=table``."""
 
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
@@ -214,7 +214,7 @@ class TabularConfig:
     accuracy: str = "table"
     cost: str = "table"
     n_trials: int = bounded("[1, 1_000_000]", 200, _WHY)
-    minutes: float | None = bounded("(0, 525_600]", None)  #: after which no other trial is begun
+    minutes: float | None = bounded("(0, 525_600]", None)  #: time limit: no trial starts later
     seed: int = bounded(SEED, 0)
 
     def __post_init__(self) -> None:
@@ -231,24 +231,24 @@ class TabularConfig:
         """The budget.
 
         Raises:
-            ConfigError: a limit is of no metric, is not a number or not positive.
+            ConfigError: a limit has an unknown metric, is not a number or not positive.
         """
         return Budget.of(self.budget)
 
 
-# One search for several targets: what must be the same for all.
+# One search for several targets: options that must be equal.
 
-#: What may differ between the targets of one search.
+#: Options that may differ between the targets of a search.
 _OWN = (
     "target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc", "baseline",
 )  # fmt: skip
 
 
 def check_common(configs: Sequence[object]) -> None:
-    """Refuse several targets where one search cannot serve them.
+    """Reject options of several targets that one search cannot support.
 
     Raises:
-        ConfigError: it says why.
+        ConfigError: an option differs or is not supported.
     """
     checked = [config for config in configs if isinstance(config, SearchConfig)]
     if len(checked) < len(configs):
@@ -270,10 +270,10 @@ def check_common(configs: Sequence[object]) -> None:
 
 
 def check_link(configs: Sequence[SearchConfig]) -> None:
-    """Refuse a link that leads nowhere.
+    """Reject a link to an unknown target.
 
     Raises:
-        ConfigError: it names the targets that there are.
+        ConfigError: the message names the known targets.
     """
     to, names = configs[0].link.to, [config.target.name for config in configs]
     if to is not None and (to not in names or len(names) < 2):
@@ -284,10 +284,10 @@ def check_link(configs: Sequence[SearchConfig]) -> None:
 
 
 def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
-    """Return the configurations of a search's targets with one ``search_space``, spelt out.
+    """Return the configurations of a search's targets with the same explicit ``search_space``.
 
-    It is what was given, else all spaces that suit one of the targets, each once; where runtimes
-    differ, such that suit others, too: one may take what another refuses.
+    These are the given spaces, else all default spaces of the targets, without duplicates. With
+    different runtimes, the default spaces of other targets are included, too.
 
     Raises:
         SpaceError: two spaces have the same name.

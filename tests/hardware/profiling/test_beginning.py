@@ -270,10 +270,10 @@ def test_a_space_that_was_changed_is_not_foretold(
     for op in rare:
         table.entries.pop(op)
     assert len(ops) > 40
-    assert _missing(table, ops, told=True) == []
-    assert _missing(table, ops, told=False) == [*rare]
+    assert _missing(table, ops, predicted=True) == []
+    assert _missing(table, ops, predicted=False) == [*rare]
     changed = [replace(op, batch=3) for op in ops]
-    assert _missing(table, changed, told=True) == changed
+    assert _missing(table, changed, predicted=True) == changed
 
 
 def test_operators_that_shall_say_nothing_do_not(profiled: ProfiledSpace) -> None:
