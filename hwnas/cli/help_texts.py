@@ -1,4 +1,4 @@
-"""What ``--help`` says of each verb, and its examples."""
+"""Help texts and examples of each verb."""
 
 ABOUT = {
     "search": [
@@ -52,12 +52,12 @@ ABOUT = {
         "verify only what you would run. Writes nothing.",
     ],
     "split": [
-        "Cuts the network of an export in two wherever one tensor alone crosses it and no shorter",
-        "head sends as little: the head may run on a device, the tail elsewhere. Holds both in a",
-        "row against the whole, and times them on +target='[A,B]' (default: the export's own) for",
-        "each of batches. In int8, bytes go from one to the other. Writes runs/split/<time>/: the",
-        "parts as ONNX and as targets run them, cuts.csv, and profile.csv, which plans read with",
-        "splits: [DIR] in service.yaml.",
+        "Splits the network of an export in two at each place that a single tensor crosses, unless",
+        "a shorter head sends as little. Head and tail may run on different devices. Compares their",
+        "outputs with the whole network, and times them on +target='[A,B]' (default: the target of",
+        "the export) for each batch size of batches. In int8, the tensor is sent as bytes.",
+        "Writes runs/split/<time>/: the parts as ONNX and compiled, cuts.csv, and profile.csv, for",
+        "plans with splits: [DIR] in service.yaml.",
     ],
     "compare": [
         "Compares the fronts of searches, finished or not, and of other tools (CSV files with a",

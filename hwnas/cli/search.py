@@ -1,4 +1,4 @@
-"""What the terminal shows of the verified front of a target."""
+"""Terminal output of ``hwnas search``."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _SHORT = {"float32": "fp32"}
 
 
 def print_front(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front, how it stands against its baseline, and where the files are."""
+    """Print the front, its comparison with the baseline, and the paths of files."""
     (front,) = outcome.fronts
     print_members(console, front, outcome.manifest, "Verified front, fastest first")
     own = [BASELINE] * (front.against is not None)
@@ -47,7 +47,7 @@ def print_front(console: Console, outcome: SearchOutcome) -> None:
 
 
 def print_members(console: Console, front: TargetFront, manifest: Row, title: str) -> None:
-    """Print the front of a target, its baseline, and where its figures come from."""
+    """Print the front of a target, its baseline, and the sources of its figures."""
     candidates, members, against = front.candidates, front.members, front.against
     parts, finishing = front.context.parts, manifest["finishing"]
     config, target = parts.config, parts.config.target
@@ -83,7 +83,7 @@ def print_members(console: Console, front: TargetFront, manifest: Row, title: st
 def _front_table(
     title: str, dtype: str, members: Sequence[Member], derived: Sequence[str]
 ) -> Table:
-    """Return members with their costs; memories give way to others, for want of room."""
+    """Return the table of members with their costs; derived metrics replace memory columns."""
     memories = () if derived else (("SRAM", "sram_kib", ".1f"), ("flash", "flash_kib", ".1f"))
     costs = [
         ("ms", "latency_ms", ".4f"),
@@ -115,13 +115,13 @@ def _front_table(
 
 
 def _head(name: str) -> str:
-    """Return what heads the column of a metric in a narrow table."""
+    """Return the column header of a metric."""
     metric = metric_of(name)
     return f"mean {metric.unit}" if metric.mean_of else metric.unit
 
 
 def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
-    """Return what a derived metric is, where it comes from, and by which facts of the target."""
+    """Return a sentence on a derived metric: its definition, sources and target facts."""
     metric = metric_of(name)
     stated = "".join(
         f"; target.facts.{fact}={number:g}"
@@ -138,7 +138,7 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
 
 
 def _in_its_dtype(member: Member) -> str:
-    """Return how well a member answers, where others compute in another dtype."""
+    """Return the quality of a member with its dtype, for a front of several dtypes."""
     return f"{_short(member.dtype('float32'))} {format_value(member.metric, member.quality.value)}"
 
 
@@ -157,21 +157,21 @@ def _label(member: Member) -> str:
 
 
 def _verified_words(members: Sequence[Member]) -> str:
-    """Return how many members stayed on the front."""
+    """Return a sentence on the numbers of members on and off the verified front."""
     labels = Counter(map(_label, members))
-    told = {
-        "near front": "not told from it by their intervals",
+    descriptions = {
+        "near front": "not significantly different from it",
         "left front": "off it",
         "over budget": "over budget",
         "no faster": "in int8 no faster than in float32",
     }
-    others = [f"{labels[label]} {words}" for label, words in told.items() if labels[label]]
+    others = [f"{labels[label]} {words}" for label, words in descriptions.items() if labels[label]]
     on_front = f"{labels['']} on the front"
     return f"{len(members)} verified: {', '.join([on_front, *others])}."
 
 
 def _reading_words(front: TargetFront) -> list[str]:
-    """Return what it took to score candidates: trainings, or reading the validation split."""
+    """Return sentences on the effort of scoring: trainings, or validation images."""
     candidates, parts = front.candidates, front.context.parts
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
     if "evaluator" in front.context.own.named:
@@ -187,7 +187,7 @@ def _reading_words(front: TargetFront) -> list[str]:
 
 
 def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list[str]:
-    """Return after which training candidates were stopped, and how many were trained to the end."""
+    """Return a sentence on the numbers of candidates stopped early and trained completely."""
     config = searched.trained
     last = len(config.fidelities)
     n_read = Counter(config.n_read(searched.metric, c.details) for c in scored)
@@ -204,7 +204,7 @@ def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list
 
 
 def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) -> str:
-    """Return how many candidates were finished, how, and by whom they were taught."""
+    """Return a sentence on the number of fine-tuned candidates, epochs and teacher."""
     done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
@@ -215,7 +215,7 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
 
 
 def _searched_words(front: TargetFront, finishing: Row) -> str:
-    """Return what the searched figures of members are."""
+    """Return a sentence on the origin of the column ``searched``."""
     config, own = front.context.config, front.context.own.named
     metric, label = config.metric, metric_of(config.metric).label
     weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
@@ -240,7 +240,7 @@ def _epochs(n: int) -> str:
 
 
 def _sources(members: Sequence[Member], name: str) -> str:
-    """Return where a figure comes from, searched and verified."""
+    """Return the sources of a figure, verified and searched."""
     searched = {member.candidate.figures[name].source for member in members}
     verified = {member.figures[name].source for member in members}
     if searched == verified:
@@ -249,7 +249,7 @@ def _sources(members: Sequence[Member], name: str) -> str:
 
 
 def _energy_shares(members: Sequence[Member]) -> str:
-    """Return what part of the front's energy each component is, where it has components."""
+    """Return the fraction of each component of the front's energy, if known."""
     parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
     sums = {label: sum(m.details.get(name, 0) for m in members) for label, name in parts.items()}
     total = sum(sums.values())
@@ -259,19 +259,19 @@ def _energy_shares(members: Sequence[Member]) -> str:
 
 
 def _spread(members: Sequence[Member], n: int) -> Sequence[Member]:
-    """Return at most ``n`` members, evenly over the front, both ends included."""
+    """Return at most ``n`` members, evenly spaced over the front, including both ends."""
     if len(members) <= n:
         return members
     return [members[round(i * (len(members) - 1) / (n - 1))] for i in range(n)]
 
 
-# What the terminal shows of fronts of several targets, and of the one of models for all.
+# Fronts of several targets, and the front of models for all targets.
 
 _ROWS = 24
 
 
 def print_fronts(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front of each target, that of models for all, and where the files are."""
+    """Print the front of each target, the front of models for all, and the paths of files."""
     for front in outcome.fronts:
         title = f"{front.context.target}: verified front, fastest first"
         print_members(console, front, outcome.manifest, title)
@@ -297,7 +297,7 @@ def _counted(n: int) -> str:
 
 
 def _joint_table(members: Sequence[Member]) -> Table:
-    """Return a row for each model and target: beside one another, figures of many were cut off."""
+    """Return the table of models for all targets, with a row for each model and target."""
     metric = members[0].metric
     table = Table(
         "id", "target", metric, "ms", "",

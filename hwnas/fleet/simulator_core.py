@@ -1,6 +1,6 @@
 """Simulator loop compiled by numba, with batches formed like Triton's batcher.
 
-All in one file: numba caches a function by the time of its own file only, whatever it calls.
+All functions are in one file: numba checks its cache by the modification time of this file only.
 
 A batch is queued for a replica when it is full or its oldest request has waited for ``wait``; at
 most two batches per replica are queued. Only the last queued batch may grow: when a replica takes
@@ -10,11 +10,8 @@ there is room; if no batch remains, it grows no more.
 
 Source: https://github.com/triton-inference-server/core, src/dynamic_batch_scheduler.cc,
 instance_queue.cc and rate_limiter.cc; compared with Triton 2.51 in ``experiments/fleet``. There the
-batcher's thread sometimes wakes before a replica takes its batch, which then grows: not here.
-
-Source: https://github.com/triton-inference-server/core, src/dynamic_batch_scheduler.cc,
-instance_queue.cc and rate_limiter.cc; held against Triton 2.51 in ``experiments/fleet``. There the
-batcher's thread now and then wakes before a replica takes its batch, which then grows: not here.
+batcher's thread sometimes wakes before a replica takes its batch, which then grows. This is not
+simulated.
 """
 
 from typing import Any, NamedTuple
@@ -43,8 +40,8 @@ class RequestQueue(NamedTuple):
     grown: Ints  #: requests of the last batch if it is not closed; 0: none
     enough: Ints  #: number of loose requests at which the batcher acts
     loose: Ints  #: requests without a batch
-    next: Ints  #: the oldest of them
-    due: Floats  #: end of its wait
+    next: Ints  #: oldest request without a batch
+    due: Floats  #: end of the wait of that request
 
 
 @numba.njit(cache=True)
@@ -211,7 +208,7 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
     head, tail = np.full(n_pools, -1, np.int64), np.full(n_pools, -1, np.int64)
     queued, line = np.zeros(n_pools, np.int64), _new_line(replicas, wait)
     living = replicas.copy()
-    idle, n_idle = np.arange(n_replicas), replicas.copy()  # a stack a pool
+    idle, n_idle = np.arange(n_replicas), replicas.copy()  # a stack for each pool
     batch, epoch = np.full(n_replicas, -1, np.int64), np.zeros(n_replicas, np.int64)
     slow, busy, until = np.ones(n_replicas), np.zeros(n_replicas), np.zeros(n_replicas)
     alive = np.ones(n_replicas, np.bool_)

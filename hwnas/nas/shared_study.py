@@ -1,9 +1,8 @@
-"""A study that many processes work on, on one machine or on many, by Optuna's storage.
+"""A study in an Optuna storage that several processes share, on one or several machines.
 
-What is promised: every trial that is asked for is finished once, whoever dies. A worker gives signs
-of life (Optuna's heartbeat) while it evaluates; when they stop, another worker fails the trial and
-queues it again. Trials are numbered by the storage; those that were failed or are one too many have
-a number and no candidate.
+Every requested trial is finished exactly once, even if workers die. A worker sends heartbeats
+during an evaluation. If they stop, another worker marks the trial as failed and queues it again.
+The storage numbers trials; failed and surplus trials have a number but no candidate.
 """
 
 import contextlib
@@ -34,37 +33,39 @@ from hwnas.nas.options import StudyConfig
 from hwnas.nas.storage import AWAY, DatabaseRetry
 from hwnas.nas.trial_attributes import SURPLUS, set_system_attr, trial_id
 
-_WORKER = "worker"  # attribute of trials: the command that took it, of several the last
-_WAITED = "waited_s:"  # attributes of the study, of each command
-_POLL_S = 0.5  # between looks at what others do
-_RETRIES = 3  # of a trial whose workers die: it may be what they die of
+_WORKER = "worker"  # attribute of trials: the last command that evaluated it
+_WAITED = "waited_s:"  # attributes of the study: waiting time of each command
+_POLL_S = 0.5  # between two reads of the study
+_RETRIES = 3  # of a trial whose workers die: the trial may be the cause
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
 def _command() -> str:
-    """Return a name for a command; in containers those that follow have the same process id."""
+    """Return a unique name of this command; containers reuse process ids."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What it takes to work on a study; it is pickled."""
+    """The settings of a worker of a study; they are pickled."""
 
     config: StudyConfig
-    url: str  #: of the database
-    name: str  #: of the study in it
+    url: str  #: URL of the database
+    name: str  #: name of the study
     objectives: tuple[str, ...]
-    digests: Mapping[str, str]  #: what decides the outcome, by name: all must agree
-    worker: str = field(default_factory=_command)  #: the command, for all its processes
+    digests: Mapping[
+        str, str
+    ]  #: of the settings that determine the results; all workers must agree
+    worker: str = field(default_factory=_command)  #: name of the command, for all its processes
 
 
 @final
 class SharedStudy:
-    """Asks for trials and keeps what became of them, together with other processes.
+    """A study whose trials are requested and finished by several processes.
 
     Raises:
-        ConfigError: there is no driver for such a database.
-        RunError: it does not answer, or its study is of another search.
+        ConfigError: no driver is installed for the database.
+        RunError: the database does not answer, or the study belongs to another search.
     """
 
     def __init__(self, membership: Membership, space: Space):
@@ -80,18 +81,20 @@ class SharedStudy:
         self.candidates: list[Candidate] = []
         try:
             self._study = _joined(self._connection, membership, space)
-            self.waited_s = self._waited()  #: that all processes waited before any trial
+            self.waited_s = self._waited()  #: seconds that all processes waited before any trial
             self.refresh()
         except BaseException:
             self._connection.close()
             raise
 
     def find(self, genotype: Genotype) -> Candidate | None:
-        """Return what became of a genotype, if it was tried before."""
+        """Return the candidate of a genotype; ``None`` if it was not evaluated."""
         return self._by_id.get(genotype.id)
 
     def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
-        """Return the next trial, or wait for those of others; none where ``n_trials`` are finished.
+        """Return the next trial; ``None`` once ``n_trials`` are finished.
+
+        It waits for trials of other workers, which may fail.
 
         Raises:
             RunError: the database does not answer for ``reconnect_timeout_s``.
@@ -108,7 +111,7 @@ class SharedStudy:
             time.sleep(_POLL_S)
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
-        """Keep what became of a trial, unless this process was thought dead and others took it."""
+        """Finish a trial, unless another worker took it over because of missing heartbeats."""
         try:
             self._connection.patiently(
                 lambda: trials.tell(self._study, trial, candidate, violations, self.objectives)
@@ -120,32 +123,32 @@ class SharedStudy:
         self.refresh()
 
     def refresh(self) -> list[FrozenTrial]:
-        """Read what others finished; return all trials that count: finished, or to be finished."""
+        """Read the candidates of other workers; return all finished, running and waiting trials."""
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
         counted = [trial for trial in known if self._counts(trial)]
         for trial in counted:
             if trial.state not in _UNFINISHED and trial.number not in self._known:
-                found = trials.candidate(trial, self._space)
-                self._known[trial.number] = self._by_id[found.id] = found
+                candidate = trials.candidate(trial, self._space)
+                self._known[trial.number] = self._by_id[candidate.id] = candidate
         self.candidates = [self._known[number] for number in sorted(self._known)]
         return counted
 
     def wait(self, seconds: float) -> None:
-        """Count seconds that all processes waited before any trial.
+        """Record seconds that all processes waited before any trial.
 
-        They are spent once a candidate is scored, as where one process trains for its first one.
+        They count as spent once a candidate is scored.
         """
-        own, patiently = _WAITED + self.worker, self._connection.patiently
-        before = patiently(lambda: self._study.user_attrs.get(own, 0.0))
-        patiently(lambda: self._study.set_user_attr(own, before + seconds))
+        name, patiently = _WAITED + self.worker, self._connection.patiently
+        before = patiently(lambda: self._study.user_attrs.get(name, 0.0))
+        patiently(lambda: self._study.set_user_attr(name, before + seconds))
         self.waited_s += seconds
 
     @property
     def spent_s(self) -> float:
-        """The seconds in which any trial was under way, and the waiting for them.
+        """The seconds in which any trial was running, and the waiting time before trials.
 
-        In a database that commands share, of those of this command: each has its own time. What was
-        cut off counts up to its last sign of life, once a candidate is scored.
+        In a shared database, only trials of this command count. An interrupted trial counts up to
+        its last heartbeat, once a candidate is scored.
         """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
         if self._config.storage is not None:
@@ -153,31 +156,31 @@ class SharedStudy:
         is_scored = any(t.user_attrs.get("state") in {"complete", "stopped"} for t in known)
         now, spans = datetime.now(), list[trials.Span]()
         for trial in known:
-            begun = trial.datetime_start
-            if trial.state == TrialState.RUNNING and begun and begun >= self._since:
-                spans.append((begun, now))
+            start = trial.datetime_start
+            if trial.state == TrialState.RUNNING and start and start >= self._since:
+                spans.append((start, now))
             elif is_scored or trials.is_finished(trial, self.objectives):
                 spans += trials.span(trial, self.objectives)
         return self.waited_s * is_scored + trials.clock_s(spans)
 
     def workers(self) -> list[str]:
-        """Return which commands finished trials, in the order of their last ones."""
+        """Return the commands that finished trials, in the order of their last trials."""
         finished = [trial for trial in self.refresh() if trial.state not in _UNFINISHED]
         finished.sort(key=lambda trial: (trial.datetime_complete, trial.number))
         names = [str(trial.user_attrs.get(_WORKER)) for trial in finished]
         return list(dict.fromkeys(reversed(names)))[::-1]
 
     def take_over(self) -> None:
-        """Queue again what others have begun; for who knows that there are no others."""
+        """Queue the running trials again; only if no other worker is alive."""
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._queue_again(trial)
 
     def close(self) -> None:
-        """Give back what was begun, and let go of the database."""
+        """Queue the running trial again, and close the database."""
         pulse = self._pulse
         self._still()
         if pulse is not None:
-            with contextlib.suppress(*AWAY):  # others find it when its signs of life are gone
+            with contextlib.suppress(*AWAY):  # another worker queues it when heartbeats are missing
                 self._queue_again(self._study.trials[pulse.trial.number])
         self._connection.close()
 
@@ -188,27 +191,27 @@ class SharedStudy:
         return sum(float(seconds) for name, seconds in known.items() if name.startswith(_WAITED))
 
     def _taken(self, n_trials: int) -> Trial | None:
-        """Return a new trial or one that was queued again; none if it is one too many."""
+        """Return a new trial or one that was queued again; ``None`` if it is surplus."""
 
-        def asked() -> Trial:
+        def ask() -> Trial:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # heartbeats are ours to give
+                warnings.simplefilter("ignore", UserWarning)  # this class sends heartbeats
                 return self._study.ask(self.distributions)
 
         try:
-            trial = self._connection.patiently(asked)
+            trial = self._connection.patiently(ask)
             earlier = [other for other in self.refresh() if other.number < trial.number]
             if len(earlier) >= n_trials:
                 self._connection.patiently(lambda: self._give_back(trial))
                 return None
             self._connection.patiently(lambda: trial.set_user_attr(_WORKER, self.worker))
         except UpdateFinishedTrialError:
-            return None  # it took so long that others thought this process dead
+            return None  # another worker took it over because of missing heartbeats
         self._pulse = _Heartbeat(self._connection, trial)
         return trial
 
     def _give_back(self, trial: Trial) -> None:
-        """Fail a trial that is one too many; what it was is for the next one."""
+        """Mark a surplus trial as failed; its candidate is left to the next trial."""
         set_system_attr(self._study, trial, SURPLUS, value=True)
         self._study.tell(trial, state=TrialState.FAIL)
 
@@ -220,10 +223,10 @@ class SharedStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             fail_stale_trials(self._study)
-        # A worker that died before its first sign of life is not found by that: give one for it.
-        begun = datetime.now() - timedelta(seconds=self._config.heartbeat_timeout_s)
+        # Optuna does not detect a worker that died before its first heartbeat: send one for it.
+        limit = datetime.now() - timedelta(seconds=self._config.heartbeat_timeout_s)
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
+            if trial.number not in self._vouched and (trial.datetime_start or limit) <= limit:
                 self._vouched.add(trial.number)
                 self._connection.storage.record_heartbeat(trial_id(trial))
 
@@ -231,7 +234,7 @@ class SharedStudy:
         try:
             self._study.tell(trial.number, state=TrialState.FAIL)
         except (UpdateFinishedTrialError, ValueError):
-            return  # finished, by whoever
+            return  # another worker finished it
         self._retry(self._study, self._study.trials[trial.number])
 
     def _retry(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -247,26 +250,26 @@ class SharedStudy:
 
 
 def _joined(connection: DatabaseRetry, membership: Membership, space: Space) -> optuna.Study:
-    """Return the study, new or as others began it.
+    """Return the study; create it if necessary.
 
     Raises:
-        RunError: it is of another search.
+        RunError: the study belongs to another search.
     """
     name, digests = membership.name, membership.digests
 
-    def found() -> tuple[dict[str, str] | None, bool]:
+    def load() -> tuple[dict[str, str] | None, bool]:
         try:
             known = optuna.load_study(study_name=name, storage=connection.storage)
         except KeyError:
             return None, False
-        # In this order: whoever makes it just now says whose it is before the first trial.
-        is_begun = bool(known.get_trials(deepcopy=False))
-        return known.user_attrs.get(storages.SHARED), is_begun
+        # In this order: a worker that creates the study stores the digests before the first trial.
+        has_trials = bool(known.get_trials(deepcopy=False))
+        return known.user_attrs.get(storages.SHARED), has_trials
 
-    theirs, is_begun = connection.patiently(found)
+    stored, has_trials = connection.patiently(load)
     differing = []
-    if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
-        differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
+    if stored is not None or has_trials:  # else it is new, or another worker is creating it
+        differing = [key for key in digests if (stored or {}).get(key) != digests[key]]
     if differing:
         raise RunError(
             f"{connection.where} holds a study '{name}' of another search: "
@@ -275,18 +278,18 @@ def _joined(connection: DatabaseRetry, membership: Membership, space: Space) -> 
             + "".join(DIFFERENCE_HINTS.get(name, "") for name in differing)
         )
 
-    def made() -> optuna.Study:
+    def create() -> optuna.Study:
         study = trials.create(connection.storage, name, space, membership.objectives)
-        if theirs is None:
+        if stored is None:
             study.set_user_attr(storages.SHARED, dict(digests))
         return study
 
-    return connection.patiently(made)
+    return connection.patiently(create)
 
 
 @final
 class _Heartbeat:
-    """Signs of life of a trial, until it is stopped or the process ends."""
+    """Sends heartbeats of a trial until it is stopped or the process ends."""
 
     def __init__(self, connection: DatabaseRetry, trial: Trial):
         self.trial, self._connection = trial, connection
@@ -295,13 +298,13 @@ class _Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop them."""
+        """Stop the heartbeats."""
         self._stopped.set()
         self._thread.join()
 
     def _beat(self) -> None:
         while True:
-            # Whatever it was, the next one may arrive; without any the trial is taken by others.
+            # Ignore errors: the next heartbeat may arrive, else another worker takes the trial.
             with contextlib.suppress(Exception):
                 self._connection.beat(self.trial)
             if self._stopped.wait(self._connection.beat_s):

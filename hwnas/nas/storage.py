@@ -1,4 +1,4 @@
-"""A database that several processes use, and that may be away for a while."""
+"""Databases of studies, with retries while a database is unavailable."""
 
 import contextlib
 import os
@@ -29,11 +29,11 @@ from hwnas.nas.options import StudyConfig
 from hwnas.nas.trial_attributes import trial_id
 from hwnas.nas.trials import ALIVE
 
-# Studies that are damaged, or are none of ours.
+# Detection of invalid studies.
 
-_FULL = ("disk is full", "No space left", "readonly database")  # nothing is damaged
+_FULL = ("disk is full", "No space left", "readonly database")  # the study itself is intact
 
-#: What Optuna keeps studies in, as far as it is read again.
+#: Tables of Optuna that are read back.
 _TABLES = (
     "studies", "study_directions", "study_user_attributes", "trials", "trial_params",
     "trial_values", "trial_user_attributes", "trial_system_attributes",
@@ -42,13 +42,13 @@ _TABLES = (
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Refuse a study that cannot be read, or does not hold what a search keeps in one.
+    """Raise an error for a study that cannot be read or has no content of a search.
 
     Args:
-        where: It is, in messages.
+        where: Location of the study in messages.
 
     Raises:
-        RunError: it is so.
+        RunError: the study is invalid.
     """
     try:
         yield
@@ -62,9 +62,9 @@ def readable(where: str) -> Iterator[None]:
         LookupError,
         TypeError,
         ValueError,
-    ) as error:  # of Optuna and of what reads attributes; KeyError: there is no such study in it
+    ) as error:  # of Optuna and of reading attributes; KeyError: no such study
         chain = list(cause_chain(error))
-        if any(words in str(cause) for cause in chain for words in _FULL):
+        if any(text in str(cause) for cause in chain for text in _FULL):
             raise
         (reason, *_) = str(chain[-1]).splitlines() or [type(error).__name__]
         raise RunError(
@@ -73,36 +73,36 @@ def readable(where: str) -> Iterator[None]:
 
 
 def check_intact(path: Path) -> None:
-    """Refuse a file of SQLite that is damaged, without leaving a log beside it.
+    """Check that an SQLite file is intact, without creating a log file.
 
-    Optuna would make a table anew that is missing, and go on without what was in it.
+    Optuna would create a missing table again, without its content.
 
     Raises:
-        sqlite3.Error: it is.
+        sqlite3.Error: the file is damaged.
     """
     if not path.exists() or path.with_name(f"{path.name}-wal").exists():
         return
     address = f"file:{quote(str(path.absolute()))}?immutable=1"
     with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
-        ((found,), *_) = connection.execute("PRAGMA quick_check(1)")
+        ((result,), *_) = connection.execute("PRAGMA quick_check(1)")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if found != "ok":
-        raise sqlite3.DatabaseError(found)
+    if result != "ok":
+        raise sqlite3.DatabaseError(result)
     if tables and (missing := [name for name in _TABLES if name not in tables]):
         raise sqlite3.DatabaseError(f"no such table: {', '.join(missing)}")
 
 
-# Ends connections to a database that takes a question and never answers: drivers wait for ever.
+# Timeouts of queries: drivers wait forever for a database that does not answer.
 
-_LEAST_S = 2.0  #: an answer may take so long, however impatient one is
+_LEAST_S = 2.0  #: minimum timeout of a query
 
 
 @final
 class QueryWatchdog:
-    """Knows the connections of an engine, and ends them where an answer takes too long.
+    """Closes the connections of an engine if a query takes too long.
 
-    What waits for the answer is then told by its driver that the connection is lost. Connections
-    without a socket of their own, as those of SQLite, are let be.
+    The driver then raises an error for the lost connection. Connections without a socket, such as
+    those of SQLite, are not watched.
     """
 
     def __init__(self, reconnect_timeout_s: float):
@@ -111,12 +111,12 @@ class QueryWatchdog:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the engine whose connections are watched."""
+        """Options of the engine to watch."""
         return {"pool_events": [(self._opened, "connect")]}
 
     @contextmanager
     def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
-        """Give the database time to answer what is asked meanwhile, at least so many seconds."""
+        """Close connections if queries in the context exceed the timeout, at least ``least_s``."""
         late = threading.Timer(max(least_s, self._reconnect_timeout_s), self._end)
         late.daemon = True
         late.start()
@@ -132,23 +132,23 @@ class QueryWatchdog:
     def _end(self) -> None:
         for connection in list(self._open):
             with (
-                contextlib.suppress(Exception),  # closed already, in the words of its driver
+                contextlib.suppress(Exception),  # closed already; the error depends on the driver
                 socket.socket(fileno=os.dup(connection.fileno())) as same,
             ):
                 same.shutdown(socket.SHUT_RDWR)
 
 
-# Databases that studies are kept in.
+# Databases of studies.
 
-SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
-SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
+SHARED = "digests"  #: attribute of shared studies: digests of the settings that determine results
+SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: engine options
 
 
 def open_file(path: Path) -> RDBStorage:
-    """Return the storage in a file of SQLite.
+    """Return the storage in an SQLite file.
 
     Raises:
-        sqlite3.Error: it is damaged.
+        sqlite3.Error: the file is damaged.
     """
     check_intact(path)
     storage = RDBStorage(database.sqlite_url(path), engine_kwargs=SQLITE)
@@ -157,7 +157,7 @@ def open_file(path: Path) -> RDBStorage:
 
 
 def is_shared(path: Path) -> bool:
-    """Return whether several processes worked on the study in a file."""
+    """Return whether several processes share the study in a file."""
     if not path.exists():
         return False
     with readable(str(path)):
@@ -170,18 +170,18 @@ def is_shared(path: Path) -> bool:
 
 
 def settle_sqlite(storage: RDBStorage) -> None:
-    """Have SQLite log ahead: a commit survives a kill without waiting for the disk each time."""
+    """Turn on write-ahead logging: a commit survives a kill without a disk sync each time."""
 
     @event.listens_for(storage.engine, "connect")
     def configure(connection: Any, record: object) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
 
-    storage.engine.dispose()  # connections opened before the listener was there
+    storage.engine.dispose()  # connections opened before the listener was added
 
 
 def lock_at_begin(storage: RDBStorage) -> None:
-    """Have SQLite lock for writing when a transaction begins: later, others may have written."""
+    """Lock SQLite for writing at the begin of transactions, before other processes write."""
 
     @event.listens_for(storage.engine, "connect")
     def leave_transactions(connection: Any, record: object) -> None:
@@ -195,7 +195,7 @@ def lock_at_begin(storage: RDBStorage) -> None:
 
 
 def check_connections(url: str, options: Mapping[str, Any]) -> None:
-    """Open as many connections as a worker needs; Optuna would leave them open if one fails."""
+    """Check that a worker's connections can be opened; Optuna would not close them on errors."""
     engine = create_engine(url, **options)
     try:
         with engine.connect(), engine.connect():
@@ -207,47 +207,49 @@ def check_connections(url: str, options: Mapping[str, Any]) -> None:
 T = TypeVar("T")
 Retry = Callable[[optuna.Study, FrozenTrial], None]  #: queues a trial of a dead worker again
 
-_OPENING_S = 30.0  #: many questions, and one waits for others that make the same tables
-AWAY = (StorageInternalError, SQLAlchemyError)  #: what a database that is away raises
+_OPENING_S = (
+    30.0  #: timeout for opening: many queries, and other workers may create the same tables
+)
+AWAY = (StorageInternalError, SQLAlchemyError)  #: errors of an unavailable database
 
 
 @final
 class DatabaseRetry:
-    """Asks again, for a while, what a database does not answer.
+    """Retries operations while a database is unavailable.
 
     Args:
-        url: Of the database.
-        config: How long it is waited for, and after which silence a worker counts as dead.
+        url: URL of the database.
+        config: Timeouts of reconnecting and of heartbeats.
         retry: Queues a trial of a dead worker again.
 
     Raises:
-        ConfigError: there is no driver for such a database.
-        RunError: it does not answer.
+        ConfigError: no driver is installed for the database.
+        RunError: the database does not answer.
     """
 
     def __init__(self, url: str, config: StudyConfig, retry: Retry):
         self._config, self._watch = config, QueryWatchdog(config.reconnect_timeout_s)
-        self.where = f"study.storage={database.redact(url)}"  #: it is, in messages
+        self.where = f"study.storage={database.redact(url)}"  #: location in messages
         self.storage = self._opened(url, retry)
 
     @property
     def beat_s(self) -> int:
-        """Seconds between two signs of life of a worker."""
+        """Seconds between two heartbeats of a worker."""
         return max(1, self._config.heartbeat_timeout_s // 4)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self.storage.engine.dispose()
 
     def beat(self, trial: Trial) -> None:
-        """Give a sign of life of a trial."""
+        """Send a heartbeat of a trial."""
         with self._watch.answering():
             self.storage.record_heartbeat(trial_id(trial))
-            # Optuna's own is by the clock of the database.
+            # Optuna's heartbeat uses the clock of the database.
             self.storage.set_trial_system_attr(trial_id(trial), ALIVE, str(datetime.now()))
 
     def patiently(self, do: Callable[[], T]) -> T:
-        """Return what something returns, trying again for a while if the database is away."""
+        """Return the result of an operation; retry until ``reconnect_timeout_s`` on failure."""
         until = time.monotonic() + self._config.reconnect_timeout_s
         pause = 0.2
         while True:
@@ -262,16 +264,16 @@ class DatabaseRetry:
 
     def _gone(self, error: Exception) -> RunError:
         cause = error.__cause__ or error
-        words = str(getattr(cause, "orig", cause)).strip().partition("\n")[0]
-        if "too many" in words or "remaining connection slots" in words:
-            cure = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
+        reason = str(getattr(cause, "orig", cause)).strip().partition("\n")[0]
+        if "too many" in reason or "remaining connection slots" in reason:
+            advice = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
         else:
-            cure = "When it answers again, the same command goes on"
-        return RunError(f"{self.where} does not answer: {words}. {cure}; nothing is lost.")
+            advice = "When it answers again, the same command goes on"
+        return RunError(f"{self.where} does not answer: {reason}. {advice}; nothing is lost.")
 
     def _opened(self, url: str, retry: Retry) -> RDBStorage:
         sqlite = make_url(url).get_backend_name() == "sqlite"
-        # Two connections: one for signs of life. They are asked before use: they may have ended.
+        # Two connections: one for heartbeats. They are tested before use: they may be closed.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
         pool |= (
             database.connect_options(url, self._config.reconnect_timeout_s) | self._watch.options
@@ -296,9 +298,9 @@ class DatabaseRetry:
                     "pip install 'hwnas[postgresql]'."
                 ) from None
             except AWAY as error:
-                # Workers that start together make the same tables; one of them succeeds.
-                words = str(error.__cause__ or error).lower()
-                if attempt == 4 or not ("already exists" in words or "unique" in words):
+                # Workers that start together create the same tables; one of them succeeds.
+                reason = str(error.__cause__ or error).lower()
+                if attempt == 4 or not ("already exists" in reason or "unique" in reason):
                     raise self._gone(error) from None
                 time.sleep(0.2 * (attempt + 1))
         if sqlite:

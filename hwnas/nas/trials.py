@@ -1,6 +1,6 @@
-"""Candidates as trials of an Optuna study: writing and reading.
+"""Conversion of candidates to trials of an Optuna study and back.
 
-User attributes are for people (``optuna-dashboard``); hwnas reads system attributes.
+User attributes are for display (``optuna-dashboard``); hwnas reads system attributes.
 """
 
 import base64
@@ -25,17 +25,17 @@ from hwnas.nas.trial_attributes import CANDIDATE, STD, set_system_attr
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in, quality_names
 
 SPACE = "space"  #: attribute of studies
-ALIVE = "hwnas:alive"  #: system attribute of trials: when their worker gave its last sign of life
+ALIVE = "hwnas:alive"  #: system attribute of trials: time of the last heartbeat
 Span = tuple[datetime, datetime]
-#: System attribute of trials: what was found of each image, packed by the task, in base64.
+#: System attribute of trials: results per image, packed by the task, in base64.
 _PER_IMAGE = "hwnas:right"
-_MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
+_MARKS = "constraints"  # attribute of Optuna before version 5, still read by optuna-dashboard
 
 
 def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
     """Return the total duration of finished trials in seconds."""
-    took = (trial.duration for trial in trials if is_finished(trial, objectives))
-    return sum(duration.total_seconds() for duration in took if duration is not None)
+    durations = (trial.duration for trial in trials if is_finished(trial, objectives))
+    return sum(duration.total_seconds() for duration in durations if duration is not None)
 
 
 def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
@@ -43,20 +43,20 @@ def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
 
     An interrupted trial may be marked as failed much later.
     """
-    begun, seen = trial.datetime_start, trial.system_attrs.get(ALIVE)
-    end = None if seen is None else datetime.fromisoformat(seen)
+    start, alive = trial.datetime_start, trial.system_attrs.get(ALIVE)
+    end = None if alive is None else datetime.fromisoformat(alive)
     if is_finished(trial, objectives):
         end = trial.datetime_complete
-    if begun is None or end is None or end < begun:  # the sign was of an earlier try
+    if start is None or end is None or end < start:  # heartbeat of an earlier attempt
         return []
-    return [(begun, end)]
+    return [(start, end)]
 
 
 def clock_s(spans: Iterable[Span]) -> float:
     """Return the length of the union of time spans in seconds."""
     total, until = timedelta(), datetime.min
-    for begun, end in sorted(spans):
-        total += max(timedelta(), end - max(begun, until))
+    for start, end in sorted(spans):
+        total += max(timedelta(), end - max(start, until))
         until = max(until, end)
     return total.total_seconds()
 
@@ -107,20 +107,20 @@ def tell(
     constraints rank it by its violations. A candidate without costs is reported as failed.
     """
     with warnings.catch_warnings():
-        # A database that was away, or a worker that died here: it is told again what it knows.
+        # After a retry or the death of a worker, constraints may be set already.
         warnings.simplefilter("ignore", UserWarning)
         for name, violation in violations.items():
             trial.set_constraint(name, violation)
     reason = {"reason": candidate.reason} if candidate.reason else {}
     for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
         trial.set_user_attr(name, value)
-    own: dict[str, Any] = {CANDIDATE: candidate.to_json()}
+    attributes: dict[str, Any] = {CANDIDATE: candidate.to_json()}
     if candidate.per_image:
-        own[_PER_IMAGE] = base64.b64encode(candidate.per_image).decode()
+        attributes[_PER_IMAGE] = base64.b64encode(candidate.per_image).decode()
     scored = candidate.figures.get(quality_in(objectives))
     if scored is not None and scored.std > 0:
-        own[STD] = scored.std
-    for name, content in own.items():
+        attributes[STD] = scored.std
+    for name, content in attributes.items():
         set_system_attr(study, trial, name, content)
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -142,7 +142,7 @@ def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float
 def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
     """Return a trial with additional attributes for ``optuna-dashboard``.
 
-    Costs by names that end with their units; and constraints, by which it marks the infeasible.
+    They are costs, named with their units, and constraints, which mark infeasible trials.
     """
     marked, figures = copy.copy(trial), candidate.figures
     costs = {
@@ -154,7 +154,7 @@ def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) 
 
 
 def unmarked(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial without these attributes: samplers would see each constraint twice."""
+    """Return a trial without the attributes of ``marked``: samplers would see constraints twice."""
     plain = copy.copy(trial)
     plain.system_attrs = {n: value for n, value in trial.system_attrs.items() if n != _MARKS}
     return plain
@@ -164,21 +164,21 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
     """Return whether a trial ended regularly, not by the death of its process."""
     if trial.state != TrialState.FAIL:
         return trial.state == TrialState.COMPLETE
-    told = _kept(trial, CANDIDATE)
-    return told is not None and not _has_costs(told["figures"], objectives)
+    stored = _stored(trial, CANDIDATE)
+    return stored is not None and not _has_costs(stored["figures"], objectives)
 
 
 def candidate(trial: FrozenTrial, space: Space) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
-    if not isinstance(kept := _kept(trial, CANDIDATE), dict):
+    if not isinstance(stored := _stored(trial, CANDIDATE), dict):
         raise ValueError(f"trial {trial.number} does not hold its candidate")
-    per_image = base64.b64decode(_kept(trial, _PER_IMAGE) or "")
-    return Candidate.from_json(trial.number, genotype, kept, per_image)
+    per_image = base64.b64decode(_stored(trial, _PER_IMAGE) or "")
+    return Candidate.from_json(trial.number, genotype, stored, per_image)
 
 
-def _kept(trial: FrozenTrial, name: str) -> Any:
-    """Return what is read back of a trial; earlier versions kept it in user attributes."""
+def _stored(trial: FrozenTrial, name: str) -> Any:
+    """Return an attribute of a trial; earlier versions stored it in user attributes."""
     earlier = trial.user_attrs.get(name.removeprefix("hwnas:"))
     return trial.system_attrs.get(name, earlier)
 
@@ -188,7 +188,7 @@ def _has_costs(figures: Container[str], objectives: Sequence[str]) -> bool:
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:
-    """Return an integer range where the options are one, so that samplers see their order."""
+    """Return an integer range if possible, so that samplers know the order of options."""
     if len(options) > 1 and all(isinstance(option, int) for option in options):
         step = options[1] - options[0]
         if list(options) == list(range(options[0], options[-1] + 1, step)):

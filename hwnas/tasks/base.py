@@ -212,7 +212,7 @@ class Task(Protocol):
         """Return Python code that prints one line per image.
 
         It can use ``outputs`` (numpy, ``(N, n_outputs)``), ``np``, ``here`` (the folder) and
-        ``said`` (the content of ``preprocessing.json``).
+        ``spec`` (the content of ``preprocessing.json``).
         """
         ...
 

@@ -18,16 +18,16 @@ Array = NDArray[np.float64]
 #: Maps assignments to additional features, ``(n, k)``.
 Knowledge = Callable[[Sequence[Assignment]], Array]
 
-_MAX_OBSERVATIONS = 400  # of a Gaussian process, to limit its time
-REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
-# Log range beyond it within which errors are distinguished: networks that do not work at all would
-# dominate the fit.
+_MAX_OBSERVATIONS = 400  # of a Gaussian process, to limit its training time
+REFERENCE = 0.85  # quantile of the startup errors: the reference point of the hypervolume
+# Errors are clipped at this distance above the reference, in logarithms: networks at chance level
+# would dominate the fit.
 CLIP = 0.5
 
-# Exploration factors of the standard deviation, used alternately: proposals with a larger one
+# Exploration factors of the standard deviation, used alternately: proposals with a large factor
 # reveal an overconfident model.
 _CURIOSITIES = (0.5, 1.0, 2.0)
-# Relative to the range of the first candidates: no extrapolation towards zero cost.
+# Limits of scaled inputs, relative to the startup range: no extrapolation towards zero cost.
 _WITHIN = -2.0, 3.0
 _WIDE = 20.0  # ratio of costs beyond which the hypervolume neglects cheap candidates
 
@@ -53,32 +53,32 @@ class History:
     features: Array
     errors: Array
     costs: Array
-    stds: Array  #: of the logarithms of errors, by how they were read; 0: exactly, or not known
-    #: How far the logarithms of errors lay above what was expected, in the standard deviations that
-    #: the model said; NaN where it was not asked.
+    stds: Array  #: standard errors of log errors; 0: exact or unknown
+    #: Standardized residuals of log errors: (observed - predicted) / predicted standard deviation.
+    #: NaN without a prediction.
     surprises: Array
-    seconds: Array  #: that trials took; NaN where that is not known
+    seconds: Array  #: durations of trials; NaN if unknown
     pending: Sequence[Assignment]  #: under evaluation by other workers
-    n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
-    refused: Sequence[Array] = ()  #: features of what the target refuses: it has no error, no costs
+    n_ahead: int = 0  #: earlier trials whose workers are choosing a candidate concurrently
+    refused: Sequence[Array] = ()  #: features of candidates without costs: the target rejects them
 
     @property
     def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
-        """The features of all tried candidates, and whether each is feasible, ``(n,)``."""
+        """The features of all evaluated candidates, and whether each is feasible, ``(n,)``."""
         fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
         return [*self.features, *self.refused], fitted
 
     @property
     def evaluated(self) -> "History":
-        """Only trials with an error."""
+        """The trials with an error."""
         return self.only(np.flatnonzero(np.isfinite(self.errors)))
 
     def first(self, n: int) -> "History":
-        """Only the first trials."""
+        """Return the first ``n`` trials."""
         return self.only(np.arange(n))
 
     def only(self, rows: NDArray[np.intp]) -> "History":
-        """Only these trials."""
+        """Return the trials at the given indices."""
         return History(
             [self.numbers[i] for i in rows],
             [self.assignments[i] for i in rows],
@@ -100,16 +100,16 @@ class Expectation:
 
     errors: Surrogate
     inputs: "Inputs"
-    costs: Sequence[ModelledCost]  #: empty where they are known
+    costs: Sequence[ModelledCost]  #: empty if costs are computed
     front_errors: Array
     front_costs: Array
-    reference: Sequence[float]  #: error and costs up to which gains count
-    highest: float  #: the error up to which they count by ratios of costs
-    reading: float  #: the standard deviation of a reading of the logarithm of an error
+    reference: Sequence[float]  #: reference point: error and costs
+    highest: float  #: error of the reference point with log costs
+    reading: float  #: median standard error of log errors
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
-    curiosity: float  #: what uncertainty is multiplied by where gains are reckoned
-    pace: DurationModel | None = None  #: how long trials take, where gains count by the second
-    odds: FeasibilityModel | None = None  #: that candidates fit, where some that were tried did not
+    curiosity: float  #: exploration factor of the standard deviation
+    pace: DurationModel | None = None  #: model of trial time, if gains count per second
+    odds: FeasibilityModel | None = None  #: model of feasibility, if some trials were infeasible
 
     def merits(self, known: CostedCandidates) -> Array:
         """Return gains or gains per second, times the probability of feasibility, ``(n,)``."""
@@ -123,7 +123,7 @@ class Expectation:
 
         If costs span a wide range, it is the mean of the gains with costs and with log costs: the
         plain hypervolume neglects cheap candidates. With log costs, the reference error is that of
-        the cheapest front members; candidates between them and the others would gain nothing else.
+        the cheapest front members; otherwise candidates of intermediate cost would have no gain.
         """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, self.curiosity * std)
@@ -139,8 +139,8 @@ class Expectation:
     def intervals(self, known: CostedCandidates) -> Array:
         """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
 
-        ``(n, 4)``. The error is the one that will be read, with what a reading of the usual kind
-        adds; ``std`` is the model's own standard deviation of its logarithm.
+        Shape ``(n, 4)``. Intervals are those of the observed error: they include the usual
+        observation noise. ``std`` is the standard deviation of the log error.
         """
         mean, std = self._predict(known)
         std = np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
@@ -156,7 +156,7 @@ class Expectation:
 
     @property
     def by_ratio(self) -> bool:
-        """Whether costs span so wide a range that their logarithms count, too."""
+        """Whether costs span a wide range, so that log costs count, too."""
         costs = np.vstack([self.front_costs, self.reference[1:]])
         low, high = costs.min(axis=0), costs.max(axis=0)
         return bool((low > 0).all() and (high > _WIDE * low).any())
@@ -194,8 +194,8 @@ class Inputs:
         self._knowledge = knowledge
         values = self._values(first)
         self._low, spread = values.min(axis=0), np.ptp(values, axis=0)
-        self._range = np.where(spread > 1e-9, spread, 1.0)  # alike so far: nothing to scale by
-        #: How many of the inputs sum up a candidate: the last ones.
+        self._range = np.where(spread > 1e-9, spread, 1.0)  # constant: no scaling
+        #: Number of summary inputs: the last ones.
         self.n_summary = n_shares + values.shape[1]
 
     def __call__(self, of: CostedCandidates | History) -> Array:
@@ -225,17 +225,17 @@ class Learner:
 
     def costs(self, history: History) -> list[ModelledCost]:
         """Return a model of each cost."""
-        chosen = _most_telling(history)
-        features = history.features[chosen]
-        found = []
-        for which, costs in enumerate(history.costs.T, 1):
+        rows = _observation_indices(history)
+        features = history.features[rows]
+        models = []
+        for number, costs in enumerate(history.costs.T, 1):
             first = history.first(self._n_known(history))
-            told = _most_telling(first)
-            values = logs(costs[: len(first.errors)])[told]
-            observed = (first.features[told], values, np.zeros(len(values)))
-            parameters = self._fit(which, *observed, self._n_shares)
-            found.append(ModelledCost(features, costs[chosen], parameters))
-        return found
+            first_rows = _observation_indices(first)
+            values = logs(costs[: len(first.errors)])[first_rows]
+            observed = (first.features[first_rows], values, np.zeros(len(values)))
+            parameters = self._fit(number, *observed, self._n_shares)
+            models.append(ModelledCost(features, costs[rows], parameters))
+        return models
 
     def expectation(
         self,
@@ -251,7 +251,7 @@ class Learner:
         Args:
             evaluated: At least ``n_startup`` trials with an error.
             costs: Models of unknown costs.
-            pending: Candidates under evaluation: they count with their predicted error.
+            pending: Candidates under evaluation: they count with their predicted errors.
             everything: Costs of all feasible candidates ``(n, m)``, if known.
             knowledge: Returns additional features.
             pace: Model of trial time, if gains count per second.
@@ -261,9 +261,9 @@ class Learner:
         inputs = Inputs(startup, knowledge, self._n_shares)
 
         def observed(history: History) -> tuple[Array, Array, Array]:
-            told = history.only(_most_telling(history))
-            logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
-            return inputs(told), logs, told.stds
+            used = history.only(_observation_indices(history))
+            log_errors = np.minimum(np.log(used.errors), math.log(limit) + CLIP)
+            return inputs(used), log_errors, used.stds
 
         known = observed(evaluated.first(self._n_known(evaluated)))
         parameters = self._fit(0, *known, inputs.n_summary)
@@ -288,24 +288,26 @@ class Learner:
         within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
         n_seen = len(evaluated.errors) + len(evaluated.pending)
         curiosity = _CURIOSITIES[n_seen % len(_CURIOSITIES)]
-        told = (front[:, 0], front[:, 1:], reference, highest, reading, within, curiosity, pace)
-        return Expectation(errors, inputs, costs, *told)
+        return Expectation(
+            errors, inputs, costs, front[:, 0], front[:, 1:], reference, highest, reading, within,
+            curiosity, pace,
+        )  # fmt: skip
 
     def _n_known(self, history: History) -> int:
-        """Return the number of trials for fitting: it grows in steps of a tenth."""
+        """Return the number of trials for fitting hyperparameters: it grows in steps of 10 %."""
         n = self._n_startup
         while (more := max(n + 1, n * 11 // 10)) <= len(history.errors):
             n = more
         return min(n, len(history.errors))
 
-    def _fit(self, which: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
-        key = (which, x.shape[1], y.tobytes() + stds.tobytes())
+    def _fit(self, number: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
+        key = (number, x.shape[1], y.tobytes() + stds.tobytes())
         if key not in self._fitted:
             self._fitted[key] = fit_hyperparameters(x, y, stds, n_summary)
         return self._fitted[key]
 
 
-def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
+def _denoised(evaluated: History, log_errors: Array, errors: Surrogate) -> Array:
     """Return posterior errors of noisy measurements.
 
     The best of many noisy measurements is biased; a front of raw measurements would be too
@@ -313,23 +315,23 @@ def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
 
     Args:
         evaluated: Trials with an error.
-        told: Logarithms of errors as the model was told them, ``(n_told,)``.
+        log_errors: Clipped log errors that the model was fitted to, ``(n_observations,)``.
         errors: The model.
     """
     if not evaluated.stds.any():
         return evaluated.errors
-    chosen = _most_telling(evaluated)
-    found = evaluated.errors.copy()
-    # Of errors that count as lower than they were read, the rest is taken as read.
-    found[chosen] *= np.exp(errors.observed()[0] - told)
-    return found
+    rows = _observation_indices(evaluated)
+    denoised = evaluated.errors.copy()
+    # A clipped error keeps the part above the limit.
+    denoised[rows] *= np.exp(errors.observed()[0] - log_errors)
+    return denoised
 
 
 def _log(costs: Array) -> Array:
     return np.asarray(np.log(np.maximum(costs, 1e-300)))
 
 
-def _most_telling(history: History) -> NDArray[np.intp]:
+def _observation_indices(history: History) -> NDArray[np.intp]:
     """Return the indices of the observations to use: the best, and evenly spaced others."""
     n = len(history.errors)
     if n <= _MAX_OBSERVATIONS:

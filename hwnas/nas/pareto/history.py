@@ -1,4 +1,4 @@
-"""The trials of a study as ``ParetoSampler`` sees them: choices, errors, costs."""
+"""The trials of a study as input of ``ParetoSampler``: choices, errors, costs."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -18,23 +18,26 @@ from hwnas.nas.trial_attributes import CANDIDATE, STD, read_proposal
 
 Array = NDArray[np.float64]
 
-_OF_USE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
+_USED_STATES = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
 
 
 @dataclass(frozen=True)
 class ObjectiveScale:
-    """What objectives are minimised as: errors, how far from the best possible value; and costs."""
+    """Conversion of objectives to quantities to minimise: errors and costs.
 
-    best: float  #: of the expensive objective, as it is minimised
-    maximised: bool  #: the expensive objective
+    An error is the distance from the best possible value of the expensive objective.
+    """
+
+    best: float  #: best value of the expensive objective, as minimised
+    maximised: bool  #: True if the expensive objective is maximised
     costs_maximised: Sequence[bool]
-    worst: float = math.inf  #: the highest error that there is
-    least: float = 1e-9  #: the lowest error that is told apart
+    worst: float = math.inf  #: highest possible error
+    least: float = 1e-9  #: lowest error
 
     def errors(self, values: Array, stds: Array) -> Array:
-        """Return the errors of values to be minimised, told with standard deviations ``stds``.
+        """Return the errors of values to minimise, ``(n,)``.
 
-        An error below its standard deviation cannot be told from that.
+        An error is at least its standard deviation ``stds``.
         """
         return np.maximum(values - self.best, np.maximum(stds, self.least))
 
@@ -51,12 +54,12 @@ class ObjectiveScale:
 
 @final
 class Trials:
-    """Reads trials, each once. What it returns is a function of the trials alone.
+    """Reads each trial once; results depend only on the trials.
 
     Args:
-        space: What is chosen among.
-        expensive: The number of the expensive objective.
-        bound: The best value that it can have, if known.
+        space: Space of the candidates.
+        expensive: Index of the expensive objective.
+        bound: Best possible value of the objective, if known.
     """
 
     def __init__(self, space: ProposalSpace, expensive: int, bound: float | None):
@@ -64,26 +67,30 @@ class Trials:
         self._clear()
 
     def _clear(self) -> None:
-        self._read: list[int] = []  # numbers of finished trials, with those that lack a choice
+        self._read: list[int] = []  # numbers of finished trials, including incomplete assignments
         self._numbers: list[int] = []
         self._assignments: list[Assignment] = []
         self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
         self._values, self._stds = np.zeros(0), np.zeros(0)
         self._seconds = np.zeros(0)
-        self._expected = np.zeros((0, 2))  # medians, and stds of the logarithms of their errors
+        self._expected = np.zeros(
+            (0, 2)
+        )  # predicted medians, and standard deviations of log errors
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
-        """Return what is known before a trial, and the scale of its errors."""
+        """Return the trials before a trial, and the scale of their errors."""
         finished, refused = [], list[Assignment]()
-        trials = study.get_trials(deepcopy=False, states=_OF_USE)
+        trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:
             if other.state == TrialState.COMPLETE:
                 finished.append(other)
             elif self._is_refused(other):
                 refused.append(self._assignment(other))
         n = len(self._read)
-        if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
+        if [
+            other.number for other in finished[:n]
+        ] != self._read:  # an earlier trial ended in the meantime
             self._clear()
             n = 0
         self._read += [other.number for other in finished[n:]]
@@ -94,15 +101,15 @@ class Trials:
         errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)
         medians, stds = self._expected.T
-        told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
-        surprises = (np.log(errors) - told) / stds
-        told_of = (self._stds / errors, surprises, self._seconds)
+        predicted = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
+        surprises = (np.log(errors) - predicted) / stds
+        details = (self._stds / errors, surprises, self._seconds)
         others = self._others(trials, trial)
-        return History(*known, *told_of, *others, [*self._space.vectors(refused)]), scale
+        return History(*known, *details, *others, [*self._space.vectors(refused)]), scale
 
     def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
-        """Return what was chosen since, or is under evaluation, and how many choose before."""
-        return self._others(study.get_trials(deepcopy=False, states=_OF_USE), trial)
+        """Return new and pending candidates, and the number of earlier trials without a choice."""
+        return self._others(study.get_trials(deepcopy=False, states=_USED_STATES), trial)
 
     def _others(
         self, trials: Sequence[FrozenTrial], trial: FrozenTrial
@@ -114,15 +121,15 @@ class Trials:
             if self._is_within(other):
                 pending.append(self._assignment(other))
             elif other.state == TrialState.RUNNING and other.number < trial.number:
-                n_ahead += 1  # its choice is being made, or written
+                n_ahead += 1  # its candidate is not stored yet
         return pending, n_ahead
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
         sign = np.where(_maximised(study), -1.0, 1.0)
         signed = np.array([trial.values for trial in trials]) * sign
-        broken = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
-        values = np.where(broken, math.nan, signed[:, self._expensive])
+        violated = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
+        values = np.where(violated, math.nan, signed[:, self._expensive])
         costs = np.delete(signed, self._expensive, axis=1)
         stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
         seconds = np.array([_seconds(trial) for trial in trials])
@@ -143,7 +150,7 @@ class Trials:
         self.taken |= {self._space.key(assignment) for assignment in assignments}
 
     def _is_refused(self, trial: FrozenTrial) -> bool:
-        """Whether it has no costs: it tells the model nothing, but would fail again."""
+        """Return whether a trial has no costs: its candidate would fail again."""
         failed = trial.state == TrialState.FAIL and CANDIDATE in trial.system_attrs
         return failed and self._is_within(trial)
 
@@ -154,7 +161,7 @@ class Trials:
         return {name: trial.params[name] for name in self._space.options}
 
     def _scale(self, values: Array, study: optuna.Study) -> ObjectiveScale:
-        """Return the scale that values, to be minimised, suggest where no bound is given."""
+        """Return the scale of errors; without a bound, it is inferred from values to minimise."""
         costs_maximised = _maximised(study)
         maximised = costs_maximised.pop(self._expensive)
         known = values[np.isfinite(values)]
@@ -166,9 +173,9 @@ class Trials:
             best = -1.0 if known.min() >= -1 else -100.0
         elif not maximised and known.min() > 0:
             best = 0.0
-        else:  # nothing says what the best is
+        else:  # the best possible value is unknown
             best = float(known.min() - (np.ptp(known) or 1e-9))
-        # Of accuracies, none is below 0.
+        # Accuracies are not negative.
         positive = maximised and best < 0 and bool((known <= 0).all())
         worst = -best if positive else math.inf
         return ObjectiveScale(
@@ -177,7 +184,7 @@ class Trials:
 
 
 def _expected(trial: FrozenTrial) -> tuple[float, float]:
-    """Return which value was expected of a trial, and how certainly; NaN where nobody said."""
+    """Return the predicted value of a trial and its standard deviation; NaN if unknown."""
     proposal = read_proposal(trial.system_attrs)
     if proposal.expected is None or proposal.std is None:
         return math.nan, math.nan
@@ -185,7 +192,7 @@ def _expected(trial: FrozenTrial) -> tuple[float, float]:
 
 
 def _seconds(trial: FrozenTrial) -> float:
-    """Return how long a trial took; NaN where nobody says."""
+    """Return the duration of a trial in seconds; NaN if unknown."""
     return math.nan if trial.duration is None else trial.duration.total_seconds()
 
 

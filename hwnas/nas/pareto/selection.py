@@ -15,14 +15,14 @@ from hwnas.nas.pareto.history import ObjectiveScale
 from hwnas.nas.pareto.models import ModelledCost
 from hwnas.nas.trial_attributes import Proposal
 
-# Candidates of a space with what they cost, as far as that can be computed.
+# Candidates of a space with their costs.
 
 Array = NDArray[np.float64]
-#: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's
-#: order. Not finite where a candidate cannot run or breaks a limit: it is not proposed.
+#: Maps assignments to costs ``(n, m)``: all objectives except the expensive one, in the study's
+#: order. Costs of infeasible candidates are not finite; such candidates are not proposed.
 Costs = Callable[[Sequence[Assignment]], Array]
 
-ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
+ENUMERATED = 50_000  #: maximum size of a space that is enumerated
 
 
 @final
@@ -30,9 +30,9 @@ class CostedSpace:
     """Computes the costs and the feasibility of candidates.
 
     Args:
-        space: What is chosen among.
-        costs: Computes costs; ``None`` where they are only told.
-        n_costs: How many are computed for one proposal; ``None``: as many as are wanted.
+        space: Space of the candidates.
+        costs: Computes costs; ``None`` if costs are known only after a trial.
+        n_costs: Maximum number of costs computed per proposal; ``None``: no limit.
     """
 
     def __init__(self, space: ProposalSpace, costs: Costs | None, n_costs: int | None):
@@ -43,11 +43,11 @@ class CostedSpace:
     def of(
         self, assignments: Sequence[Assignment], modelled: Sequence[ModelledCost] = ()
     ) -> CostedCandidates:
-        """Return candidates that fit all limits, with their features and costs.
+        """Return the feasible candidates with their features and costs.
 
         Args:
-            assignments: Any.
-            modelled: What stands in for the costs, if anything.
+            assignments: Assignments of candidates.
+            modelled: Models that replace computed costs, if any.
         """
         features = self.space.vectors(assignments)
         if modelled:
@@ -57,12 +57,12 @@ class CostedSpace:
         else:
             costs = np.zeros((len(assignments), 0))
         fits = np.asarray(np.isfinite(costs).all(axis=1))
-        kept = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
-        return CostedCandidates(kept, features[fits], costs[fits])
+        feasible = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
+        return CostedCandidates(feasible, features[fits], costs[fits])
 
     @property
     def are_told(self) -> bool:
-        """Whether nothing computes costs: they are known of what was tried."""
+        """Whether costs are known only after a trial."""
         return self._costs is None
 
     @property
@@ -72,12 +72,12 @@ class CostedSpace:
 
     @property
     def are_modelled(self) -> bool:
-        """Whether a model stands in for the costs until a few candidates are chosen."""
+        """Whether modelled costs are used until a few candidates are selected."""
         return self.are_told or self.n_costs is not None
 
     @property
     def are_listed(self) -> bool:
-        """Whether all candidates are looked at."""
+        """Whether all candidates are enumerated."""
         return self._is_small and self.n_costs is None
 
     @property
@@ -93,9 +93,9 @@ class CostedSpace:
         return self._all
 
 
-# The candidates that are expected to gain most, and what is said of the one that is chosen.
+# Selection of candidates by expected gain, and the record of a proposal.
 
-Scored = tuple[float, Offspring, Array]  #: what it is chosen by, candidate, its costs ``(m,)``
+Scored = tuple[float, Offspring, Array]  #: merit, candidate, its costs ``(m,)``
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class ShortlistedCandidate:
     """The candidate that is proposed."""
 
     bred: Offspring
-    costs: Array  #: ``(m,)``, by which its gain was computed
-    n_candidates: int  #: whose gains were computed
-    n_costed: int  #: of these, by computed costs
+    costs: Array  #: costs for its gain, ``(m,)``
+    n_candidates: int  #: number of candidates with computed gains
+    n_costed: int  #: number of these with computed costs
 
 
 def ranked(space: ProposalSpace, best: Sequence[Scored], model: Expectation) -> list[Scored]:
@@ -141,15 +141,15 @@ def account(
     )
 
 
-_POOL, _GENERATIONS = 200, 3  # where there are too many to look at all
-_LONG_S, _MORE = 10.0, 6  # what trials take, from which more generations are worth their second
-_SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
+_POOL, _GENERATIONS = 200, 3  # of an evolution, if the space is not enumerated
+_LONG_S, _MORE_GENERATIONS = 10.0, 6  # duration of trials from which more generations pay off
+_SHORTLIST = 40  # number of parents of a generation, and of candidates for exact costs
 
 
 def of_all(
     costed: CostedSpace, taken: Container[Hashable], model: Expectation
 ) -> tuple[list[Scored], int]:
-    """Return the best candidates that were not proposed yet, and their total number."""
+    """Return the best candidates not proposed yet, and the number of all of them."""
     space, known = costed.space, costed.all(model.costs)
     merits = model.merits(known)
     order: list[int] = np.argsort(-merits, kind="stable").tolist()
@@ -166,9 +166,9 @@ def evolved(
     model: Expectation,
     rng: random.Random,
 ) -> tuple[list[Scored], int]:
-    """Return the best of some generations: children of the front, of the best of these, ...
+    """Return the best candidates of an evolution that starts at the front.
 
-    And of how many candidates these are the best.
+    The second value is the number of candidates that were compared.
     """
     space = costed.space
     points = np.column_stack([history.errors, history.costs])
@@ -178,11 +178,11 @@ def evolved(
     best: list[Scored] = []
     n_known = 0
     are_long = model.pace is not None and model.pace.usual_s >= _LONG_S
-    for generation in range(_MORE if are_long else _GENERATIONS):
-        drawn = [space.child(parents, rng) for _ in range(_POOL)]
+    for generation in range(_MORE_GENERATIONS if are_long else _GENERATIONS):
+        children = [space.child(parents, rng) for _ in range(_POOL)]
         if generation == 0:
-            drawn += [Offspring(space.draw(rng)) for _ in range(_POOL // 2)]
-        keys = ((space.key(bred.assignment), bred) for bred in drawn)
+            children += [Offspring(space.draw(rng)) for _ in range(_POOL // 2)]
+        keys = ((space.key(bred.assignment), bred) for bred in children)
         new = {key: bred for key, bred in keys if key not in taken and key not in pool}
         if not new:
             continue
@@ -204,17 +204,18 @@ def exact(
     model: Expectation,
     others: Callable[[], tuple[Sequence[Assignment], int]],
 ) -> ShortlistedCandidate:
-    """Return the best by computed costs, some at a time until one fits all limits.
+    """Return the best feasible candidate by computed costs, which are computed in batches.
 
-    Where others choose from the same, each takes another one: all this takes a while, so that they
-    are looked for at its end.
+    Concurrent workers take different candidates: their choices are read last, as the selection
+    takes time.
 
     Args:
-        costed: What computes costs.
-        best: What is chosen from, the best first.
-        n_candidates: How many were looked at.
-        model: What is expected.
-        others: Returns what others chose by now, and how many choose before this one does.
+        costed: Computes costs.
+        best: Candidates to choose from, best first.
+        n_candidates: Number of compared candidates.
+        model: Computes merits.
+        others: Returns the pending candidates of other workers, and the number of earlier trials
+            without a choice.
     """
     space = costed.space
 

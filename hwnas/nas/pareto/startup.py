@@ -20,9 +20,9 @@ Array = NDArray[np.float64]
 def of_branch(
     space: ProposalSpace, assignments: Sequence[Assignment], free: Sequence[int], number: int
 ) -> tuple[int, list[int]]:
-    """Return which of the first trials of its branch a trial is, and what is free there.
+    """Return the index of a trial within its branch, and the free candidates of the branch.
 
-    Branches take turns; where nothing is left of one, the next has its turn.
+    Branches alternate; a branch without free candidates is skipped.
     """
     branches = space.branches()
     for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
@@ -32,9 +32,9 @@ def of_branch(
 
 
 def logarithmic(costs: Array, share: float, width: int) -> int:
-    """Return where in ascending costs those are that lie so far up their range, in logarithms.
+    """Return the start of the window at a relative position in the log range of ascending costs.
 
-    Costs below zero are of something maximised: logarithms of that.
+    Negative costs are those of maximised objectives: the logarithm is that of the absolute value.
     """
     signs = np.where(costs < 0, -1.0, 1.0)
     logs = signs * np.log(np.maximum(np.abs(costs), 1e-300))
@@ -43,7 +43,7 @@ def logarithmic(costs: Array, share: float, width: int) -> int:
 
 
 def least_alike(rows: Array, before: Array) -> int:
-    """Return the row that is farthest from all earlier ones; without these, the most central."""
+    """Return the index of the row farthest from earlier rows; without these, the most central."""
     if len(before) == 0:
         distances = -((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
     else:
@@ -52,26 +52,26 @@ def least_alike(rows: Array, before: Array) -> int:
 
 
 def window_position(number: int) -> float:
-    """Return how far up a range the first trials are: its ends, then what halves the widest gap."""
+    """Return the relative position of a startup trial: 0, 1, 1/2, 1/4, 3/4, ..."""
     return float(number) if number < 2 else radical_inverse(number - 1)
 
 
 def radical_inverse(n: int) -> float:
-    """Return the n-th of numbers that fill [0, 1) evenly, whenever they are cut off."""
+    """Return the n-th number of the van der Corput sequence in base 2."""
     value, digit = 0.0, 0.5
     while n:
         value, n, digit = value + digit * (n & 1), n >> 1, digit / 2
     return value
 
 
-_POOL = 200  # candidates that are drawn where there are too many to look at all
-_DRAWN = 100  # where nothing is known to fit
-_COMPARED = 400  # of the first candidates' part of the range of costs
-_SHARES = 0.0, 0.25, 0.5, 0.75  # of choices of what is drawn that are the smallest, or largest
-_OF_EACH = 40  # that are drawn with each share
-_HALVINGS = 10  # that a search for the largest that fits may take, and some to choose from
-_CHANCE = 0.1  # that what is larger breaks limits for another reason
-_ALIKE = 24  # of what is drawn, nearest to a size: the one least like all before is taken
+_POOL = 200  # random candidates, if the space is not enumerated
+_DRAWN = 100  # random candidates, if no feasible one is known
+_COMPARED = 400  # maximum candidates of a cost window whose distances are compared
+_SHARES = 0.0, 0.25, 0.5, 0.75  # fractions of choices set to the smallest or largest option
+_N_PER_SHARE = 40  # random candidates for each fraction
+_HALVINGS = 10  # steps of the bisection for the largest feasible size, with a reserve
+_CHANCE = 0.1  # probability that larger candidates are infeasible for another reason
+_ALIKE = 24  # candidates nearest to the target size; the one farthest from earlier ones is taken
 
 
 def propose(
@@ -81,18 +81,17 @@ def propose(
     n_startup: int,
     rng: random.Random,
 ) -> tuple[Assignment, Proposal]:
-    """Return one of the first candidates: each from another part of the range of costs.
+    """Return a startup candidate: each comes from another window of the range of costs.
 
-    Of this part, the one that is least like all before it. Where costs are not computed of all, and
-    it is known how large networks are, the range is that of sizes: they tell more before anything
-    is learned, at no cost.
+    Within the window, it is the candidate farthest from all earlier ones. If costs are not
+    computed for all candidates but network sizes are known, windows are those of sizes.
 
     Args:
         costed: The candidates.
-        history: What is known.
-        taken: Keys of what is not to be proposed again.
-        n_startup: How many first candidates there are.
-        rng: Draws.
+        history: The trials so far.
+        taken: Keys of candidates that are not proposed again.
+        n_startup: Number of startup candidates.
+        rng: Source of randomness.
     """
     space = costed.space
     if space.features.n_known and not costed.are_computed:
@@ -101,7 +100,7 @@ def propose(
             return found
     known = costed.all() if costed.are_computed else _drawn(costed, rng)
     free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
-    if not free:  # nothing fits, as far as is known; if anything does, it is small
+    if not free:  # no feasible candidate is known; the smallest is most likely feasible
         for smallest, _ in space.ends():
             if space.key(smallest) not in taken:
                 return smallest, Proposal("smallest")
@@ -113,7 +112,7 @@ def propose(
     width = max(1, len(free) * len(space.branches()) // n_startup)
     share = window_position(number)
     start = round(share * max(0, len(free) - width))
-    if not costed.are_computed:  # what is drawn gathers where most of the space is: spread
+    if not costed.are_computed:  # random candidates cluster: spread them over log costs
         start = logarithmic(known.costs[free, 0][by_cost], share, width)
     part: list[int] = by_cost[start : start + width].tolist()
     rows = [free[i] for i in rng.sample(part, min(len(part), _COMPARED))]
@@ -124,11 +123,11 @@ def propose(
 def _by_size(
     costed: CostedSpace, history: History, taken: Container[Hashable], rng: random.Random
 ) -> tuple[Assignment, Proposal] | None:
-    """Return one of the first candidates, by the logarithm of its size; none where nothing fits."""
+    """Return a startup candidate by the logarithm of its size; ``None`` if none is feasible."""
     space = costed.space
     pool = [end for both in space.ends() for end in both]
     for end, share in itertools.product(space.ends()[0], _SHARES):
-        pool += [_nearer(space.draw(rng), end, share, space.root, rng) for _ in range(_OF_EACH)]
+        pool += [_nearer(space.draw(rng), end, share, space.root, rng) for _ in range(_N_PER_SHARE)]
     pool = [*{key: a for a in pool if (key := space.key(a)) not in taken}.values()]
     if not pool:
         return None
@@ -141,8 +140,8 @@ def _by_size(
     fitting = _Fitting(costed, pool)
     if costed.n_costs is None:
         order = [i for i, fits in zip(order, fitting.are(order), strict=True) if fits]
-    else:  # what is smaller mostly fits as well, but for choices that never do
-        n_alike = max(1, costed.n_costs // _HALVINGS)  # of which one has to fit
+    else:  # feasibility is mostly monotonic in size, except for some choices
+        n_alike = max(1, costed.n_costs // _HALVINGS)  # one of them must be feasible
         some = [order[k : k + n_alike] for k in range(len(order))]
         n = bisect.bisect_left(some, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
         order = order[:n]
@@ -160,7 +159,7 @@ def _by_size(
 
 @final
 class _Fitting:
-    """Which of a pool fit all limits; each is costed once."""
+    """The feasibility of the candidates of a pool; the costs of each are computed once."""
 
     def __init__(self, costed: CostedSpace, pool: Sequence[Assignment]):
         self._costed, self._pool = costed, pool
@@ -168,7 +167,7 @@ class _Fitting:
         self.n_costed = 0
 
     def are(self, rows: Sequence[int]) -> list[bool]:
-        """Return whether each fits."""
+        """Return whether each candidate is feasible."""
         if new := [i for i in rows if i not in self._known]:
             key = self._costed.space.key
             found = self._costed.of([self._pool[i] for i in new])
@@ -178,14 +177,14 @@ class _Fitting:
         return [self._known[i] for i in rows]
 
     def is_(self, row: int) -> bool:
-        """Return whether one fits."""
+        """Return whether one candidate is feasible."""
         return self.are([row])[0]
 
 
 def _too_large(history: History, n_known: int) -> float:
-    """Return the size from which on none is to be tried, as all that were broke a limit.
+    """Return the size from which all candidates were infeasible; infinity if that may be chance.
 
-    Unless that may be chance: if they broke it as often as smaller ones do.
+    It may be chance if smaller candidates are infeasible about as often.
     """
     tried, fitted = history.tried
     sizes = np.array([features[-n_known] for features in tried])
@@ -201,7 +200,7 @@ def _number(history: History) -> int:
 
 
 def _before(costed: CostedSpace, history: History) -> NDArray[np.float64]:
-    """Return the features of all candidates that were chosen before."""
+    """Return the features of all earlier candidates."""
     tried, _ = history.tried
     chosen = [*tried, *costed.space.vectors(history.pending)]
     return np.vstack(chosen) if chosen else history.features
@@ -210,7 +209,7 @@ def _before(costed: CostedSpace, history: History) -> NDArray[np.float64]:
 def _nearer(
     drawn: Assignment, end: Assignment, share: float, root: str, rng: random.Random
 ) -> Assignment:
-    """Return an assignment that shares so many of its choices, but for the root, with an end."""
+    """Return an assignment with a random share of its choices set to an end, except the root."""
     return {
         name: end[name] if rng.random() < share and name != root else option
         for name, option in drawn.items()
@@ -218,10 +217,10 @@ def _nearer(
 
 
 def _drawn(costed: CostedSpace, rng: random.Random) -> CostedCandidates:
-    """Return candidates that fit all limits, before anything was evaluated.
+    """Return random feasible candidates.
 
-    Random ones; where they don't fit, those between the smallest options and random ones; where
-    these don't, what is found by taking smaller and smaller options.
+    If fewer than a quarter are feasible, a growing fraction of their choices is set to the
+    smallest options.
     """
     space = costed.space
     pool = [space.draw(rng) for _ in range(costed.n_costs or _POOL)]
