@@ -319,16 +319,16 @@ def test_space_with_choices_without_effect_is_refused(
         (
             {"kind": "plain"},
             {"expansion": (1, 2)},
-            "'expansion' has no effect: no block .* fused or",
+            "'expansion' has no effect: none of its blocks .* fused or",
         ),
-        ({"kind": "separable"}, {"se": (0.0, 0.25)}, "'se' has no effect: no block"),
+        ({"kind": "separable"}, {"se": (0.0, 0.25)}, "'se' has no effect: none of its blocks is"),
         (
             {"stages.0.blocks.0.kind": "plain", "kind": "fused"},
             {"stages.0.blocks.0.expansion": (1, 2)},
-            "'stages.0.blocks.0.expansion' has no effect: no block",
+            "'stages.0.blocks.0.expansion' has no effect: none of its blocks is",
         ),
         ({"stages.0.kind": "plain"}, {"stages.0.se": (0.0, 0.5)}, "'stages.0.se' has no effect"),
-        ({}, {"head.activation": ("relu", "relu6")}, "no effect where 'head.width' is 0"),
+        ({}, {"head.activation": ("relu", "relu6")}, "no effect if 'head.width' is 0"),
         ({"head.width": 8}, {"head.activation": ("relu", "relu6")}, ""),
         ({"stages.0.blocks.0.kind": "fused"}, {"expansion": (1, 2)}, ""),
     ],
@@ -385,7 +385,7 @@ def test_choice_is_refused_exactly_where_it_changes_no_network(place: str, when:
             MBCONV.check(found)
         except SpaceError as error:
             why = str(error)
-        if why and "no effect where" not in why:
+        if why and "no effect if" not in why:
             continue  # of a name that nothing reads
         idle = _idle(found, name)
         assert bool(why) == bool(idle), (kinds, why, idle)

@@ -152,7 +152,7 @@ def test_int8_is_not_trained_for_where_no_time_is_left(
     finished = finetune(where, config, litert, NullProgress(), lambda: 0.0)
     assert finished.without_int8_training
     assert "int8-trained" not in accuracies(finished)
-    assert finished.record["int8"].endswith("there was no time to train for int8")
+    assert finished.record["int8"].endswith("no time was left for int8 training")
     trained = finetune(where, config, litert, NullProgress())
     assert "int8-trained" in accuracies(trained)
     again = finetune(where, config, litert, NullProgress(), lambda: 0.0)  # which takes no time
