@@ -1,4 +1,4 @@
-"""From the arguments of a verb to the verb, by Hydra's command line."""
+"""Parsing of a verb's arguments with Hydra, and execution of the verb."""
 
 import contextlib
 import io
@@ -29,28 +29,28 @@ from hwnas.workflows.config.compose import (
 )
 from hwnas.workflows.config.grammar import says
 
-# Many runs of one command: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
+# Multirun: ``-m`` with ``sampler=pareto,nsga2 seed=0,1,2``.
 
 
 def sweep(verb: str, name: str, folder: str) -> None:
-    """Have Hydra's launcher run each combination; the arguments are in ``sys.argv``.
+    """Run each combination with Hydra's launcher; the arguments are in ``sys.argv``.
 
-    Launchers on other machines, as Hydra's for Slurm, import this module there.
+    Launchers for other machines, such as Slurm, import this module there.
 
     Raises:
-        StoppedError: searches were interrupted, each of which is to be continued by itself.
+        RunInterruptedError: searches were interrupted; each one is resumed separately.
     """
-    begun: list[Path] = []  # by launchers that run jobs in this process
-    job = partial(_job, name, begun)
+    folders: list[Path] = []  # folders of jobs that were launched in this process
+    job = partial(_job, name, folders)
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name=name)(job)()
     except KeyboardInterrupt:
         if verb != "search":
             raise
-        raise RunInterruptedError(_stopped(begun)) from None
+        raise RunInterruptedError(_interrupted_message(folders)) from None
 
 
-def _job(name: str, begun: list[Path], composed: DictConfig) -> None:
+def _job(name: str, folders: list[Path], composed: DictConfig) -> None:
     from hwnas.core import processes
     from hwnas.workflows.config.compose import checked
 
@@ -60,28 +60,32 @@ def _job(name: str, begun: list[Path], composed: DictConfig) -> None:
     if getattr(config, "run", None) is not None and config.run.dir is None:
         config.run.dir = str(Path(job.sweep.dir, str(job.job.num)))
     if name in ("search", "tabular"):
-        begun.append(Path(config.run.resume or config.run.dir))
+        folders.append(Path(config.run.resume or config.run.dir))
     dispatch([config], list(job.overrides.task))
 
 
-def _stopped(folders: Sequence[Path]) -> str:
-    """Return how a sweep goes on of which searches were to be begun in these folders."""
-    begun = [path for path in folders if (path / "manifest.json").exists()]
+def _interrupted_message(folders: Sequence[Path]) -> str:
+    """Return a message on resuming the interrupted searches of a multirun.
+
+    Args:
+        folders: Folders of the launched searches.
+    """
+    started = [path for path in folders if (path / "manifest.json").exists()]
     again = "hwnas search run.resume="
-    if not begun:
+    if not started:
         each = "each search that was begun, if any was, is continued by itself"
         return f"Interrupted; nothing is lost: {each}: {again}<its folder>"
-    places = ", ".join(dict.fromkeys(str(path.parent) for path in begun))
+    places = ", ".join(dict.fromkeys(str(path.parent) for path in started))
     return (
         f"Interrupted; nothing is lost. Searches that were begun are in {places}; none after "
-        f"{begun[-1]} was. Each is continued by itself, the last by: "
-        f"{again}{shlex.quote(str(begun[-1]))}"
+        f"{started[-1]} was. Each is continued by itself, the last by: "
+        f"{again}{shlex.quote(str(started[-1]))}"
     )
 
 
-# Which code a verb is; it is imported when it is asked for.
+# Commands of verbs; their modules are imported on demand.
 
-#: Modules of commands by what their verbs accept: those that need no arguments, and others.
+#: Commands by the configuration of their verbs: without and with arguments.
 _ALONE = {
     config.WhyConfig: "hwnas.cli.inspect:why_command",
     config.AuditConfig: "hwnas.cli.train:audit_command",
@@ -101,7 +105,7 @@ _OTHERS = {
 
 
 def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
-    """Run the verb of configurations, one for each target; only what it needs is imported."""
+    """Run the verb of configurations, one for each target; import only its modules."""
     first = configs[0]
     if isinstance(first, config.VerifyConfig):
         resolve_name("hwnas.cli.inspect:verify_command")(first)
@@ -126,7 +130,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     """Run one verb.
 
     Raises:
-        HwnasError: what the user can mend.
+        HwnasError: an error that the user can fix.
     """
     if verb in ("verify", "split"):
         arguments = named(arguments, "export")
@@ -134,57 +138,57 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     tabular = verb == "search" and says(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
     processes.tune_process()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors; `worded` formats them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
-    own = for_targets(swept, searched=verb == "search")
+    by_target = for_targets(swept, searched=verb == "search")
     if len(swept) < len(arguments):
         if verb not in _SWEPT:
             raise ConfigError(
                 f"-m starts many runs of {', '.join(_SWEPT)}; there is none of {verb}."
             )
-        if len(own) > 1:
+        if len(by_target) > 1:
             raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
         _sweep(verb, name, ["--multirun", *swept])
     else:
-        configs = [config for each in own for config in _composed(verb, name, each)]
+        configs = [config for each in by_target for config in _composed(verb, name, each)]
         if configs:
             dispatch(configs, arguments)
 
 
 def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
-    """Return the configuration of that name with the arguments; none where Hydra shows it."""
+    """Return the configurations; none if Hydra only prints them (``--cfg``, ``--help``)."""
     if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
-        return [compose(name, arguments)]  # Hydra's own command line composes everything twice
-    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
+        return [compose(name, arguments)]  # Hydra's command line composes twice
+    # Hydra only composes; the verb runs after it, so that hwnas formats its errors.
     jobs: list[DictConfig] = []
-    folder = _prepared(verb, name, arguments)
+    folder = _prepare(verb, name, arguments)
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
     with worded(name, arguments):
-        _started(application)
+        _run_hydra(application)
     return [checked(name, composed, arguments) for composed in jobs]
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
-    folder = _prepared(verb, name, arguments)
+    folder = _prepare(verb, name, arguments)
     with worded(name, arguments):
         sweep(verb, name, folder)
 
 
-def _started(application: Callable[[], None]) -> None:
-    """Let Hydra compose, or show what its own flags ask for; a wrong flag is one line."""
-    said = io.StringIO()
+def _run_hydra(application: Callable[[], None]) -> None:
+    """Run Hydra's command line; report a wrong flag in one line."""
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             application()
-    except SystemExit as ended:
-        if ended.code:
-            why = said.getvalue().rpartition("error: ")[2].strip()
-            raise ConfigError(f"{why}; --hydra-help lists flags.") from None
+    except SystemExit as error:
+        if error.code:
+            reason = stderr.getvalue().rpartition("error: ")[2].strip()
+            raise ConfigError(f"{reason}; --hydra-help lists flags.") from None
         raise
 
 
-def _prepared(verb: str, name: str, arguments: Sequence[str]) -> str:
-    """Make schema and arguments known to Hydra; return the folder of configurations."""
+def _prepare(verb: str, name: str, arguments: Sequence[str]) -> str:
+    """Register schema and arguments with Hydra; return the folder of configurations."""
     config.register(name)
     check_folders(arguments)
     swept = arguments[:1] == ["--multirun"]

@@ -1,4 +1,4 @@
-"""What ``hwnas`` and ``hwnas <verb> --help`` print."""
+"""Output of ``hwnas`` and ``hwnas <verb> --help``."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from hwnas.hardware import backends
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
 
-# What a verb starts from: the files that its configuration names, and what these set.
+# Default configuration files of a verb, and their values.
 
 _PACKAGE = re.compile(r"# @package (\S+)")
 
 
 def default_groups(verb: str) -> dict[str, str]:
-    """Return which file of each configuration group a verb takes where none is named."""
+    """Return the default file of each configuration group of a verb."""
     return {
         group: name
         for entry in _read(_conf() / f"{verb}.yaml").get("defaults", [])
@@ -31,16 +31,16 @@ def default_groups(verb: str) -> dict[str, str]:
 
 
 def values(verb: str) -> dict[str, Any]:
-    """Return the options that a verb's own file and those that it takes set, by dotted name."""
-    found: dict[str, Any] = {}
+    """Return the values in the configuration files of a verb, by dotted option name."""
+    options: dict[str, Any] = {}
     for group, name in default_groups(verb).items():
         path = _conf() / group / f"{name}.yaml"
         package = _PACKAGE.match(path.read_text(encoding="utf-8"))
         within = package[1] if package else group
-        found |= _flat(_read(path), "" if within == "_global_" else f"{within}.")
-    own = _read(_conf() / f"{verb}.yaml")
-    own.pop("defaults")
-    return found | dict(_flat(own))
+        options |= _flat(_read(path), "" if within == "_global_" else f"{within}.")
+    raw = _read(_conf() / f"{verb}.yaml")
+    raw.pop("defaults")
+    return options | dict(_flat(raw))
 
 
 def _conf() -> Path:
@@ -48,8 +48,8 @@ def _conf() -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    return read
+    raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return raw
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -60,7 +60,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-#: Config groups by what they are called on the command line.
+#: Titles of configuration groups by their prefix on the command line.
 _GROUPS = {
     "+target=": "targets",
     "budget=": "budgets",
@@ -93,7 +93,7 @@ def overview(verbs: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-#: Facts of the device, and what only data sets set.
+#: Prefixes of options that are not listed: facts of devices, and options set by data sets.
 _HIDDEN = {
     "search": ("target.",),
     "profile": ("target.", "train.", "trained."),
@@ -101,7 +101,7 @@ _HIDDEN = {
     "verify": ("target.",),
     "split": ("target.",),
 }
-#: What cannot be left out.
+#: Required arguments.
 _FIRST = {
     "search": "+target=<name> ",
     "train": "",
@@ -121,7 +121,7 @@ _FIRST = {
 
 
 def verb_help(verb: str, schema: type) -> str:
-    """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
+    """Return the help of a verb: targets, budgets, spaces, data sets and options."""
     known, chosen = [name for name, _ in option_defaults(schema)], default_groups(verb)
     lines = [f"hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *ABOUT[verb]]
     for option, title in _GROUPS.items():
@@ -150,7 +150,7 @@ def verb_help(verb: str, schema: type) -> str:
 
 
 def _backends() -> list[str]:
-    """Return the backends, a line each."""
+    """Return a line for each backend."""
     entries = {f"{d.name} ({', '.join(d.costs)})": d.about for d in backends.known()}
     return _lines("target.runtime=", entries)
 
@@ -160,7 +160,7 @@ def _examples(verb: str) -> list[str]:
 
 
 def _metrics() -> list[str]:
-    """Return what can be an objective, or limited by a budget."""
+    """Return a line for each metric: objectives and limits of budgets."""
     lines = [
         "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy and mae, budget.NAME=LIMIT,",
         "too: an upper limit, or a lower one of what is to be maximised:",
@@ -175,7 +175,7 @@ def _metrics() -> list[str]:
 
 
 def _spaces(*, by_target: bool) -> list[str]:
-    """Return the search spaces, folders of them, and what suits which target."""
+    """Return the search spaces, their folders, and the defaults of targets."""
     root = content.ROOT / "search_spaces"
     several = ", or a list: search_space='[A,B]'" if by_target else ""
     lines = ["", f"search spaces (a path to a YAML file works too{several}):"]
@@ -192,19 +192,19 @@ def _spaces(*, by_target: bool) -> list[str]:
                 "mbconv_small"
             ]
             targets.setdefault(", ".join(named), []).append(path.stem)
-        lines += [f"    {names}: {', '.join(own)}" for names, own in targets.items()]
+        lines += [f"    {names}: {', '.join(users)}" for names, users in targets.items()]
     return lines
 
 
 def _options(verb: str, schema: type) -> list[str]:
-    """Return the options of a verb with what it starts from, a line each."""
+    """Return a line for each option of a verb, with its default."""
     defaults, hidden = values(verb), _HIDDEN.get(verb, ())
     shown = [(n, defaults.get(n, v)) for n, v in _shown(schema) if not n.startswith(hidden)]
     return [f"  {name}={'' if value is None else value}" for name, value in shown]
 
 
 def _shown(schema: type) -> list[tuple[str, Any]]:
-    """Return options with their defaults; a budget as the limits that it may have."""
+    """Return options with their defaults; a budget is listed as its possible limits."""
     limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
     return [
         shown

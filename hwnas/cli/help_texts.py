@@ -53,9 +53,9 @@ ABOUT = {
     ],
     "split": [
         "Splits the network of an export in two at each place that a single tensor crosses, unless",
-        "a shorter head sends as little. Head and tail may run on different devices. Compares their",
-        "outputs with the whole network, and times them on +target='[A,B]' (default: the target of",
-        "the export) for each batch size of batches. In int8, the tensor is sent as bytes.",
+        "a shorter head sends as little. Head and tail may run on different devices. Compares the",
+        "outputs with the whole network's, and times them on +target='[A,B]' (default: that of the",
+        "export) for each batch size of batches. In int8, the tensor is sent as bytes.",
         "Writes runs/split/<time>/: the parts as ONNX and compiled, cuts.csv, and profile.csv, for",
         "plans with splits: [DIR] in service.yaml.",
     ],

@@ -88,9 +88,9 @@ def explain(
         genotype_id: Id of one of them.
         objectives: Objectives of the search.
     """
-    all_of_it = distinct(candidates)
-    candidate = next(c for c in all_of_it if c.id == genotype_id)
-    scored = [c for c in all_of_it if _has_all(c, objectives)]
+    distinct_candidates = distinct(candidates)
+    candidate = next(c for c in distinct_candidates if c.id == genotype_id)
+    scored = [c for c in distinct_candidates if _has_all(c, objectives)]
     earlier = [c for c in scored if c.trial < candidate.trial]
     before = now = left_by = None
     displaced: list[Candidate] = []
@@ -108,7 +108,7 @@ def explain(
         displaced,
         now,
         left_by,
-        pareto_front(all_of_it, objectives),
+        pareto_front(distinct_candidates, objectives),
     )
 
 

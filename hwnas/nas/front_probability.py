@@ -154,35 +154,35 @@ def _posterior(
     known = CostedCandidates(assignments, features(assignments), readings.costs)
     inputs = Inputs(known, None, features.n_shares)
     logs = np.log(readings.errors)
-    # As in the sampler: networks that do not work at all would dominate the fit.
+    # As in the sampler: networks at chance level would dominate the fit.
     limit = math.log(float(np.quantile(readings.errors, REFERENCE))) + CLIP
-    told = np.minimum(logs, limit)
+    clipped = np.minimum(logs, limit)
     chosen = _spread(n, _MAX_FITTED)
     x, stds = inputs(known), readings.stds
-    parameters = fit_hyperparameters(x[chosen], told[chosen], stds[chosen], inputs.n_summary)
+    parameters = fit_hyperparameters(x[chosen], clipped[chosen], stds[chosen], inputs.n_summary)
     given = _spread(n, _MAX_GIVEN)
-    model = Surrogate(x[given], told[given], parameters, stds[given])
+    model = Surrogate(x[given], clipped[given], parameters, stds[given])
     rng = np.random.default_rng(_SEED)
     mean, std, draws = np.zeros(n), np.zeros(n), np.zeros((_DRAWS, n))
     mean[given], std[given] = model.observed()
     draws[:, given] = model.sample(_DRAWS, rng)
     exact = stds == 0
-    draws[:, exact] = told[exact]  # without rounding errors
+    draws[:, exact] = clipped[exact]  # without rounding errors
     rest = np.setdiff1d(np.arange(n), given)
     if len(rest):
         expected, spread = model.predict(x[rest])
         variance = spread**2 + model.noise**2
         gain = variance / (variance + stds[rest] ** 2)
-        mean[rest] = expected + gain * (told[rest] - expected)
+        mean[rest] = expected + gain * (clipped[rest] - expected)
         std[rest] = np.sqrt(gain) * stds[rest]
         draws[:, rest] = _independent(mean[rest], std[rest], rng)
-    beyond = logs - told  # kept as measured
+    beyond = logs - clipped  # kept as measured
     return mean + beyond, std, draws + beyond
 
 
-def _spread(n: int, most: int) -> NDArray[np.intp]:
-    """Return evenly spaced indices of at most ``most`` candidates: unbiased, unlike the best."""
-    return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
+def _spread(n: int, n_max: int) -> NDArray[np.intp]:
+    """Return evenly spaced indices of at most ``n_max`` candidates: unbiased, unlike the best."""
+    return np.linspace(0, n - 1, min(n, n_max)).round().astype(np.intp)
 
 
 def _independent(mean: Array, std: Array, rng: np.random.Generator) -> Array:

@@ -8,7 +8,7 @@ from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import bounded, check_bounds
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
-NAME = "hwnas"  #: of the study in a file
+NAME = "hwnas"  #: default name of the study
 
 
 @dataclass
@@ -16,8 +16,8 @@ class SamplerConfig:
     """The sampler and its options."""
 
     name: str = "pareto"
-    population_size: int = bounded("[2, 10_000]", 50)  #: of nsga2
-    #: trials before the model of pareto, tpe and gp
+    population_size: int = bounded("[2, 10_000]", 50)  #: population size of nsga2
+    #: number of trials before the model of pareto, tpe and gp is used
     n_startup_trials: int = bounded("[1, 1_000_000]", 20)
 
     def __post_init__(self) -> None:
@@ -34,13 +34,13 @@ class SamplerConfig:
 class StudyConfig:
     """The storage of the study, and the number of processes."""
 
-    storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
-    name: str = NAME  #: of the study in that database
-    #: processes of this command; default: one, or one a core where candidates are trained alone
+    storage: str | None = None  #: URL of a database shared by workers: postgresql://USER@HOST/NAME
+    name: str = NAME  #: name of the study in that database
+    #: processes of this command; default: one, or one per core if candidates are trained alone
     workers: int | None = bounded("[1, 1024]", None)
-    #: a worker without a sign of life for so long is dead; its trial is retried
+    #: seconds without a heartbeat after which the trial of a worker is queued again
     heartbeat_timeout_s: int = bounded("[1, 604_800]", 60)
-    #: how long a database that does not answer is waited for
+    #: seconds of retries while the database does not answer
     reconnect_timeout_s: int = bounded("[0, 604_800]", 60)
 
     def __post_init__(self) -> None:

@@ -140,9 +140,9 @@ class Run:
         if self.whole is self:
             return [*self.state.candidates]
         if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
-            found = read_candidates(self.path, _spaces(self.config))
-            if found is not None:
-                return found
+            candidates = read_candidates(self.path, _spaces(self.config))
+            if candidates is not None:
+                return candidates
         return self.whole.seen_by(str(self.target))
 
     def seen_by(self, target: str) -> list[Candidate]:
@@ -163,7 +163,7 @@ class Run:
         return [self.targets.seen(candidate, target) for candidate in self.state.candidates]
 
     def check_complete(self) -> None:
-        """Refuse an unfinished search with an unreadable study: its file may lack trials.
+        """Reject an unfinished search with an unreadable study: its file may lack trials.
 
         Raises:
             RunError: it names the command that finishes the search.
@@ -254,18 +254,18 @@ def _read_state(run: Run) -> RunState:
         with contextlib.suppress(RunError):
             summary = study.summary()
             spaces = [member.name for member in summary.space.members]
-            if (found := _from_file(run, spaces, summary.objectives)) is not None:
-                return RunState(summary.objectives, found, summary.seconds)
+            if (candidates := _from_file(run, spaces, summary.objectives)) is not None:
+                return RunState(summary.objectives, candidates, summary.seconds)
     try:
         if study is None:
             raise RunError("no trial is finished yet.")
         record = study.read()
     except RunError as error:
         objectives = _objectives(run)
-        if (found := _from_file(run, _spaces(run.config), objectives)) is None:
+        if (candidates := _from_file(run, _spaces(run.config), objectives)) is None:
             raise RunError(f"{run.option}={run.path}: {error}") from None
         note = "its study cannot be read: candidates.parquet instead, which has no times"
-        return RunState(objectives, found, {}, (note,))
+        return RunState(objectives, candidates, {}, (note,))
     return RunState(record.objectives, record.candidates, record.seconds)
 
 

@@ -22,7 +22,9 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import NAME
 from hwnas.nas.storage import open_file, readable
 
-_CUT_OFF = "cut_off"  # attribute of the study: of the trial under way, and of killed ones before it
+_CUT_OFF = (
+    "cut_off"  # attribute of the study: elapsed time of the current trial and of killed trials
+)
 
 
 @final
@@ -33,7 +35,7 @@ class LocalStudy:
         self._space, self.objectives = space, tuple(objectives)
         self.distributions = trials.distributions(space)
         self._path = path
-        self._ticking: PeriodicTimer | None = None
+        self._timer: PeriodicTimer | None = None
         with contextlib.ExitStack() as undo, readable(str(path)):
             self._storage = open_file(path)
             undo.callback(self.close)
@@ -57,15 +59,15 @@ class LocalStudy:
         self._memory.sampler = sampler
         trial = self._memory.ask(self.distributions)
         self._still()
-        self._ticking = PeriodicTimer(partial(self._note, trial), SAVE_INTERVAL_S)
+        self._timer = PeriodicTimer(partial(self._save_elapsed, trial), SAVE_INTERVAL_S)
         return trial
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Store the result of a trial."""
         self._still()
-        told = trials.tell(self._memory, trial, candidate, violations, self.objectives)
+        finished = trials.tell(self._memory, trial, candidate, violations, self.objectives)
         with readable(str(self._path)):
-            self._file.add_trial(trials.marked(told, candidate, self.objectives))
+            self._file.add_trial(trials.marked(finished, candidate, self.objectives))
         self.candidates.append(candidate)
         self._by_id[candidate.id] = candidate
 
@@ -77,31 +79,31 @@ class LocalStudy:
         been supernet training.
         """
         is_scored = any(candidate.state != "infeasible" for candidate in self.candidates)
-        took_s = trials.spent_s(self._memory.get_trials(deepcopy=False), self.objectives)
-        return self._cut_off_s * is_scored + took_s
+        finished_s = trials.spent_s(self._memory.get_trials(deepcopy=False), self.objectives)
+        return self._cut_off_s * is_scored + finished_s
 
     def close(self) -> None:
         """Close the file."""
         self._still()
         self._storage.engine.dispose()
 
-    def _note(self, trial: Trial) -> None:
+    def _save_elapsed(self, trial: Trial) -> None:
         """Store the elapsed time of the current trial, in case the run is killed."""
-        began = trial.datetime_start
-        assert began is not None
-        took_s = (datetime.now() - began).total_seconds()
-        said = {"began": str(began), "seconds": took_s, "before": self._cut_off_s}
-        self._file.set_user_attr(_CUT_OFF, said)
+        start = trial.datetime_start
+        assert start is not None
+        elapsed_s = (datetime.now() - start).total_seconds()
+        record = {"began": str(start), "seconds": elapsed_s, "before": self._cut_off_s}
+        self._file.set_user_attr(_CUT_OFF, record)
 
     def _still(self) -> None:
-        if self._ticking is not None:
-            self._ticking.stop()
-            self._ticking = None
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
 
 
 def _cut_off_s(study: optuna.Study) -> float:
     """Return the seconds of interrupted trials."""
-    if (said := study.user_attrs.get(_CUT_OFF)) is None:
+    if (record := study.user_attrs.get(_CUT_OFF)) is None:
         return 0.0
     finished = {str(trial.datetime_start) for trial in study.get_trials(deepcopy=False)}
-    return float(said["before"] + said["seconds"] * (said["began"] not in finished))
+    return float(record["before"] + record["seconds"] * (record["began"] not in finished))

@@ -102,7 +102,7 @@ def _check_objectives(names: list[str]) -> None:
 
 
 def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
-    """Refuse a row that lacks its id or a verified quantity, or has one of a wrong type."""
+    """Reject a row that lacks its id or a verified quantity, or has one of a wrong type."""
     for name in (*_MEMBER, *objectives):
         if row.get(name) is None:
             raise SchemaError(f"'{at}.{name}' is missing")

@@ -28,8 +28,8 @@ def test_what_is_of_hydra_goes_through_hydra(
         return "ours"
 
     monkeypatch.setattr(dispatch, "compose", composed)
-    monkeypatch.setattr(dispatch, "_prepared", lambda *_: "/")
-    monkeypatch.setattr(dispatch, "_started", lambda _: None)
+    monkeypatch.setattr(dispatch, "_prepare", lambda *_: "/")
+    monkeypatch.setattr(dispatch, "_run_hydra", lambda _: None)
     assert dispatch._composed("search", "search", [argument]) == ["ours"] * (not by_hydra)
 
 
