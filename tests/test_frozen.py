@@ -178,7 +178,9 @@ def read_table(runtime: str, dtype: str) -> Row:
     folder = Path(f"{runtime}-{dtype}")
     manifest = read_json(folder / "manifest.json")
     table = manifest["latency_table"]
-    reasons = {words.split()[0].rstrip(":") for words in (table["foreign"] or "").split("; ") if words}
+    reasons = {
+        words.split()[0].rstrip(":") for words in (table["foreign"] or "").split("; ") if words
+    }
     assert reasons <= {"cpu", "flags_digest"}, table["foreign"]
     place = Path(table["path"])
     files = {path.name: digest(path) for path in sorted(place.glob("*.[cj]s*"))}

@@ -102,25 +102,25 @@ def _found(
         _true_front(Path(config.true_front), objectives) if config.true_front else None,
         draws,
     )
-    told = _tables(comparison)
+    rows = _tables(comparison)
     kinds = [kind_of(run, kind) for run in runs]
     faster = speedup.speedup_of_two(runs, objectives, kinds, draws)
     if faster is not None:
         sides = {"front": runs[0].name, "baseline": runs[1].name}
-        told["equal_quality"] = [sides | row for row in faster.rows()]
+        rows["equal_quality"] = [sides | row for row in faster.rows()]
     sentences = [
         *verdicts.comparison_verdicts(comparison),
         *([] if faster is None else speedup_verdict(faster, _names(runs, faster))),
-        verdicts.verification_verdict(told["verification"]),
-        verdicts.prediction_verdict(told["predictions"]),
-        verdicts.shared_networks_verdict(told["shared"], sum(bool(run.candidates) for run in runs)),
+        verdicts.verification_verdict(rows["verification"]),
+        verdicts.prediction_verdict(rows["predictions"]),
+        verdicts.shared_networks_verdict(rows["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
         *verdicts.comparison_method(comparison),
     ]
     found = _ComparisonReport(
-        comparison, [line for line in sentences if line], told, speedup=faster
+        comparison, [line for line in sentences if line], rows, speedup=faster
     )
-    found.figures = dict(_figures(comparison, told["convergence"]))
+    found.figures = dict(_figures(comparison, tables["convergence"]))
     return found
 
 

@@ -73,10 +73,10 @@ class Networks:
                 for d in descriptions.known()
                 if d.measured and {*chosen} <= {*d.precisions}
             ]
-            cure = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
+            remedy = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
             raise ConfigError(
                 f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
-                f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {cure}, or "
+                f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {remedy}, or "
                 f"say {' or '.join(others)} of a target that has it."
             )
 

@@ -1,4 +1,4 @@
-"""Measures a latency table, and how wrong it is."""
+"""Measures and calibrates latency tables, and reports their prediction errors."""
 
 import dataclasses
 import itertools
@@ -42,7 +42,7 @@ def transfer_table(
     pool: DevicePool,
     phases: Progress,
 ) -> dict[str, float]:
-    """Measure a few networks and fill the table from another device's."""
+    """Measure a few networks and scale another device's table."""
     source, chosen = _covering(references(config), config, subject)
     ops = {node.op for net in chosen.values() for node in net}
     refused = operator_measurement.measure_operators(
@@ -61,16 +61,16 @@ def transfer_table(
 
 
 def references(config: ProfileConfig) -> list[LatencyTable]:
-    """Return the tables of the target of ``transfer_from``: first the one measured here.
+    """Return the tables of the target ``transfer_from``, the one measured here first.
 
     Raises:
-        TableError: there is none of the target's setting.
+        TableError: there is none for the target's settings.
     """
     assert config.transfer_from is not None
     other = dataclasses.replace(config.target, name=config.transfer_from)
     roots, found = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
     if config.transfer_from != config.target.name:
-        # The user's own lies beside one that ships, which has the usual place.
+        # The user's table comes before the shipped one, which has the default path.
         if (own := provenance.matching_table(other, Remote(), roots)) is not None:
             found.append(own)
         if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
@@ -86,10 +86,10 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
 def _covering(
     sources: Sequence[LatencyTable], config: ProfileConfig, subject: ProfiledSpace
 ) -> tuple[LatencyTable, dict[Genotype, Graph]]:
-    """Return the first table that knows enough networks whole, and these.
+    """Return the first table that predicts enough networks, with these networks.
 
     Raises:
-        TableError: none does.
+        TableError: there is none.
     """
     n, drawn = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
     lowered, most = subject.graphs(drawn), 0
@@ -105,16 +105,16 @@ def _covering(
     )
 
 
-_ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
+_ROUNDS = 8  #: maximum number of measured batches of networks: twice that of a search
 
 
 def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileResult:
-    """Measure what a target's table lacks, and calibrate it.
+    """Measure the missing entries of a target's table, and calibrate it.
 
     Args:
-        config: What is measured.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
     """
     with reporter.timed("Load data"):
         parts, data = read_networks(config, reporter)
@@ -176,7 +176,7 @@ def _measured(
     pool: DevicePool,
     phases: Reporter,
 ) -> list[MeasuredNetwork]:
-    """Measure and calibrate for one space; plot the error and return what shows it."""
+    """Measure and calibrate for one space; plot and return the prediction errors."""
     space, counts = subject.space.name, config.networks
     held_out = _soon(config, table, subject, pool, phases)
     if held_out is None:
@@ -197,7 +197,7 @@ def _soon(
     pool: DevicePool,
     phases: Reporter,
 ) -> list[MeasuredNetwork] | None:
-    """Return what shows that few measurements are good enough; ``None`` if they are not."""
+    """Return the evidence that few measurements suffice; ``None`` if they do not."""
     if config.tolerance is None:
         return None
     space, other = subject.space.name, source(config)
@@ -227,12 +227,12 @@ def _held_out(
     pool: DevicePool,
     phases: Reporter,
 ) -> list[MeasuredNetwork] | None:
-    """Return networks that show that another CPU's table is good enough; ``None`` if it is not."""
+    """Return networks that confirm another CPU's table; ``None`` if its errors are too large."""
     assert config.tolerance is not None
     space, counts = subject.space.name, config.networks
     lowered = subject.graphs(_sampled(config, subject)[counts.fit + counts.interval :])
     if any(op not in table.entries for op in distinct_ops(lowered.values())):
-        return None  # the other table lacks them: it knows but some networks of the space
+        return None  # the other table predicts only some networks of the space
     plans = table_transfer.network_plans(
         table, taken, lowered.values(), pool, config.tuning.n_plans, phases
     )
@@ -256,7 +256,7 @@ def _open_pool(config: ProfileConfig) -> DevicePool:
 
 
 def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
-    """Bring the table's provenance up to date."""
+    """Update the provenance of the table."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     table.provenance = {
         **table.provenance,
@@ -290,7 +290,7 @@ def _measure(
     plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()
     if table.taken_over().keys() & {*ops} and not plenty.plans:
-        # Networks of spaces that were borrowed are of plans that may now become others.
+        # Networks of scaled spaces use plans that may change now.
         table.networks = [row for row in table.networks if row["search_space"] in table.calibration]
     refused = operator_measurement.measure_operators(table, ops, pool, plenty, phases)
     if refused:
@@ -303,6 +303,6 @@ def _measure(
 
 
 def _sampled(config: ProfileConfig, subject: ProfiledSpace) -> list[Genotype]:
-    """Return the networks that are fitted, then those that set the interval, then the others."""
+    """Return the networks for the fit, then those for the interval, then the others."""
     counts = config.networks
     return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)

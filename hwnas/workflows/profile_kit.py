@@ -1,4 +1,4 @@
-"""Profiles devices out of reach: writes kits, and reads what was measured with them."""
+"""Profiles devices that are not connected: writes kits and reads their measurements."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,15 +29,15 @@ from hwnas.workflows.networks import Networks
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search.front import TargetFront
 
-_ASKED = 5  #: networks that a search names
-_POOL = 400  #: networks that a kit is chosen from
-_REFERENCE = 300  #: networks that stand for what is searched
+_N_SUGGESTED = 5  #: networks to measure next, suggested after a search
+_POOL = 400  #: candidate networks of a kit
+_REFERENCE = 300  #: sample of the searched networks
 
 
 def profile_offline(
     config: ProfileConfig, parts: Networks, reporter: Reporter
 ) -> tuple[Path, list[str]]:
-    """Write a kit, or fit a device file to measurements; return its path and messages."""
+    """Write a kit, or fit a device file to measurements; return path and messages."""
     if config.measured is not None:
         with reporter.timed("Fit"):
             return _fit(config, parts)
@@ -59,7 +59,7 @@ def _write_kit(path: Path, config: ProfileConfig, parts: Networks) -> tuple[Path
 
 
 def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
-    """Return different networks that can be written for the target."""
+    """Return distinct networks that can be written for the target."""
     rng, found = random.Random(seed), dict[str, Genotype]()
     ends = [end for m in parts.space.members for end in (m.smallest(), m.largest())]
     for step in range(20 * n):
@@ -95,12 +95,12 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 
 
 def asked(front: TargetFront) -> str:
-    """Return which networks of a search to measure next, and how; empty if none need be."""
+    """Return the message which networks of a search to measure next; empty if none."""
     config, parts = front.context.config, front.context.parts
     if not backends.get(config.target.runtime).is_offline or config.cost != COST:
         return ""
     device = backend.load_device(config.target)
-    wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
+    wanted = next_to_measure(device, front.candidates, parts.networks.lower, _N_SUGGESTED)
     run = front.folder.path
     kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"front_of={run}")
     return (
@@ -117,7 +117,7 @@ def next_to_measure(
     lower: Callable[[Genotype], Graph],
     n: int,
 ) -> list[Genotype]:
-    """Return the networks of a search whose measurement would tell most of its front.
+    """Return the networks of a search whose measurement is most informative about its front.
 
     Raises:
         TableError: none has both an accuracy and a latency.
@@ -135,7 +135,7 @@ def next_to_measure(
 
 
 def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
-    """Return how probable each is on the front, its latency as uncertain as it is."""
+    """Return the probability of each to be on the front, given the uncertainty of latency."""
     name = quality_in(pool[0].figures)
     good = np.array([c.figures[name].value for c in pool]) * (1 if metric_of(name).maximise else -1)
     incumbent = np.array([min(ms[good > mine], default=np.inf) for mine in good])
@@ -171,7 +171,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
 
 
 def _files(measured: object) -> list[Path]:
-    """Return the files that are named, one or a list of them, each once."""
+    """Return the named files without duplicates."""
     words = measured if isinstance(measured, list | tuple) else [measured]
     return [Path(word) for word in dict.fromkeys(map(str, words))]
 
@@ -179,7 +179,7 @@ def _files(measured: object) -> list[Path]:
 def _fitted(
     config: ProfileConfig, parts: Networks, ms: Mapping[Genotype, float], notes: list[str]
 ) -> MeasuredDevice:
-    """Return what measurements say; note those that all others contradict, and leave them out."""
+    """Return the fit of measurements; report and exclude those that contradict all others."""
     target, networks = config.target, list(ms)
     reference = operator_work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
     device = MeasuredDevice(
@@ -202,14 +202,14 @@ def _fitted(
 
 
 def _lost(path: Path, device: MeasuredDevice) -> list[str]:
-    """Return in words which networks a file knows so far that a device in its place does not.
+    """Return a warning about networks in an existing file that the new device file lacks.
 
     Raises:
-        TableError: it is of other spaces, or of another setting.
+        TableError: the file has other spaces or settings.
     """
     try:
         before = device_file.load_device_file(path)
-    except TableError:  # it is not there, or nothing can read it
+    except TableError:  # missing or unreadable
         return []
     other = [space for space in before.spaces if space not in device.spaces]
     if other or before.setting != device.setting:

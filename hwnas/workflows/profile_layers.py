@@ -1,4 +1,4 @@
-"""Where one network's time goes, operator by operator."""
+"""Latency of a network by operator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,31 +25,31 @@ from hwnas.workflows.device import SHIPPED, MeasuredTarget
 from hwnas.workflows.networks import Networks
 
 _RUNS = Path("runs", "search")
-_MOST_MODEL = 2 << 30  # bytes of an ONNX file
+_MAX_MODEL_BYTES = 2 << 30  # maximum size of an ONNX file in bytes
 
 
 @dataclass(frozen=True)
 class LayerLatency:
-    """One operator's part of a network's latency."""
+    """The latency of one operator."""
 
     name: str
     operator: str
     latency_ms: float
-    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where no roofline has its dtype
+    bound: str  #: ``compute``, ``memory`` or ``launch``; empty if no roofline has its dtype
 
 
 @dataclass(frozen=True)
 class LatencyBreakdown:
-    """Where the latency of a network goes."""
+    """The latency of a network by operator."""
 
-    path: Path  #: of the folder with table and picture
+    path: Path  #: the folder with table and figure
     title: str
     layers: Sequence[LayerLatency]
     source: str
 
     @property
     def messages(self) -> list[str]:
-        """Return the sum and the files."""
+        """Return the total latency and the files."""
         total = sum(layer.latency_ms for layer in self.layers)
         where = f"Files in {self.path}: layers.csv layers.png"
         return [f"Sum {total:.5f} ms, {self.source}. {where}"]
@@ -75,7 +75,7 @@ def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdo
 
 
 def find_genotype(space: SearchSpace, text: str) -> Genotype:
-    """Return the genotype that is meant.
+    """Return the genotype given by a text.
 
     Args:
         space: The search space.
@@ -83,15 +83,15 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
             id that is in the front of a run under ``runs/search``.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such genotype.
     """
     if text in ("smallest", "largest"):
         return space.smallest() if text == "smallest" else space.largest()
     if text.startswith("{"):
-        said = parse_json_as(
+        options = parse_json_as(
             dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}"
         )
-        return space.genotype(said)
+        return space.genotype(options)
     path = Path(text)
     if not path.is_file():
         found = sorted(_RUNS.glob(f"*/models/{text}.json"))
@@ -111,14 +111,14 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
 
 
 def _find(networks: Networks, text: str) -> tuple[str, Graph]:
-    """Return the name and the operators of the network that is meant, a genotype or a model."""
+    """Return the name and the operators of a network, given by a genotype or a model."""
     if not text.endswith(".onnx"):
         (space,) = networks.space.members
         genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)
     try:
-        lowered, _ = importer.import_onnx(safe_read.read_bytes(Path(text), _MOST_MODEL))
-        n = lowered[0].op.batch  # 1: one image, or any number
+        lowered, _ = importer.import_onnx(safe_read.read_bytes(Path(text), _MAX_MODEL_BYTES))
+        n = lowered[0].op.batch  # 1: one image, or a variable number
         return Path(text).name, replace(lowered, batch=n if n > 1 else 0)
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: no model there.") from None
@@ -129,10 +129,10 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
 
 
 def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
-    """Refuse a model of more images than its target runs at once.
+    """Reject a model whose batch size differs from the target's.
 
     Raises:
-        ConfigError: it says what cures it.
+        ConfigError: the message names the command that fixes it.
     """
     target = config.target
     if lowered.batch > 1 and not backends.get(target.runtime).batched:
@@ -160,10 +160,10 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[LayerLatency], 
 
 
 def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
-    """Return what a data sheet says of operators: whole networks that were measured say nothing.
+    """Return the latencies of operators by data sheet, without measurements of whole networks.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the target has no data sheet.
     """
     target = config.target
     if target.roofline is None:

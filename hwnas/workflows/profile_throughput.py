@@ -19,7 +19,7 @@ from hwnas.hardware.timing import single_runs
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.networks import Networks
 
-_COMPARED = 8  #: networks for the comparison of runtimes
+_COMPARED = 8  #: networks that compare runtimes
 
 
 def throughput_messages(
@@ -35,14 +35,14 @@ def throughput_messages(
     ):
         try:
             lines.append(extra())
-        except HwnasError as error:  # the table is whole all the same
+        except HwnasError as error:  # the table is complete nevertheless
             lines.append(f"{name}: {error}")
     return lines
 
 
 @dataclass(frozen=True)
 class _Throughput:
-    """Percentiles, batch sizes and runtimes of the networks measured last."""
+    """Percentiles, batch sizes and runtimes of the networks measured most recently."""
 
     config: ProfileConfig
     parts: Networks
@@ -85,7 +85,7 @@ class _Throughput:
         """Return the latencies of the installed runtimes relative to this target."""
         n = min(_COMPARED, len(self.held_out))
         chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
-        # In the dtype, batch size and threads of each target, whatever a network chose.
+        # With each target's dtype, batch size and threads, whatever the network chooses.
         nets = [
             dataclasses.replace(self.parts.lower(whole.genotype), dtype="", batch=0, threads=0)
             for whole in chosen
@@ -112,13 +112,13 @@ class _Throughput:
 
 
 def _comparable(target: Target) -> list[Target]:
-    """Return the same device with each installed, measured backend and dtype."""
+    """Return the device's targets with each installed, measured backend and dtype."""
     found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
     for backend in backends.known():
         if not backend.measured or backends.lacking(backend.needs):
             continue
         for dtype in backend.dtypes:
-            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
+            with contextlib.suppress(ConfigError):  # the target or this CPU does not support it
                 other = dataclasses.replace(plain, runtime=backend.name, dtype=dtype)
                 base.backend_of(other)
                 found.append(other)

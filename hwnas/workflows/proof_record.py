@@ -1,4 +1,4 @@
-"""What an export records of itself: ``proof.json``."""
+"""Writes the contents of ``proof.json``, the record of an export."""
 
 import shlex
 import time
@@ -37,16 +37,16 @@ _RECORDED = ("hwnas", "torch", "numpy", "onnx")
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is exported, of which search."""
+    """A request to export networks of a search."""
 
     config: ExportConfig
     arguments: Sequence[str]
-    root: Path  #: where the folders go
+    root: Path  #: parent of the exports' folders
     verb: str = "export"
 
     @property
     def command(self) -> str:
-        """What is run, for people to run it again."""
+        """The command line to repeat the export."""
         return f"hwnas {self.verb} {shlex.join(redact_arguments(self.arguments))}"
 
 
@@ -57,11 +57,11 @@ class PickedNetwork:
     of: TargetContext
     genotype: Genotype
     finisher: Finetuner
-    manifest: Manifest  #: of the search
+    manifest: Manifest  #: manifest of the search
 
 
 def title(of: TargetContext, genotype: Genotype) -> str:
-    """Return what a network is, in one sentence."""
+    """Return a description of a network in one sentence."""
     space, data = genotype.space, of.parts.data.name
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
 
@@ -74,9 +74,9 @@ def record(
     place: Path,
     means: Quantities,
 ) -> Row:
-    """Return all that a proof says but its files, and what the search said of them.
+    """Return the contents of a proof, except its files and the results of the search.
 
-    ``means`` are costs of images that leave early, of a network with exits.
+    ``means`` are expected costs with early exits.
     """
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     parts, config, lowered = of.parts, of.config, ready.graph
@@ -84,10 +84,10 @@ def record(
     data, verify = parts.data, f"hwnas verify {shlex.quote(str(place))}"
     position = list(pick.manifest.get("targets", [of.target])).index(of.target)
     words = of_target(pick.manifest["arguments"], position)
-    if lowered.dtype:  # as the space says it of the network, whatever the target's
+    if lowered.dtype:  # a dtype chosen by the network overrides the target's
         words = [*words, f"target.dtype={lowered.dtype}"]
     for key, n in ((annotations.BATCH, lowered.batch), (annotations.THREADS, lowered.threads)):
-        if n:  # likewise
+        if n:  # as for the dtype
             choice = f"target.{annotations.OF_TARGETS[key]}="
             words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
     costs = shlex.join(words)
@@ -156,21 +156,21 @@ def record(
 
 
 def _versions(target: Target, evidence: ProofEvidence) -> dict[str, str]:
-    """Return the versions of what made and ran the artefacts."""
+    """Return the versions of the packages that built and ran the artefacts."""
     made = backends.fingerprint_packages(target.runtime, target.dtype)
     ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
     return {n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
 
 
 def _machine(target: Target) -> Row:
-    """Return what this machine is, without the long list of its features."""
+    """Return the description of this machine, without CPU features."""
     described = device_facts(target)
     names = ("cpu", "cores", "governor", "system", "gpu", "driver")
     return {name: described[name] for name in names if name in described}
 
 
 def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
-    """Return which weights the search scored the network by."""
+    """Return the source of the weights with which the search scored the network."""
     parts, genotype = pick.of.parts, pick.genotype
     if accuracy_source(manifest) == "supernet":
         kept = jobs.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
@@ -180,7 +180,7 @@ def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
 
 
 def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]) -> Row | None:
-    """Return what the search's report says of a member: figures, and digests of its files."""
+    """Return the figures and file digests of a member in the search's report."""
     run = Path(order.config.run)
     where = run / pick.of.target if (run / pick.of.target).is_dir() else run
     if (known := read_model(where, pick.genotype.id)) is None:
@@ -189,8 +189,8 @@ def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]
     in_int8 = any(name.endswith("_int8") for name in known["figures"])
     if finishing is None:
         weights = "the weights in the supernet"
-    elif in_int8 and pick.genotype.id in finishing.get("hurried", ()):  # it is trained here
-        weights = "the weights as calibrated in haste"
+    elif in_int8 and pick.genotype.id in finishing.get("hurried", ()):  # an export trains it
+        weights = "the weights calibrated to int8 without training"
     elif pick.finisher.other is not None:
         weights = "the weights as the search finished them"
     same = sorted(name for name, digest in files.items() if digest in known["files"].values())

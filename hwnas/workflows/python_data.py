@@ -54,7 +54,7 @@ def save_data(data: UserData, folder: Path) -> Path:
     images = [_pixels(image) for image, _ in pairs]
     if len({image.shape for image in images}) != 1:
         raise DataError("Own data: images must be of one size; resize them in the data set.")
-    targets = [said.tolist() if isinstance(said, Tensor) else said for _, said in pairs]
+    targets = [target.tolist() if isinstance(target, Tensor) else target for _, target in pairs]
     return write_arrays(np.stack(images), targets, folder)
 
 

@@ -1,4 +1,4 @@
-"""Plans held against servers of this machine: from a plan to a folder of results."""
+"""Checks plans on servers of this machine, and changes plans by telemetry."""
 
 import shutil
 import sys
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from hwnas.fleet.plan import DeploymentPlan
     from hwnas.fleet.telemetry import TelemetrySample
 
-_FORMAT = 1  #: of serve_check.json
-_MOST_LATE = 0.1  # of what is measured: how late requests may leave
-_SLOWER = 0.01  # that is told
+_FORMAT = 1  #: format version of serve_check.json
+_MAX_LATENESS = 0.1  # maximum delay of sent requests, as a fraction of the measured latency
+_MIN_SLOWDOWN = 0.01  # minimum slowdown that is reported
 
 
 def serve_check(
     config: ServeCheckConfig, arguments: Sequence[str], reporter: Reporter
 ) -> FolderResult:
-    """Serve pools of a plan on this machine, and hold their latencies against simulations.
+    """Serve pools of a plan on this machine, and compare latencies with simulations.
 
     Args:
-        config: What is checked.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a pool is named that there is not, or that has no file.
+        ConfigError: a pool is unknown or has no file.
         RunError: there is no such plan, or no server is installed.
         DeviceError: the server fails, or the machine's speed drifts.
     """
@@ -85,7 +85,7 @@ def serve_check(
 
 
 def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
-    """Return the pools that are checked: those named, or one of each that are served alike."""
+    """Return the pools to check: the named ones, or one of each distinct kind."""
     from hwnas.fleet.deployment.pools import deployed_pools
     from hwnas.fleet.plan import read_plan
 
@@ -114,7 +114,7 @@ def _profile_rows(pool: "DeployedPool", profile: "ServiceTimeProfile") -> list[R
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """Return in words how far simulations are off, and how many requests were not answered."""
+    """Return the largest simulation error and the number of failed requests as text."""
     worst = max(rows, key=lambda row: abs(row["error_p99"]))
     failed = sum(row["failed"] for row in rows)
     lost = f"{failed} requests were not answered" if failed else "every request was answered"
@@ -125,13 +125,13 @@ def _worst(rows: Sequence[Row]) -> str:
 
 
 def _slower(rows: Sequence[Row]) -> list[str]:
-    """Return in words, where it is so, how much slower a server is under load than in its profile.
+    """Return a warning if a server is slower under load than in its profile.
 
-    The server's own count says it, or else how long batches must take for p99 to be as measured.
-    That has to be more than repeats differ by: near its capacity a few per cent are much of p99.
+    The slowdown is the server's own measurement, else it is derived from p99. It must exceed the
+    deviation between repeats: near capacity, a few per cent have a large effect on p99.
     """
     name = "batch_slowdown" if "batch_slowdown" in rows[0] else "slowdown"
-    surely = [row for row in rows if (row.get(f"{name}_low") or 0.0) > 1.0 + _SLOWER]
+    surely = [row for row in rows if (row.get(f"{name}_low") or 0.0) > 1.0 + _MIN_SLOWDOWN]
     if not surely:
         return []
     worst = max(surely, key=lambda row: row[name])
@@ -151,7 +151,7 @@ def _slower(rows: Sequence[Row]) -> list[str]:
 
 
 def _waits(server: str, pools: "Sequence[DeployedPool]") -> list[str]:
-    """Return in words, where it is so, that batches wait otherwise than they are simulated."""
+    """Return a warning if the server batches requests differently from the simulation."""
     own = [pool.name for pool in pools if pool.kind.wait_ms > 0]
     if server != "ray" or not own:
         return []
@@ -162,11 +162,11 @@ def _waits(server: str, pools: "Sequence[DeployedPool]") -> list[str]:
 
 
 def _held_up(rows: Sequence[Row]) -> list[str]:
-    """Return in words, where it is so, that requests left so late that it is part of what is seen.
+    """Return a warning if requests were sent so late that it affects the measured latency.
 
-    The generator shares the cores with the server: of a very fast network it is what is measured.
+    The generator shares cores with the server, so its delay dominates for very fast networks.
     """
-    late = [r for r in rows if r["sent_late_p99_ms"] > _MOST_LATE * r["measured_p99_ms"]]
+    late = [r for r in rows if r["sent_late_p99_ms"] > _MAX_LATENESS * r["measured_p99_ms"]]
     if not late:
         return []
     worst = max(late, key=lambda row: row["sent_late_p99_ms"] / row["measured_p99_ms"])
@@ -198,30 +198,30 @@ def _write(
     return FolderResult(path, sentences, tables, "loads", names)
 
 
-# Plans that go on: from a plan's folder and telemetry to another folder of a plan.
+# Changes of plans: from a plan's folder and telemetry to a new plan's folder.
 
 _SOURCES = ("service", "fleet")
 
 
 @dataclass(frozen=True)
 class _ReadTelemetry:
-    """Telemetry as it was read."""
+    """Telemetry samples with their time format."""
 
     samples: "Sequence[TelemetrySample]"
     by_hour: bool  #: whether times are hours of the plan
 
 
 def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Change a plan by telemetry, and write it into a folder of its own.
+    """Change a plan by telemetry and write it into a folder.
 
     Args:
-        config: What is changed.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a file is wrong, or is not of the plan.
-        RunError: there is no plan, or telemetry cannot be had.
+        ConfigError: a file is invalid, or does not match the plan.
+        RunError: there is no plan, or telemetry is not available.
         BudgetError: a limit leaves demand unserved.
     """
     check_ready("replan", config.run.dir)
@@ -257,18 +257,18 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         config.limit_s,
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
-    told = aggregate_samples(seen.samples, n_hours, begun)
-    found = replanner.replan(problem, old, told, manner, seeds, reporter)
+    demand = aggregate_samples(seen.samples, n_hours, begun)
+    found = replanner.replan(problem, old, demand, manner, seeds, reporter)
     new = found.found.plan
     rows, now = decisions.rows(old, found), found.found
     every = summary.tables(new, now.seen, now.killed, now.spiked)
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
-    said = [
-        *decisions.describe_decisions(old, found, told.down),
+    sentences = [
+        *decisions.describe_decisions(old, found, demand.down),
         *summary.describe_plan(found.found),
     ]
-    planned = FolderResult(Path(), said, tables, MAIN_TABLE)
+    planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
     content = files_of(new, planned, [*now.seen, *now.spiked])
     if config.in_place:
         return _in_place(config, arguments, planned, content)
@@ -278,10 +278,10 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
 def _in_place(
     config: ReplanConfig, arguments: Sequence[str], result: FolderResult, content: dict[str, bytes]
 ) -> FolderResult:
-    """Write a plan, and have it take the place of the one that it came from."""
+    """Write a plan and replace the plan that it is based on."""
     given, own = Path(config.plan), Path(config.plan).resolve()
     beside, former = own.with_name(f".{own.name}.new"), _former(own)
-    for left in (beside, former):  # of a process that was killed
+    for left in (beside, former):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     found = write_plan_folder("replan", config, arguments, result, content, beside)
     own.rename(former)
@@ -295,20 +295,20 @@ def _former(own: Path) -> Path:
 
 
 def _take_back(given: Path) -> None:
-    """Give a plan its name that a process took away and was killed before another had it."""
+    """Restore the name of a plan if a process was killed while it replaced the plan."""
     own = given.resolve()
     if not own.exists() and _former(own).is_dir():
         _former(own).rename(own)
 
 
 def _sources(config: ReplanConfig) -> dict[str, str]:
-    """Return where the service and the fleet of a plan are.
+    """Return the paths of a plan's service and fleet.
 
     Raises:
-        RunError: the plan does not say.
-        ConfigError: they are not where it says.
+        RunError: the plan does not record them.
+        ConfigError: the files do not exist.
     """
-    given = {name: said for name in _SOURCES if (said := getattr(config, name)) is not None}
+    given = {name: file for name in _SOURCES if (file := getattr(config, name)) is not None}
     if len(given) < len(_SOURCES):
         path, known = Path(config.plan, "manifest.json"), recorded(Path(config.plan))
         for name in {*_SOURCES} - {*given}:
@@ -324,15 +324,15 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
 
 
 def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
-    """Return the telemetry of a file, or of a server."""
+    """Return the telemetry of a file or a server."""
     from hwnas.fleet import telemetry
     from hwnas.fleet import telemetry as prometheus
 
     if not telemetry.is_url(config.telemetry):
         return _ReadTelemetry(*telemetry.read_samples(Path(config.telemetry), plan))
     asked = config.query
-    queries = {name: said for name in ("rate", "late", "p99_ms", "down")
-               if (said := getattr(asked, name))}  # fmt: skip
+    queries = {name: query for name in ("rate", "late", "p99_ms", "down")
+               if (query := getattr(asked, name))}  # fmt: skip
     now = time.time()
     over = prometheus.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
     found = prometheus.query_samples(config.telemetry, queries, over, asked.timeout_s, plan)

@@ -1,4 +1,4 @@
-"""What hears of a verb's work while it goes on; a shell decides what of it is shown."""
+"""Interfaces for the progress of a verb; the caller decides what is shown."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from hwnas.core.progress import NullProgress, Progress
 
-if TYPE_CHECKING:  # `verify` works where what reads runs is not installed
+if TYPE_CHECKING:  # `verify` works without the packages that read runs
     from hwnas.nas.candidates import Candidate
     from hwnas.nas.search_progress import SearchView
 
 
 class FinishedTrials(Protocol):
-    """What keeps the candidates of finished trials."""
+    """A source of the candidates of finished trials."""
 
     candidates: list[Candidate]
 
 
 class Reporter(Progress, Protocol):
-    """Hears of phases, of sentences for the user, and of how a search stands."""
+    """Receives phases, messages for the user, and the state of a search."""
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """What each phase took so far, by its name."""
+        """The duration of each phase so far, by its name."""
         ...
 
     def timed(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that counts the seconds of a phase that shows no bar."""
+        """Return a context that times a phase without a progress bar."""
         ...
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
-        """Take in sentences for the user; empty ones are none."""
+        """Receive messages for the user; empty ones are ignored."""
         ...
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
-        """Look at a study during the phase ``Search``."""
+        """Follow a study during the phase ``Search``."""
         ...
 
 
 @final
 class Stopwatch:
-    """Keeps the seconds that each phase took without the phases nested in it."""
+    """Records the duration of each phase, excluding nested phases."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.seconds: dict[str, float] = {}
@@ -52,7 +52,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count the seconds of a phase."""
+        """Time a phase."""
         start = self._clock()
         self._nested.append(0.0)
         try:
@@ -67,10 +67,10 @@ class Stopwatch:
 
 @final
 class RecordingReporter:
-    """Keeps seconds and sentences; whoever called is told of phases, if they want.
+    """Records durations and messages; optionally forwards phases.
 
     Args:
-        progress: Is told of phases.
+        progress: Receives the phases.
     """
 
     def __init__(self, progress: Progress | None = None):
@@ -79,23 +79,23 @@ class RecordingReporter:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """What each phase took so far, by its name."""
+        """The duration of each phase so far, by its name."""
         return self._watch.seconds
 
     def timed(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that counts the seconds of a phase."""
+        """Return a context that times a phase."""
         return self._watch.timed(name)
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Pass a phase on, and count its seconds."""
+        """Forward a phase and time it."""
         with self.timed(name), self._progress.phase(name, total, done, remaining_s) as advance:
             yield advance
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
-        """Keep sentences."""
+        """Record messages."""
         self.lines += filter(None, lines)
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:

@@ -1,4 +1,4 @@
-"""Networks of exports cut in two: parts as files, and what each costs on each target by batch."""
+"""Splits networks of exports in two: files of the parts, and their latency by target and batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,23 +31,23 @@ from hwnas.hardware.target import facts as target_facts
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import FolderResult
 
-_N_IMAGES = 64  # that parts are held against the whole network on
+_N_IMAGES = 64  # images to compare the parts with the whole network
 
 
 def split(
     configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Reporter
 ) -> FolderResult:
-    """Cut the network of an export in two, prove the parts, and time them.
+    """Split the network of an export in two, prove the parts, and time them.
 
     Args:
-        configs: The same of each target.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        configs: The options for each target.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
 
     Raises:
-        ConfigError: it cannot be cut, or a target does not run it.
-        ProofError: the export is not what it was, or parts answer otherwise than the whole.
-        RunError: the folder is no export.
+        ConfigError: the network cannot be split, or a target cannot run it.
+        ProofError: the export has changed, or outputs of the parts differ from the whole network's.
+        RunError: the folder is not an export.
     """
     config = configs[0]
     if config.dir:
@@ -78,10 +78,10 @@ def split(
 
 
 def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Target:
-    """Return a target on which parts may run.
+    """Return a target that can run the parts.
 
     Raises:
-        ConfigError: it computes otherwise than the export, or a package is missing.
+        ConfigError: its dtype differs from the export's, or a package is missing.
     """
     target = config.target or proofs.target_of(recorded)
     if target.dtype != whole.precision:
@@ -96,9 +96,11 @@ def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Tar
 
 
 def _images(folder: Path, recorded: Proof) -> Floats:
-    said = recorded["dataset"]["normalisation"]
+    normalisation = recorded["dataset"]["normalisation"]
     return prepared(
-        read_reference_images(folder, recorded).pixels[:_N_IMAGES], said["mean"], said["std"]
+        read_reference_images(folder, recorded).pixels[:_N_IMAGES],
+        normalisation["mean"],
+        normalisation["std"],
     )
 
 
@@ -111,7 +113,7 @@ def _timed(
 
 
 def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
-    """Return files that are a target's alone by their paths; of several batches the least."""
+    """Return files for one target by path; of several batch sizes the smallest."""
     found = dict[str, bytes]()
     for each in timed:
         for name, content in each.files.items() if each.part.place else ():
@@ -120,7 +122,7 @@ def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
 
 
 def _profiled(timed: PartTiming, whole: ExportedNetwork) -> Row:
-    """Return a row as profiles of plans have them, and by what it was timed."""
+    """Return a row in the format of plan profiles, with the timing method."""
     figures, target = timed.cost.figures, timed.target
     row: Row = {"id": timed.part.id, "precision": whole.precision, "target": target.name}
     row |= {"engine": target.engine, "threads": target.threads, "batch": target.batch}
@@ -142,7 +144,7 @@ def _cut(split: ExportSplit, seen: SplitOutputs, whole: ExportedNetwork) -> Spli
 
 
 def _row(cut: SplitPoint, profile: Sequence[Row]) -> Row:
-    """Return a cut, with the milliseconds of its parts for one image, or as few as were timed."""
+    """Return a split point, with the latency of its parts at the smallest timed batch size."""
     row: Row = {name: cut[name] for name in ("name", "after", "activation_kib", "head_macs")}
     for each in profile:
         part, _, side = str(each["place"]).partition("/")
@@ -187,7 +189,7 @@ def _written(
 
 
 def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -> Iterator[str]:
-    """Yield what to know of the parts: what they are held against, and what they are good for."""
+    """Yield the accuracy, data size and use of the parts as text."""
     c, h, w = whole.network.graph[0].op.in_shape
     image, least = c * h * w / 1024, min(cut["activation_kib"] for cut in cuts)
     exact = "bit by bit" if whole.precision == "int8" else "but for the order of summation"
@@ -198,7 +200,7 @@ def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -
 
 
 def _drifts(profile: Sequence[Row]) -> Iterator[str]:
-    """Yield how much was measured while the machine's speed drifted, if anything was."""
+    """Yield a warning about measurements during which the machine's speed drifted."""
     if n := sum(row["drifted"] for row in profile):
         yield (
             f"{n} of {len(profile)} latencies were measured while the machine's speed drifted "

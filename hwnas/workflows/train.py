@@ -1,4 +1,4 @@
-"""Trains a supernet, or one network alone, and says how good it is."""
+"""Trains a supernet or a single network, and evaluates it."""
 
 import contextlib
 import copy
@@ -40,14 +40,14 @@ from hwnas.workflows.profile_layers import find_genotype
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import Line, TrainResult
 
-# Logs for TensorBoard.
+# TensorBoard logs.
 
 
 def check_tensorboard() -> None:
-    """Refuse to begin where the package is missing.
+    """Reject TensorBoard logs if the package is missing.
 
     Raises:
-        ConfigError: it says how to install it.
+        ConfigError: the message contains the installation command.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
@@ -57,7 +57,7 @@ def check_tensorboard() -> None:
 
 @final
 class TensorBoard:
-    """Writes every number of a training's log, by step, for ``tensorboard --logdir``."""
+    """Writes all numbers of a training log by step, for ``tensorboard --logdir``."""
 
     def __init__(self, folder: Path):
         from torch.utils.tensorboard import SummaryWriter  # needs the package tensorboard
@@ -65,44 +65,44 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
 
     def __call__(self, row: LogRow) -> None:
-        """Write one row; ``loss_largest`` is shown as ``loss/largest``, beside the other losses."""
+        """Write one row; ``loss_largest`` becomes ``loss/largest``, next to the other losses."""
         for name, value in row.items():
             if name != "step":
                 tag = name.replace("_", "/", 1) if name != "gradient_norm" else name
                 self._writer.add_scalar(tag, value, int(row["step"]))
 
     def flush(self) -> None:
-        """Write what has not been written yet."""
+        """Write buffered rows."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered rows and close the file."""
         self._writer.close()
 
 
-_FORMAT = 1  #: of summaries
-_N_RANDOM = 10  # subnets of the closing table
-_EVERY = 50  # rows of the log between two writes of its file
+_FORMAT = 1  #: format version of summaries
+_N_RANDOM = 10  # subnets of the final table
+_EVERY = 50  # rows of the log between writes to its file
 _IN_FLOAT, _IN_INT8 = ", in float32", ", in int8 as calibrated"
 _SUFFIX = {_IN_INT8: "_int8"}  #: of figures in the summary
 
 
 def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> TrainResult | None:
-    """Train what is asked for and write everything into the run folder.
+    """Train a supernet or a network, and write all results into the run folder.
 
     Args:
-        config: What is asked for.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
 
     Returns:
-        What it came to; nothing in a process that follows others (``torchrun``).
+        The result; ``None`` in worker processes of ``torchrun``.
     """
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
     if config.train.tensorboard:
         check_tensorboard()
     with parallel.joined() as processes:
-        if not processes.leads:  # the first writes and tells for all
+        if not processes.leads:  # only the first process writes and prints
             _follow(_setup(config, NullProgress()), config)
             return None
         with open_run_folder("train", config.run.dir, config.run.resume) as (folder, earlier):
@@ -110,7 +110,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
                 setup = _setup(config, reporter)
             reporter.say(setup.data.notes)
             if config.genotype is not None:
-                _genotype(config, setup)  # refuse one that is none before anything is written
+                _genotype(config, setup)  # reject an invalid genotype before anything is written
                 if config.train.init_from is not None and not config.train.from_supernet:
                     raise ConfigError(
                         f"train.init_from={config.train.init_from} holds a supernet's weights, and "
@@ -139,7 +139,7 @@ def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
 
 
 def _follow(setup: TrainingSetup, config: TrainConfig) -> None:
-    """Train as one of several processes."""
+    """Train as a worker process."""
     if config.genotype is None:
         setup.trained(NullProgress())
     else:
@@ -168,13 +168,13 @@ def _manifest(
 
 
 def _beside(config: TrainConfig) -> dict[str, str]:
-    """Return what decides the summary beside what decides a supernet's weights."""
+    """Return settings that determine the summary but not a supernet's weights."""
     if config.genotype is None:
         return {"scoring": digest(fingerprint_options(config.scoring))}
-    said = {"train.from_supernet": str(config.train.from_supernet)}
+    options = {"train.from_supernet": str(config.train.from_supernet)}
     if config.train.from_supernet:
-        said["train.fine_tuning_epochs"] = str(config.train.fine_tuning_epochs)
-    return said
+        options["train.fine_tuning_epochs"] = str(config.train.fine_tuning_epochs)
+    return options
 
 
 def _train_supernet(
@@ -208,11 +208,11 @@ def _train_supernet(
         f"{metric}_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
-    told = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
-    told["notes"] = inference.chance_level_messages(
+    results = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
+    results["notes"] = inference.chance_level_messages(
         setup.data, {"largest subnet": largest.value}, "train.epochs"
     )
-    return f"On the validation split ({n} images)", table, told
+    return f"On the validation split ({n} images)", table, results
 
 
 def _train_alone(
@@ -255,7 +255,7 @@ def _train_alone(
 def _forms(
     config: TrainConfig, job: TrainingJob, network: nn.Module, reporter: Reporter
 ) -> dict[str, nn.Module]:
-    """Return a trained network, in int8, too, if its space says so; by what is said of figures."""
+    """Return a trained network and, if its space is in int8, its int8 version, by figure label."""
     setup, genotype = job.setup, job.genotype
     lowered = setup.graph(genotype)
     if lowered.dtype != annotations.INT8:
@@ -285,7 +285,7 @@ def _genotype(config: TrainConfig, setup: TrainingSetup) -> Genotype:
 
 
 def _facts(summary: TrainingSummary) -> Row:
-    """Return what training took; nothing is known of one that was finished before."""
+    """Return the facts of a training; empty if it was finished before."""
     rate = summary.n_images / summary.seconds if summary.n_steps else None
     return {
         "steps": summary.n_steps,
@@ -303,7 +303,7 @@ def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[TrainingLog]:
-    """Give what writes ``log.csv`` and, if asked for, TensorBoard's logs."""
+    """Yield a writer for ``log.csv`` and, on request, TensorBoard logs."""
     logs: list[TrainingLog] = [CsvLog(folder)]
     with contextlib.ExitStack() as stack:
         stack.callback(logs[0].flush)
@@ -322,19 +322,19 @@ class _Logs:
     logs: Sequence[TrainingLog]
 
     def __call__(self, row: LogRow) -> None:
-        """Take in a row."""
+        """Write a row to each."""
         for log in self.logs:
             log(row)
 
     def flush(self) -> None:
-        """Write what all have."""
+        """Write buffered rows."""
         for log in self.logs:
             log.flush()
 
 
 @final
 class CsvLog:
-    """``log.csv``; of a resumed run it keeps the rows before the step that is resumed from."""
+    """Writer of ``log.csv``; a resumed run keeps the rows before the resumed step."""
 
     def __init__(self, folder: RunFolder):
         self._folder = folder
@@ -345,14 +345,14 @@ class CsvLog:
                 self._earlier = [dict(row) for row in csv.DictReader(file)]
 
     def __call__(self, row: LogRow) -> None:
-        """Take in a row; every now and then, write."""
+        """Add a row; write regularly."""
         self._rows.append(dict(row))
         measured = any(name.partition("_")[0] in quality_names() for name in row)
         if len(self._rows) % _EVERY == 1 or measured:
             self.flush()
 
     def flush(self) -> None:
-        """Write all rows."""
+        """Write buffered rows."""
         first = int(self._rows[0]["step"]) if self._rows else None
         kept = [row for row in self._earlier if first is None or int(row["step"]) < first]
         if rows := [*kept, *self._rows]:

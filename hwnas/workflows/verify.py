@@ -1,7 +1,7 @@
-"""Repeats the proof of an export with the runtimes at hand.
+"""Repeats the proof of an export with the installed runtimes.
 
-Imports nothing that needs torch; where torch is installed, ``model.py`` and the whole test split
-are read, too.
+Works without torch. If torch is installed, ``model.py`` and the whole test split are checked,
+too.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from hwnas.tasks.base import PerImageResults, Targets, Task
 from hwnas.tasks.metrics import format_value, metric_of
 from hwnas.workflows.reporter import Reporter
 
-# Repeats what the proof of an export says of its early exits; needs no torch.
+# Repeats the proof of early exits, without torch.
 
 
 @final
 class RepeatedExits:
-    """The segments of an export, in a row on this machine, and what they do not repeat."""
+    """The segments of an export on this machine, and their failed checks."""
 
     def __init__(self, folder: Path, recorded: Proof, leaving: EarlyExitsRecord, task: Task):
         self._folder, self._leaving, self._task = folder, leaving, task
@@ -48,7 +48,7 @@ class RepeatedExits:
         self.failed: list[str] = []
 
     def bits(self, images: Floats) -> list[str]:
-        """Load the segments and compare them with the whole network; return what was found."""
+        """Load the segments and compare them with the whole network; return messages."""
         needs = backends.get(self._target.runtime).needs
         if why := backends.lacking(needs):
             return [f"Segments: not run, {why}."]
@@ -57,33 +57,33 @@ class RepeatedExits:
         expected = early_exits.read_answers(self._folder)
         checks = self._segments.checks(images, expected, self._leaving["trained"])
         self.failed += [check.name for check in checks if not check.holds]
-        told = ", ".join(f"{check.name} {check.found:.2g}" for check in checks)
-        return [f"{n} segments in a row on {len(images)} images: {told}."]
+        errors = ", ".join(f"{check.name} {check.found:.2g}" for check in checks)
+        return [f"{n} segments one after another on {len(images)} images: {errors}."]
 
     def read(self, images: Floats, targets: Targets) -> None:
-        """Read test images, which leave as soon as an exit is sure."""
+        """Run test images through the segments with early exits."""
         if self._segments is not None:
             left = self._segments.left(images, self._leaving["thresholds"])
             self._found.append(self._task.per_sample(left.outputs, targets))
             self._at.append(left.at)
 
     def ended(self) -> list[str]:
-        """Compare what was read with the proof; return what was found."""
+        """Compare the results with the proof; return messages."""
         if not self._found:
             return []
         figure, at = self._task.score(np.concatenate(self._found)), np.concatenate(self._at)
-        said = self._leaving["found"]
-        shares = [float((at == i).mean()) for i in range(len(said["left"]))]
-        # Rounding differs from machine to machine, and turns an image in a thousand at most.
+        proven = self._leaving["found"]
+        shares = [float((at == i).mean()) for i in range(len(proven["left"]))]
+        # Rounding differs between machines and changes at most one prediction in a thousand.
         allowed = max(0.001, 1.5 / len(at))
-        off = [abs(share - row[0]) for share, row in zip(shares, said["left"], strict=True)]
-        if max(*off, abs(figure.value - said["accuracy"][0])) > allowed:
+        off = [abs(share - row[0]) for share, row in zip(shares, proven["left"], strict=True)]
+        if max(*off, abs(figure.value - proven["accuracy"][0])) > allowed:
             self.failed.append("exits.left")
-        told = ", ".join(f"{share:.1%}" for share in shares)
-        before = ", ".join(f"{row[0]:.1%}" for row in said["left"])
+        left = ", ".join(f"{share:.1%}" for share in shares)
+        expected = ", ".join(f"{row[0]:.1%}" for row in proven["left"])
         return [
-            f"Leaving early: {told} leave at the exits, accuracy {figure.value:.4f} on {len(at):,} "
-            f"test images; the proof says {before} and {said['accuracy'][0]:.4f}."
+            f"Leaving early: {left} leave at the exits, accuracy {figure.value:.4f} on {len(at):,} "
+            f"test images; the proof says {expected} and {proven['accuracy'][0]:.4f}."
         ]
 
 
@@ -91,9 +91,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     """Repeat the proof of an export.
 
     Raises:
-        ProofError: a file is not what it was, or an artefact does not do what it did.
-        RunError: the folder is no export, or no artefact of it runs here.
-        DataError: the data set that was named is not the one of the export.
+        ProofError: a file has changed, or an artefact's results differ from the proof.
+        RunError: the folder is not an export, or none of its artefacts runs here.
+        DataError: the named data set is not that of the export.
     """
     folder = Path(config.export)
     signature = signing.check_signature(folder, config.key)
@@ -117,7 +117,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
 
 @final
 class _RepeatedProof:
-    """The artefacts of an export that run on this machine, and what they do not repeat."""
+    """The artefacts of an export that run on this machine, and their failed checks."""
 
     def __init__(self, folder: Path, recorded: Proof, config: VerifyConfig, reporter: Reporter):
         self._folder, self._recorded, self._config = folder, recorded, config
@@ -134,10 +134,10 @@ class _RepeatedProof:
         self._reporter.say([line])
 
     def load(self, stack: contextlib.ExitStack) -> None:
-        """Load what runs on this machine; say of the others why they do not.
+        """Load the artefacts that run on this machine; report why the others do not.
 
         Raises:
-            RunError: there is nothing.
+            RunError: none runs.
         """
         worker: RetryingPool | None = None
         for name in self._recorded["artefacts"]:
@@ -155,7 +155,7 @@ class _RepeatedProof:
             raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
 
     def _otherwise(self) -> str:
-        """Return how the target runs its own artefact, if not as this machine opens it."""
+        """Return how the target runs its own artefact, if this machine runs it differently."""
         target = proofs.target_of(self._recorded)
         if target.engine == target.runtime:
             return ""
@@ -167,17 +167,17 @@ class _RepeatedProof:
     def _session(
         self, name: str, worker: RetryingPool | None, stack: contextlib.ExitStack
     ) -> Session:
-        """Return an artefact as something that runs; what is code of the folder runs apart."""
+        """Return a session of an artefact; code from the folder runs in an isolated process."""
         if name != runtimes.TORCH:
             return runtimes.session(self._folder, name, worker)
         limit_s = self._config.limit_s
         return stack.enter_context(isolated_network(self._folder, self._task.n_outputs, limit_s))
 
     def agreements(self) -> None:
-        """Compare outputs with torch's that the export holds."""
+        """Compare outputs with torch's outputs stored in the export."""
         kept = read_reference_images(self._folder, self._recorded)
-        said = self._recorded["dataset"]["normalisation"]
-        images = prepared(kept.pixels, said["mean"], said["std"])
+        normalisation = self._recorded["dataset"]["normalisation"]
+        images = prepared(kept.pixels, normalisation["mean"], normalisation["std"])
         for name, session in [*self._sessions.items()]:
             with self._reported(name):
                 outputs = session.run(images)
@@ -196,10 +196,10 @@ class _RepeatedProof:
                 self._reporter.say(self._exits.bits(images))
 
     def whole_split(self) -> None:
-        """Read the whole test split, where it is.
+        """Evaluate the whole test split, if it is available.
 
         Raises:
-            DataError: it is not where it was said to be.
+            DataError: the data set is not at the given path.
         """
         if (found := self._test_split()) is None:
             return
@@ -218,22 +218,22 @@ class _RepeatedProof:
             assert figure.low is not None
             assert figure.high is not None
             before = {**self._known[name]}.get(metric)
-            said = before[0] if isinstance(before, tuple | list) else None
+            proven = before[0] if isinstance(before, tuple | list) else None
             self._say(
                 f"{name}: {self._label} {format_value(metric, figure.value)} on {n:,} test images "
                 f"({format_value(metric, figure.low)} to {format_value(metric, figure.high)})"
-                + ("." if said is None else f"; the proof says {format_value(metric, said)}.")
+                + ("." if proven is None else f"; the proof says {format_value(metric, proven)}.")
             )
-            # Rounding differs from machine to machine, and turns an image in a thousand at most.
+            # Rounding differs between machines and changes at most one prediction in a thousand.
             points = max(0.1, 150 / n)
-            if said is not None and abs(self._task.points(said, figure.value)) > points:
+            if proven is not None and abs(self._task.points(proven, figure.value)) > points:
                 self.failed.append(f"{name}.{metric}")
         if self._exits is not None:
             self._reporter.say(self._exits.ended())
 
     @property
     def all_failed(self) -> list[str]:
-        """What does not hold, of exits, too."""
+        """The failed checks, including those of exits."""
         return self.failed + (self._exits.failed if self._exits is not None else [])
 
     def _hindrance(self, name: str) -> str:
@@ -261,10 +261,10 @@ class _RepeatedProof:
 
     @contextlib.contextmanager
     def _reported(self, name: str) -> Iterator[None]:
-        """Go on without an artefact that does not run; it is reported at the end."""
+        """Continue without an artefact that fails; the failure is reported at the end."""
         try:
             yield
-        except Exception as error:  # each runtime, and Python itself, raises its own
+        except Exception as error:  # each runtime raises its own errors
             if isinstance(error, DeviceError) and self._config.rpc.tracker:
                 raise
             reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -56,8 +56,8 @@ def why(config: WhyConfig) -> WhyReport:
         ("When it came", _came(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
     ]
-    told = [Section(title, parts) for title, parts in sections if parts]
-    return WhyReport(_headline(explained, progress(run), verified), told)
+    contents = [Section(title, parts) for title, parts in sections if parts]
+    return WhyReport(_headline(explained, progress(run), verified), contents)
 
 
 def _front(run: Run) -> Iterator[Section]:
@@ -193,11 +193,11 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
 
 def _trained(candidate: Candidate, run: Run) -> list[Part]:
     """Return what trainings came to, and what is believed, on the validation split."""
-    told = trainings(run, candidate)
+    history = trainings(run, candidate)
     table = TextTable(("validation split", "value", "interval", "source"))
-    for name, figure in told.figures:
+    for name, figure in history.figures:
         table.add(name, *_figure_cells(figure))
-    return [*([table] if told.figures else []), *told.lines]
+    return [*([table] if history.figures else []), *history.lines]
 
 
 def _figure_cells(figure: Quantity) -> list[str]:

@@ -62,10 +62,10 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         )
     for target, folder in run.folders.items():
         own = f" on {target}" if target else ""
-        told = _believed(folder, metric, candidate.id)
-        if told is None:
+        estimate = _believed(folder, metric, candidate.id)
+        if estimate is None:
             continue
-        of_finished, figure, probability = told
+        of_finished, figure, probability = estimate
         named = "believed, given all others"
         if of_finished and finished is None:
             named = "believed if it were finished"
@@ -99,7 +99,7 @@ def _few(config: Mapping[str, Any]) -> str:
         return ""
     most = (
         config["max_candidates"]
-        or f"{config['min_candidates']} or a fifth of all, whichever is more,"
+        or f"{config['min_candidates']} or a fifth of all, the larger of the two,"
     )
     return f", but no more than {most} for each target"
 
@@ -131,16 +131,16 @@ def _believed(
     """
     read, after = columns.read_column(metric), columns.finished(metric)
     believed = [f"{metric}{part}" for part in ("", "_source", "_low", "_high")]
-    told = read_columns(folder, ["id", *believed, read, after, columns.ON_FRONT])
-    if read not in told or genotype_id not in told["id"]:
+    table = read_columns(folder, ["id", *believed, read, after, columns.ON_FRONT])
+    if read not in table or genotype_id not in table["id"]:
         return None
-    i = told["id"].index(genotype_id)
-    if told[read][i] is None:
+    i = table["id"].index(genotype_id)
+    if table[read][i] is None:
         return None
-    finished = told.get(after, [])
-    known = {c for c, value in zip(told["id"], finished, strict=False) if value is not None}
-    probability = told[columns.ON_FRONT][i] if columns.ON_FRONT in told else None
-    figure = Quantity(*(told[name][i] for name in believed))
+    finished = table.get(after, [])
+    known = {c for c, value in zip(table["id"], finished, strict=False) if value is not None}
+    probability = table[columns.ON_FRONT][i] if columns.ON_FRONT in table else None
+    figure = Quantity(*(table[name][i] for name in believed))
     return columns.is_enough(len(known)), figure, probability
 
 

@@ -230,7 +230,7 @@ def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[st
     folder = _exported(root)
     assert run(["verify", str(folder), "+target=npu"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 segments in a row on 256 images: exits.whole 0," in printed
+    assert "2 segments one after another on 256 images: exits.whole 0," in printed
     assert "Leaving early:" in printed
     assert "All segments on npu" in printed
     assert printed.count("The compiler gave the same file.") == 2
@@ -344,7 +344,7 @@ def test_a_cpu_runs_segments_by_onnxruntime(
     assert len(done.stdout.split()) == 256
     capsys.readouterr()
     assert run(["verify", str(folder)]) == 0
-    assert "2 segments in a row on 256 images" in capsys.readouterr().out
+    assert "2 segments one after another on 256 images" in capsys.readouterr().out
 
 
 def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> Non
 @pytest.mark.parametrize(
     ("hurried", "short", "of"),
     [
-        (True, "int8", "the weights as calibrated in haste"),
+        (True, "int8", "the weights calibrated to int8 without training"),
         (True, "fp32", "these weights"),
         (False, "int8", "these weights"),
     ],
