@@ -120,7 +120,7 @@ def _found(
     found = _ComparisonReport(
         comparison, [line for line in sentences if line], rows, speedup=faster
     )
-    found.figures = dict(_figures(comparison, tables["convergence"]))
+    found.figures = dict(_figures(comparison, rows["convergence"]))
     return found
 
 

@@ -53,16 +53,19 @@ def not_several(spaces: Sequence[str]) -> str:
 EVALUATORS = ("trained", "supernet")
 
 _WHY = "at a tenth of a second a trial, so many take more than a day"
-MAX_PARETO_OBJECTIVES = 3  #: maximum number of objectives of ``sampler=pareto``
+MAX_OBJECTIVES = 3  #: maximum number of objectives of ``sampler=pareto``
 
 
 def too_many(n: int, metric: str, n_targets: int = 1) -> str:
     """Return the error message for too many objectives of ``sampler=pareto``."""
     fewer = f"name fewer with objectives=[{metric},latency_ms], or " * (
-        1 + n_targets <= MAX_PARETO_OBJECTIVES
+        1 + n_targets <= MAX_OBJECTIVES
     )
     each = " (costs count on each target)" * (n_targets > 1)
-    return f"sampler=pareto takes at most {MAX_PARETO_OBJECTIVES} objectives, got {n}{each}: {fewer}take sampler=nsga2."
+    return (
+        f"sampler=pareto takes at most {MAX_OBJECTIVES} objectives, got {n}{each}: "
+        f"{fewer}take sampler=nsga2."
+    )
 
 
 @dataclass
@@ -134,7 +137,7 @@ class SearchConfig:
             raise ConfigError(f"objectives must name '{metric}' and at least one cost.")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
-        if self.sampler.name == "pareto" and len(self.objectives) > MAX_PARETO_OBJECTIVES:
+        if self.sampler.name == "pareto" and len(self.objectives) > MAX_OBJECTIVES:
             raise ConfigError(too_many(len(self.objectives), metric))
 
     @property
@@ -265,7 +268,7 @@ def check_common(configs: Sequence[object]) -> None:
     if len({config.target.name for config in checked}) < len(checked):
         raise ConfigError("Targets of one search must have different names (target.name).")
     n = 1 + sum(len(config.objectives) - 1 for config in checked)
-    if first.sampler.name == "pareto" and n > MAX_PARETO_OBJECTIVES:
+    if first.sampler.name == "pareto" and n > MAX_OBJECTIVES:
         raise ConfigError(too_many(n, first.metric, len(checked)))
 
 
