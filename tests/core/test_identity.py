@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from hwnas.core.options import ADDED_AFTER_RELEASE, digest, fingerprint_options
 from hwnas.hardware import backends
 from hwnas.hardware.target import facts
+from hwnas.models.families.base import TrainingRecipe
 from hwnas.nas.options import SamplerConfig
 from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
 from hwnas.training.finetuning.finetuning_options import FinishConfig
@@ -32,11 +33,19 @@ def test_fingerprints_of_defaults_are_unchanged() -> None:
         type(options).__name__: digest(fingerprint_options(options))
         for options in (
             ScoringConfig(), TrainedConfig(), FinishConfig(),
-            TrainingConfig(dtype="float32"),  # once the default, and taken from runs that had it
+            # once the defaults, and taken from runs that had them
+            TrainingConfig(dtype="float32", batch_size=128),
         )
     }  # fmt: skip
     found["SamplerConfig"] = digest(SamplerConfig().fingerprint_options())
     assert found == KNOWN
+
+
+def test_default_batch_size_enters_fingerprints_as_its_value() -> None:
+    recipe = TrainingRecipe("sgd", lr=0.3, weight_decay=5e-5)
+    assert TrainingConfig().decisive(recipe) == TrainingConfig(batch_size=128).decisive(recipe)
+    assert TrainingConfig().decisive(recipe)["batch_size"] == 128
+    assert TrainingConfig().for_images(127).decisive(recipe)["batch_size"] != 128
 
 
 KNOWN = {

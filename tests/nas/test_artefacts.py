@@ -146,7 +146,9 @@ def test_measured_latency_and_energy_are_the_file_s(
         found = cost.figures["energy_mj"]
         if energy is None:
             assert found.source == "modelled"
-            expected = 2.0 * math.sqrt(2.0 * 6.0), 3.8, 13.2
+            value = 2.0 * math.sqrt(2.0 * 6.0)  # 2 to 6 W
+            below, above = (math.hypot(math.log(3) / 2, math.log(r)) for r in (2 / 1.9, 2.2 / 2))
+            expected = value, value * math.exp(-below), value * math.exp(above)
             assert (found.value, found.low, found.high) == pytest.approx(expected)
         else:
             assert found == metered.figure

@@ -279,7 +279,7 @@ def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
 def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
     tmp_path: Path, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "SAVE_INTERVAL_S", 0.01)
     config = replace(CONFIG, workers=3)
     membership = Membership(config, f"sqlite:///{tmp_path / 'shared.db'}", "hwnas", OBJECTIVES, {})
     study = SharedStudy(membership, tiny)

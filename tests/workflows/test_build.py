@@ -175,7 +175,7 @@ def test_next_steps_name_folders_of_the_user_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(suggested_commands, "_OWN", {})
+    monkeypatch.setattr(suggested_commands, "_CONFIG_FOLDERS", {})
     text = (package.ROOT / "conf" / "target" / "cpu.yaml").read_text()
     for path in ("mine/target/board.yaml", "more/dataset/photos.yaml"):
         Path(path).parent.mkdir(parents=True)
@@ -186,10 +186,10 @@ def test_next_steps_name_folders_of_the_user_s_own(
     assert "--config-dir" not in profile_command(_profile())
     config = compose("profile", ["--config-dir", "mine", "+target=board"])
     said = shlex.split(profile_command(config))
-    assert said[3:7] == ["profile", "--config-dir", "mine", "+target=board"]
-    assert compose("profile", said[4:]).target == config.target
+    assert said[:5] == ["hwnas", "profile", "--config-dir", "mine", "+target=board"]
+    assert compose("profile", said[2:]).target == config.target
     photos = replace(_profile(), dataset=DatasetConfig("photos"))
-    assert shlex.split(profile_command(photos))[4:6] == ["--config-dir", "more"]
+    assert shlex.split(profile_command(photos))[2:4] == ["--config-dir", "more"]
 
 
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:

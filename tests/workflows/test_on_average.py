@@ -100,11 +100,13 @@ def test_what_it_comes_to_is_said_behind_what_networks_come_to(own: CascadeRepor
         average = on_average.compared(mine, told(own), base, theirs, ACCURACY)
         baseline = Baseline("b", ComparedRun("b", {}, [], base), "verified", "", 0, theirs)
         held = BaselineComparison(baseline, alone, average)
-        first, then, *_ = held.sentences
+        first, ranges, then = held.sentences
         assert first.startswith("Against b (front of 3 networks): from ")
+        assert ranges.startswith("Range of accuracy: the front 0.6935 at 1 ms to 0.9250 at 10 ms; ")
+        assert ranges.endswith("; the baseline 0.6935 at 1.5 ms to 0.9250 at 15 ms.")
         words = "and cascades of the baseline" if theirs else "alone"
         assert then.startswith(f"Averaged over images, against networks {words}: from ")
-        assert "the front with its cascades is 1.50 to " in then
+        assert "the front with its cascades is faster: speedup 1.50 to " in then
         written = json.loads(json.dumps(held.to_json()))
         assert written["on_average"]["lowest_ratio"][0] == pytest.approx(1.5)
         assert written["lowest_ratio"][0] == pytest.approx(1.5)

@@ -150,7 +150,7 @@ def _space(raw: Mapping[str, Any]) -> SearchSpace:
     choices = {name: tuple(options) for name, options in raw["choices"].items()}
     when = {
         key: {other: tuple(allowed) for other, allowed in needs.items()}
-        for key, needs in raw["when"].items()
+        for key, needs in raw.get("when", {}).items()
     }
     return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"], when)
 

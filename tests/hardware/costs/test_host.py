@@ -74,12 +74,15 @@ def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     assert set(cost.figures) == set(metrics.BASE_COSTS)
     energy = cost.figures["energy_mj"]
     power_w = math.sqrt(6.0 * 18.0)  # 2 to 6 W a thread
-    assert (energy.source, energy.low, energy.high) == ("modelled", 9 * 6.0, 12 * 18.0)
+    below, above = (math.hypot(math.log(3) / 2, math.log(ratio)) for ratio in (10 / 9, 12 / 10))
+    assert energy.source == "modelled"
     assert energy.value == pytest.approx(10 * power_w)
+    assert energy.low == pytest.approx(10 * power_w * math.exp(-below))
+    assert energy.high == pytest.approx(10 * power_w * math.exp(above))
     assert cost.details == {"power_active_w": pytest.approx(power_w)}
     assert cost.figures["latency_ms"] == Quantity(10.0, "measured", 9.0, 12.0)
     plain = host_cost(net, device, Quantity(10.0, "measured")).figures["energy_mj"]
-    assert (plain.low, plain.high) == (60.0, 180.0)
+    assert (plain.low, plain.high) == pytest.approx((60.0, 180.0))
 
 
 def test_power_of_a_whole_device_is_that_of_any_threads() -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def test_latency_is_the_calibrated_sum_with_its_interval(
     assert (figure.low, figure.high) == pytest.approx((0.8 * value, 1.2 * value))
     energy = _model(table, profiled).cost(genotype).figures["energy_mj"]
     assert energy.source == "modelled"
-    assert energy.high == pytest.approx(1.2 * value * 6.0)
+    above = math.hypot(math.log(6.0 / 2.0) / 2, math.log(1.2))  # 2 to 6 W
+    assert energy.high == pytest.approx(value * math.sqrt(2.0 * 6.0) * math.exp(above))
 
 
 def test_missing_operators_are_named_with_the_command(

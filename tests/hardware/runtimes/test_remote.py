@@ -170,7 +170,7 @@ def test_a_key_without_a_server(lab: Lab, connect: Open) -> None:
     assert 1.0 <= time.monotonic() - start < 4.0
     assert str(error.value) == (
         f"No device 'board' at {lab.address} within 1 s: none registered, other keys: lab. Start "
-        "it, on the device, with: "
+        "it on the device with: "
         f"python -m tvm.exec.rpc_server --tracker {lab.address} --key board --host 127.0.0.1 "
         "--port 9090 --custom-addr 127.0.0.1, behind ssh -L 9090:localhost:9090: TVM's RPC is not "
         "authenticated."
