@@ -18,15 +18,15 @@ ABOUT = {
         "Writes latency_tables/<target>/; only what is new is measured, and Ctrl-C loses nothing.",
     ],
     "audit": [
-        "Trains networks of a finished search alone, from scratch, and says how well the supernet",
-        "ranks them: rank correlations with intervals, the noise of seeds, and what would leave",
-        "the front. Writes DIR/audit/ and into the report; the same command goes on with what was",
-        "interrupted. It trains n_networks + n_repeated times; fewer epochs take less time.",
+        "Trains networks of a finished search from scratch, and measures how well the supernet",
+        "ranks them: rank correlations with intervals, noise between seeds, and members that would",
+        "leave the front. Writes DIR/audit/ and the report. Run the command again to resume.",
+        "It trains n_networks + n_repeated times; fewer epochs take less time.",
     ],
     "why": [
-        "Reads the folder of a search, finished or not, and says of one candidate: when and why",
-        "it was proposed, what was expected of it and what was found, which limits it keeps and",
-        "breaks, what it beat when it came, and what beats it now. Writes nothing.",
+        "Explains one candidate of a search, finished or not: when and why it was proposed, its",
+        "predicted and measured figures, the limits that it meets and exceeds, the candidates that",
+        "it dominated when it was scored, and those that dominate it now. Writes nothing.",
     ],
     "export": [
         "Takes models of a finished search to the device: files of each runtime, runners of ten",

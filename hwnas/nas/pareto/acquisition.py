@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 Array = NDArray[np.float64]
-#: ``(k,)`` levels to ``(n, k)``: how far the error of each candidate is expected below each.
+#: Maps levels ``(k,)`` to the expected improvement of each candidate below them, ``(n, k)``.
 Improvement = Callable[[Array], Array]
 
-_CELLS = 4_000_000  # of candidates times cells that are worked on at once
+_CELLS = 4_000_000  # maximum product of candidates and cells that are processed at once
 
 
 def log_normal_improvement(mean: Array, std: Array) -> Improvement:

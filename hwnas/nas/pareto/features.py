@@ -14,8 +14,8 @@ Array = NDArray[np.float64]
 #: Maps an assignment to summary features; the first grows with the network's size.
 FeatureFunction = Callable[[Mapping[str, Any]], Sequence[float]]
 
-_DRAWN, _SEED = 200, 0  # assignments that say how far what sums them up varies
-_WHOLE = 4.0  # standard deviations that stand for the range of a choice
+_DRAWN, _SEED = 200, 0  # random assignments for the scaling of summary features
+_WHOLE = 4.0  # standard deviations of a summary feature, scaled to the range of a choice
 
 
 @final
@@ -66,13 +66,13 @@ class ChoiceFeatures:
 
     @property
     def n_shares(self) -> int:
-        """The number of features that sum up: shares, means and what is known; the last ones."""
+        """The number of summary features: shares, means and those of ``summary``; the last ones."""
         n_of_groups = sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
         return n_of_groups + self.n_known
 
     @property
     def n_known(self) -> int:
-        """The number of features by ``summary``: the last ones, of which the first is the size."""
+        """The number of features by ``summary``: the last ones; the first of them is the size."""
         return len(self._low)
 
     def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
@@ -93,14 +93,14 @@ class ChoiceFeatures:
 
 
 def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[float, ...]]:
-    """Return the features of each option, and of ``None`` where a choice may be absent."""
+    """Return the features of each option, and of ``None`` if a choice may be absent."""
     if all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options):
         low, high = min(options), max(options)  # type: ignore[type-var]
         scaled = [float((o - low) / (high - low)) for o in options]  # type: ignore[operator]
         end = (0.0,) if absent else ()
         numbers = {o: (v, *end) for o, v in zip(options, scaled, strict=True)}
         return {**numbers, None: (0.5, 1.0)} if absent else {**numbers}
-    # Half of the squared distance of one-hot vectors, so that two options are as far as 0 and 1.
+    # Half of the squared distance of one-hot vectors: two options have the distance of 0 and 1.
     eye = np.eye(len(options)) / math.sqrt(2)
     found: dict[Hashable, tuple[float, ...]] = {
         o: tuple(row.tolist()) for o, row in zip(options, eye, strict=True)
@@ -128,8 +128,8 @@ class ProposalSpace:
     options: Mapping[str, Sequence[Any]]
     active: Callable[[Assignment], Assignment]
     features: ChoiceFeatures
-    root: str = ""  #: the choice that decides which others matter; empty: there is none
-    scope: Callable[[Assignment], Sequence[str]] | None = None  #: those that do; default: all
+    root: str = ""  #: the choice that determines the effective choices; empty: none
+    scope: Callable[[Assignment], Sequence[str]] | None = None  #: effective choices; default: all
 
     @property
     def size(self) -> int:
@@ -155,7 +155,7 @@ class ProposalSpace:
         return {name: options[0] for name, options in self.options.items()}
 
     def branches(self) -> list[Any]:
-        """Return the options of the root; where there is none, one."""
+        """Return the options of the root; a single one without a root."""
         return list(self.options[self.root]) if self.root else [None]
 
     def branch(self, assignment: Assignment) -> Any:
@@ -173,11 +173,11 @@ class ProposalSpace:
         ]
 
     def draw(self, rng: random.Random) -> Assignment:
-        """Return an assignment with every option drawn evenly."""
+        """Return an assignment with options from uniform distributions."""
         return {name: rng.choice(options) for name, options in self.options.items()}
 
     def child(self, parents: Sequence[Offspring], rng: random.Random) -> Offspring:
-        """Return a child of one or two parents, some of its choices changed."""
+        """Return a child of one or two parents with some mutated choices."""
         a, b = rng.choice(parents), rng.choice(parents)
         names = list(self.options)
         child = {name: a.assignment[name] for name in names}

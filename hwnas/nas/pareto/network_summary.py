@@ -1,4 +1,4 @@
-"""What sums a network up before it is trained: how large it is, and of what shape.
+"""Summary features of untrained networks: size and shape.
 
 How well networks answer that are trained alone is nearly a line in a dozen numbers of this kind,
 which ten of them already show; choices have to be learned one by one. Source: Kadlecová et al.,
@@ -19,24 +19,24 @@ from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.pareto.features import Assignment, FeatureFunction
 from hwnas.nas.pareto.models import Work
 
-_REMEMBERED = 100_000  # genotypes
+_MAX_CACHED = 100_000  # genotypes
 
 
 def summary(space: Space, lower: Callable[[Genotype], Graph]) -> FeatureFunction:
-    """Return what sums up the network of an assignment.
+    """Return a function from assignments to summary features of their networks.
 
     Args:
-        space: Of the assignments.
+        space: Search space of the assignments.
         lower: Returns the operators of a network.
     """
-    anatomies = functools.lru_cache(_REMEMBERED)(lambda genotype: anatomy(lower(genotype)))
+    anatomies = functools.lru_cache(_MAX_CACHED)(lambda genotype: anatomy(lower(genotype)))
     return lambda assignment: anatomies(space.genotype(assignment))
 
 
 def work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
-    """Return what the time of a training grows with: multiply-accumulates, and operators."""
+    """Return the features of training time: numbers of multiply-accumulates and operators."""
 
-    @functools.lru_cache(_REMEMBERED)
+    @functools.lru_cache(_MAX_CACHED)
     def row(genotype: Genotype) -> tuple[int, int]:
         lowered = lower(genotype)
         return n_macs(lowered), len(lowered)
@@ -48,7 +48,7 @@ def work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
 
 
 def anatomy(lowered: Graph) -> tuple[float, ...]:
-    """Return what sums up a network: logarithms of sizes, and parts of a whole.
+    """Return the summary features of a network: logarithms of sizes, and fractions.
 
     Work, weights and their bits, what is written, and how many pixels are read; how many layers and
     activations there are; how wide layers are, on the mean, at their narrowest and at the end, and
