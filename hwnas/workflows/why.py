@@ -1,4 +1,4 @@
-"""When and why a candidate was proposed, what it beat, and what beats it, in words."""
+"""Explains a candidate: when and why it was proposed, and which candidates it dominates."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,12 +26,12 @@ from hwnas.workflows.why_sources import (
     verified_candidates,
 )
 
-_NAMED = 5  #: candidates that are listed with their figures
-_LISTED = 12  #: ids in a line
+_NAMED = 5  #: candidates listed with their figures
+_LISTED = 12  #: ids per line
 
 
 def why(config: WhyConfig) -> WhyReport:
-    """Return what a run folder says of a candidate, or of its front (``id=front``).
+    """Return the explanation of a candidate, or of the front (``id=front``).
 
     Raises:
         RunError: it is not the folder of a search, or no trial is finished.
@@ -89,9 +89,9 @@ def _headline(explained: Explanation, status: str, verified: Member | None) -> s
 
 
 def _choices(candidate: Candidate, *, several: bool) -> list[str]:
-    """Return the choices, those of one part of a network (``stages.0``) on one line.
+    """Return the choices; those of one part of a network (``stages.0``) share a line.
 
-    Where several spaces were searched, the first line says of which the network is.
+    If several spaces were searched, the first line names the network's space.
     """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, value in candidate.genotype.options:
@@ -147,7 +147,7 @@ def _reason(proposal: Proposal, run: Run) -> str:
 
 
 def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
-    """Return what was expected, and what was found."""
+    """Return the expected and the observed values."""
     if proposal.expected is None:
         return []
     value, low, high = proposal.expected
@@ -176,7 +176,7 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
 
 
 def _figures(candidate: Candidate, verified: Member | None) -> Part:
-    """Return the figures; below each, what verification found."""
+    """Return the figures, each followed by its verified value."""
     table = TextTable(("figure", "value", "interval", "source"))
     for name, figure in candidate.figures.items():
         table.add(metric_of(name).title, *_figure_cells(figure))
@@ -192,7 +192,7 @@ def _figures(candidate: Candidate, verified: Member | None) -> Part:
 
 
 def _trained(candidate: Candidate, run: Run) -> list[Part]:
-    """Return what trainings came to, and what is believed, on the validation split."""
+    """Return the results of trainings and the estimates, on the validation split."""
     history = trainings(run, candidate)
     table = TextTable(("validation split", "value", "interval", "source"))
     for name, figure in history.figures:
@@ -206,7 +206,7 @@ def _figure_cells(figure: Quantity) -> list[str]:
 
 
 def _limits(candidate: Candidate, run: Run, verified: Member | None) -> list[str]:
-    """Return each limit with its margin, and why a candidate was not scored or not verified."""
+    """Return each limit with its margin, and the reason if scoring or verification is missing."""
     limits = run.targets.all_limits
     unverified = [
         f"It could not be verified{f' on {target}' if target else ''}: {reason}"
@@ -242,7 +242,7 @@ def _margin(name: str, figure: Quantity, limit: float) -> str:
 
 
 def _option(name: str) -> str:
-    """Return the option that sets a limit."""
+    """Return the option for a limit."""
     target, _, plain = name.rpartition(".")
     return f"{target}.budget.{plain}" if target else f"budget.{name}"
 
@@ -265,7 +265,7 @@ def _verification(verified: Member, left: Sequence[str]) -> str:
 
 
 def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
-    """Return how it stood among what had come before."""
+    """Return the rank of the candidate among earlier candidates."""
     standing = explained.before
     if standing is None:
         return []
@@ -281,7 +281,7 @@ def _came(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
 
 
 def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
-    """Return how it stands among all that was scored."""
+    """Return the rank of the candidate among all scored candidates."""
     standing = explained.now
     if standing is None:
         return []
@@ -308,7 +308,7 @@ def _beaten_by(words: str, standing: DominanceSummary, objectives: Sequence[str]
 def _table(
     candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
 ) -> TextTable:
-    """Return the objectives of candidates, and by how much they differ from one's own."""
+    """Return the objectives of candidates, and their differences from the explained one."""
     table = TextTable(("id", "trial", *(metric_of(name).title for name in objectives)))
     for candidate in candidates:
         cells = [_cell(candidate, name, own) for name in objectives]

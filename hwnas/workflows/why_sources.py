@@ -1,4 +1,4 @@
-"""What a search trained of a candidate, what that came to, and what is believed of it."""
+"""The training history of a candidate and the estimates of its quality."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ _AFTER = re.compile(r".*_after_(\d+)_epochs")
 
 @dataclass(frozen=True)
 class TrainingHistory:
-    """What is known of how well a candidate answers on the validation split, in order."""
+    """Observations and estimates of a candidate's metric on the validation split, in order."""
 
-    figures: Sequence[tuple[str, Quantity]]  #: with what each is of
-    lines: Sequence[str]  #: what there is to say of it
+    figures: Sequence[tuple[str, Quantity]]  #: with a description of each
+    lines: Sequence[str]  #: sentences about it
 
 
 def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
-    """Return what a run knows of how well a candidate answers, beside what it verified.
+    """Return the history of a candidate's metric before verification.
 
     Args:
-        run: The search, finished or not.
-        candidate: As the study has it.
+        run: The search, finished or unfinished.
+        candidate: The candidate as in the study.
     """
     manifest = run.manifest
     figures, lines = [*_read(manifest, candidate)], []
@@ -70,7 +70,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         if of_finished and finished is None:
             named = "believed if it were finished"
         named += own
-        if figure.source == "modelled":  # else it is what was read
+        if figure.source == "modelled":  # else it is the observed value
             figures.append((named, figure))
         if probability is not None:
             lines.append(
@@ -80,7 +80,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
 
 
 def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quantity]]:
-    """Yield what was read after each training, and what was expected where that was the end."""
+    """Yield the metric after each training, and the expected final one if training was stopped."""
     n, task = manifest.get("images", {}).get("validation"), recorded_task(manifest)
     for name, value in candidate.details.items():
         if after := _AFTER.fullmatch(name):
@@ -92,7 +92,7 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
 
 
 def _few(config: Mapping[str, Any]) -> str:
-    """Say how many are finished at most; runs that say nothing of it had no such limit."""
+    """Return the limit on fine-tuned networks as text; older runs without the entry had none."""
     if "max_candidates" not in config:
         return ""
     if config["max_candidates"] is None and config["minutes"] is not None:
@@ -125,9 +125,9 @@ def _finished(done: FinetuningRecord, genotype_id: str) -> str:
 def _believed(
     folder: Path, metric: str, genotype_id: str
 ) -> tuple[bool, Quantity, float | None] | None:
-    """Return what is believed of how well a candidate answers, and its probability of the front.
+    """Return the estimate of a candidate's metric, and its probability of being on the front.
 
-    The first says whether it is the metric after finishing, not the one that was read.
+    The first value is whether the metric is that after fine-tuning, or the observed one.
     """
     read, after = columns.read_column(metric), columns.finished(metric)
     believed = [f"{metric}{part}" for part in ("", "_source", "_low", "_high")]
@@ -149,7 +149,7 @@ def _epochs(n: int) -> str:
 
 
 def read_run(path: Path) -> Run:
-    """Return the search in a folder, its trials read.
+    """Return the search in a folder with its trials.
 
     Raises:
         RunError: it is not the folder of a search, or no trial is finished.
@@ -230,13 +230,13 @@ class Section:
 
 @dataclass(frozen=True)
 class WhyReport:
-    """What a search says of a candidate, or of its front."""
+    """The explanation of a candidate, or of the front."""
 
-    headline: str  #: empty where the sections say it
+    headline: str  #: empty if the sections contain it
     sections: Sequence[Section]
 
     def to_markdown(self) -> str:
-        """Return it with headings and tables in Markdown."""
+        """Return the report in Markdown."""
         blocks = [f"**{self.headline}**"] if self.headline else []
         for section in self.sections:
             blocks.append(f"**{section.title}**")
