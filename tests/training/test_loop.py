@@ -213,7 +213,9 @@ def test_batch_that_fits_into_memory_is_found(
     def never(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
         raise MemoryError
 
-    with pytest.raises(TrainingError, match=r"Too little memory is left .* train.batch_size=256\.$"):
+    with pytest.raises(
+        TrainingError, match=r"Too little memory is left .* train.batch_size=256\.$"
+    ):
         learner.train(tmp_path / "c.safetensors", step=never)
 
     def broken(batch: TrainingBatch, step_context: StepContext) -> StepOutcome:
