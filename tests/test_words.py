@@ -1,0 +1,58 @@
+"""Docstrings, comments and messages use the field's standard terms.
+
+The list is short on purpose: words that only this project used, and for which the field has others.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hwnas
+
+ROOT = Path(hwnas.__file__).parent
+BANNED = re.compile(
+    r"\b(told|foretold|foretells?|foretell|foreseen|foresees?|hurried|in haste|made by hand"
+    r"|in a row|c[oa]mes? to (be )?(less|more|the same|nothing|\{)|held against|out of reach"
+    r"|on the average|anew|for good|elsewhere|said|whichever|whosever|whoever|likewise|cure)\b",
+    re.IGNORECASE,
+)
+#: Values of files that are read back: how the weights of a member came about (``models/ID.json``).
+VALUES = {", in int8 in haste"}
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in (node for node in ast.walk(tree) if isinstance(node, kinds)):
+        yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+
+
+def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield string constants that read like text: at least two words."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_text_has_no_private_words(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    places = [*_docstrings(tree), *_messages(tree), *_comments(text)]
+    wrong = [
+        f"line {line}: '{match[0]}'"
+        for line, words in places
+        for match in BANNED.finditer(words)
+        if words not in VALUES
+    ]
+    assert wrong == []
