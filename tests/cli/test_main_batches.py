@@ -204,7 +204,7 @@ def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words
     with pytest.raises(SpaceError, match=words):
         running.check_run_options(strange)
     said = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
-    with pytest.raises(SpaceError, match=r"leave target\.batches"):
+    with pytest.raises(SpaceError, match=r"remove target\.batches=\[1, 2\]"):
         running.with_run_choices(said, {"batch": [1, 2]})
     said = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):

@@ -260,7 +260,7 @@ REFUSED = [
     ),
     (
         ["+target=[npu,ethos_u85_256]", "objectives=[accuracy,expected_energy_mj]"],
-        "expected_energy_mj is for one target",
+        "expected_energy_mj is only available for one target",
     ),
     (["+target=cpu"], "has exits, which target 'cpu' (tvm) does not run"),
     (["+target=npu", "accuracy=supernet"], "accuracy=supernet: supernets have no exits"),

@@ -260,7 +260,7 @@ def test_a_front_whose_networks_are_not_kept_any_more_is_not_lost_for_want_of_ti
     before = {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")}
     resumed = [f"run.resume={folder}", f"run.supernets={tmp_path / 'others'}"]
     assert run(["search", *resumed, "finish.minutes=10"]) == 2
-    assert "that it finished are not in" in capsys.readouterr().err
+    assert "its fine-tuned networks are not in" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")} == before
 
 
@@ -552,7 +552,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("finish.probability=2", "finish.probability must be a number in"),
         ("finish.max_candidates=0", "finish.max_candidates must be a whole number in"),
         ("minutes=-1", "minutes must be a number in"),
-        ("start_from=nowhere", "start_from=nowhere: "),
+        ("start_from=nowhere", "start_from=nowhere is not a run: it has no manifest.json"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(

@@ -105,7 +105,7 @@ def test_table_without_latencies(table: Path, tmp_path: Path) -> None:
         (["benchmark.genotype=[e0,e1]"], "same genotype"),
         (["benchmark.costs={latency_ms: watts}"], "Unknown column 'watts'"),
         (["benchmark.costs={speed: ms}"], "Unknown cost in benchmark.costs 'speed'"),
-        (["benchmark.path=missing.csv"], "no such file"),
+        (["benchmark.path=missing.csv"], "benchmark.path=missing.csv: file not found"),
         (["cost=vela"], "cost=vela: with accuracy=table"),
         (["budget.sram_kib=3"], "benchmark.costs has no such cost"),
         (["sampler=paretto"], "Did you mean 'pareto'"),
@@ -143,6 +143,6 @@ def test_run_of_another_table_is_not_resumed(
     for change, message in (
         ("seed=5", "seed differs"),
         ("benchmark.costs={latency_ms: mj}", "table differs"),
-        ("n_trials=4", "n_trials=4 is below the 5 of the run"),
+        ("n_trials=4", "n_trials=4 is less than the run's 5"),
     ):
         assert message in _refused(["search", f"run.resume={folder}", change], capsys)
