@@ -57,7 +57,7 @@ def test_help_has_options_data_sets_and_examples(capsys: pytest.CaptureFixture[s
 def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *TINY, "train.ema=0.9", "run.dir=r"]) == 0
     printed = capsys.readouterr().out
-    for word in ("smallest subnet", "median of 10 random", "largest subnet", "x subnets a second"):
+    for word in ("smallest subnet", "median of 10 random", "largest subnet", "images x subnets/s"):
         assert word in printed
     found = _summary("r")
     checkpoint = Path(found["checkpoint"])
@@ -73,7 +73,7 @@ def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixtu
     assert json.loads(Path("r/manifest.json").read_text())["status"] == "finished"
     written = checkpoint.stat().st_mtime_ns
     assert run(["train", *TINY, "train.ema=0.9", "train.tensorboard=true"]) == 0
-    assert "It was trained before." in capsys.readouterr().out
+    assert "Trained by an earlier command." in capsys.readouterr().out
     scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=2")
     assert run(["search", "+target=npu", *TINY, *scored, "run.dir=s"]) == 0
     assert json.loads(Path("s/manifest.json").read_text())["checkpoint"] == str(checkpoint)
