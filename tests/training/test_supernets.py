@@ -83,7 +83,7 @@ def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
         (info / "entry_points.txt").write_text(f"[{tasks.GROUP}]\nmine = x:X\nother = x:X\n")
         assert tasks.plugin_identity(name) == (name, "two-tasks", version)
         task: Any = SimpleNamespace(
-            name=name, words=setup.data.task.description, n_outputs=setup.data.task.n_outputs
+            name=name, description=setup.data.task.description, n_outputs=setup.data.task.n_outputs
         )
         places.add(replace(setup, data=replace(setup.data, task=task)).checkpoint().path)
     assert len(places | {setup.checkpoint().path}) == 4

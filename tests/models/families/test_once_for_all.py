@@ -255,7 +255,7 @@ def test_file_that_is_cut_in_half_or_has_no_weights_is_refused(
     with pytest.raises(RunError, match="cannot be read"):
         initialise(module, ofa, path)
     torch.save({"epoch": 3}, path)
-    with pytest.raises(RunError, match="no weights in it"):
+    with pytest.raises(RunError, match="contains no weights"):
         initialise(module, ofa, path)
 
 

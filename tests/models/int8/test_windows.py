@@ -94,7 +94,7 @@ def test_the_mean_of_one_pixel_is_not_computed(
     found = []
     for is_computed in (False, True):
         if is_computed:
-            monkeypatch.setattr(tflite, "is_of_one_pixel", lambda _: False)
+            monkeypatch.setattr(tflite, "is_identity_mean", lambda _: False)
         file = tflite.write_tflite(network)
         layers = compile_tflite(file, lowered, npu).cost.layers
         assert any(layer.operator == "Mean" for layer in layers) == is_computed
@@ -111,7 +111,7 @@ def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
     lowered = _ends_in_one_pixel()
     costs = []
     for trim in (trim_kernel, lambda quantised: quantised):
-        monkeypatch.setattr(tflite, "trimmed", trim)
+        monkeypatch.setattr(tflite, "trim_kernel", trim)
         cost = compile_tflite(tflite.write_tflite(random_int8_network(lowered)), lowered, npu).cost
         costs.append([cost.figures[name].value for name in ("latency_ms", "flash_kib")])
     (ms, kib), (ms_before, kib_before) = costs
