@@ -164,7 +164,7 @@ def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Sig
     with pytest.raises(CompileError, match="does not list its operators"):
         node_times(foreign.SerializeToString(), 1, 10)
     foreign.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    with pytest.raises(CompileError, match="expected floats of a fixed shape"):
+    with pytest.raises(CompileError, match="expected float32 of a fixed shape"):
         OrtSession(foreign.SerializeToString())
 
 
