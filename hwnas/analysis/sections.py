@@ -4,7 +4,7 @@ import base64
 import html
 import io
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -18,7 +18,9 @@ from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import NEVER
-from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
+
+if TYPE_CHECKING:
+    from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
 
 _MAX_ROWS = 24
 _SVG_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "hwnas", "font.size": 9}
@@ -158,7 +160,7 @@ _GROUP_STYLES = (
 
 
 def audit_png(
-    findings: Sequence[AuditFinding], verdict: AuditVerdict, epochs: int, metric: str
+    findings: "Sequence[AuditFinding]", verdict: "AuditVerdict", epochs: int, metric: str
 ) -> bytes:
     """Draw the metric of networks trained alone over that in the supernet, with intervals; PNG."""
     label = metric_of(metric).title

@@ -19,7 +19,6 @@ from hwnas.nas.early_exits import POINTS
 from hwnas.nas.member import Member
 from hwnas.tasks.metrics import expected_costs, format_value, metric_of
 from hwnas.workflows.config import SearchConfig
-from hwnas.workflows.profile_kit import asked
 from hwnas.workflows.search.cascades import CASCADES_FILE as CASCADES
 from hwnas.workflows.search.cascades import EXITS_FILE as EXITS
 from hwnas.workflows.search.front import (
@@ -330,4 +329,4 @@ def _print_search(console: Console, outcome: SearchOutcome, *, has_several_targe
         return
     (print_fronts if has_several_targets else print_front)(console, outcome)
     print_lines(console, outcome.foreign, style="red")
-    print_lines(console, [asked(front) for front in outcome.fronts])
+    print_lines(console, [front.measurement_advice for front in outcome.fronts])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwnas import tasks
 from hwnas.core import machine
@@ -15,8 +15,6 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends.artefact_wrappers import ExitArtefacts
 from hwnas.hardware.backends.base import Artefacts, CostContext
 from hwnas.hardware.costs.cost_model import CostModel
-from hwnas.hardware.costs.int8_speed import FasterThanFloat
-from hwnas.hardware.costs.measured_cost import MeasuredCostModel
 from hwnas.hardware.derived_metrics import DerivedCostModel
 from hwnas.hardware.target import facts
 from hwnas.models import families
@@ -30,8 +28,10 @@ from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedO
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import SupernetTraining, TrainingSetup
 from hwnas.workflows.config import SearchConfig
-from hwnas.workflows.device import MeasuredTarget, profile_command
-from hwnas.workflows.networks import Networks, read_networks
+from hwnas.workflows.networks import Networks, profile_command, read_networks
+
+if TYPE_CHECKING:
+    from hwnas.workflows.device import MeasuredTarget
 
 #: Packages whose versions determine the results of every run, besides those of the target's backend
 #: and torch, which determines the supernet.
@@ -211,7 +211,7 @@ def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponent
     )
 
 
-def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostModel:
+def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> CostModel:
     """Return the cost model of candidates, including derived metrics."""
     config, networks = parts.config, parts.networks
     assert config.cost is not None
@@ -226,12 +226,15 @@ def cost_model(parts: SearchComponents, device: MeasuredTarget | None) -> CostMo
     )
     model = networks.backend.cost_models[config.cost](costed)
     if any(annotations.precision_options(member) for member in parts.space.members):
+        from hwnas.hardware.costs.int8_speed import FasterThanFloat
+        from hwnas.hardware.costs.measured_cost import MeasuredCostModel
+
         turns = model.interleaved if isinstance(model, MeasuredCostModel) else None
         model = FasterThanFloat(model, networks.in_float, turns)
     return DerivedCostModel(model, config.derives)
 
 
-def artefacts(parts: SearchComponents, device: MeasuredTarget | None) -> Artefacts:
+def artefacts(parts: SearchComponents, device: "MeasuredTarget | None") -> Artefacts:
     """Return the builder and evaluator of a front member's files."""
     config, target = parts.config, parts.config.target
     own = backends.get(target.runtime).dtypes[target.dtype]

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -28,13 +27,11 @@ from hwnas.hardware.profiling import initial_table, table_transfer
 from hwnas.hardware.profiling.initial_table import InitialMeasurements
 from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace
 from hwnas.hardware.runtimes.pool import DevicePool, RetryingPool
-from hwnas.hardware.suggested_commands import changed_options, shipped_options, suggested_command
 from hwnas.hardware.target import Target
 from hwnas.hardware.timing import Timing
 from hwnas.models.graph import OpSpec, distinct_ops
-from hwnas.training.options import DatasetConfig
 from hwnas.workflows.config import ProfileConfig, SearchConfig
-from hwnas.workflows.networks import Networks
+from hwnas.workflows.networks import Networks, profile_command
 
 _CHECKED = 300  #: networks whose operators must be in the table before training starts
 
@@ -43,9 +40,6 @@ _CHECKED = 300  #: networks whose operators must be in the table before training
 _RARE = 0.05
 
 _SOON = 2  #: maximum number of passes per operator while a search waits
-
-#: Data set options that determine which images are read, and thus input shape and classes.
-_SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 #: The latency tables that ship with hwnas.
 SHIPPED = package.ROOT / "latency_tables"
@@ -73,6 +67,24 @@ class MeasuredTarget:
         self._n_plans = config.tuning.n_plans
         other = source(config)
         self._plans = {**(other.plans if other else {}), **table.taken_over(), **table.plans()}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of the data that predict costs, by name; empty if there are none."""
+        return {"latency_table": self.digest} if self.digest else {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The table of a run and its differences from this machine."""
+        return {"path": str(self.table.path), "foreign": self.table.from_another_machine or None}
+
+    def notes(self, spaces: Sequence[str]) -> list[str]:
+        """Return notes on the source of costs in search spaces."""
+        if not _predicts(self.config):
+            return []
+        lines = [initial_table.describe_calibration(self.table, name) for name in spaces]
+        command = profile_command(self.config)
+        return [f"{line} To measure operators too: {command}" for line in lines if line]
 
     def close(self) -> None:
         """End the process."""
@@ -212,9 +224,7 @@ def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
     return distinct_ops(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
 
 
-def open_device(
-    config: SearchConfig, networks: Networks, progress: Progress
-) -> MeasuredTarget | None:
+def open_device(config: SearchConfig, networks: Networks, progress: Progress) -> MeasuredTarget:
     """Return the device of a measured target, with its latency table.
 
     For spaces that are in no table of this machine, a few networks are measured first.
@@ -222,8 +232,6 @@ def open_device(
     Raises:
         TableError: there is no table of this machine, or it lacks the space.
     """
-    if not backends.get(config.target.runtime).measured:
-        return None
     if config.cost == "table":
         roots, command = [_own_root(config), SHIPPED], profile_command(config)
         accept = config.table.allow_other_machine
@@ -259,54 +267,3 @@ def _own_root(config: SearchConfig) -> Path:
             f"ship, or measure one with: {profile_command(config)}"
         )
     return root
-
-
-def table_digest(device: MeasuredTarget | None) -> dict[str, str]:
-    """Return the digest of the data that predict costs, by name; empty if there are none."""
-    return {"latency_table": device.digest} if device is not None and device.digest else {}
-
-
-def table_facts(device: MeasuredTarget | None) -> dict[str, Any] | None:
-    """Return the table of a run and its differences from this machine."""
-    if device is None:
-        return None
-    return {"path": str(device.table.path), "foreign": device.table.from_another_machine or None}
-
-
-def notes(device: MeasuredTarget | None, spaces: Sequence[str]) -> list[str]:
-    """Return notes on the source of costs."""
-    if device is None or not _predicts(device.config):
-        return []
-    found = [
-        words
-        for name in spaces
-        if (words := initial_table.describe_calibration(device.table, name))
-    ]
-    return [f"{line} To measure operators too: {profile_command(device.config)}" for line in found]
-
-
-def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command that measures the missing entries of a table."""
-    return next_command("profile", config, *words)
-
-
-def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return a command for the same target, spaces and data."""
-    spaces, rpc = config.spaces, config.rpc
-    searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
-    options = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
-    if config.table.dir != TableConfig().dir:
-        options.append(f"table.dir={config.table.dir}")
-    if rpc.tracker:
-        options += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
-    return suggested_command(verb, config.target, *options, *words)
-
-
-def _data(dataset: DatasetConfig) -> list[str]:
-    """Return the options that select images and task, if they differ from the shipped file."""
-    usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
-        "dataset", {}
-    )
-    known = {name: getattr(dataset, name) for name in _SOURCE}
-    task = [f"task={dataset.task}"] if dataset.task != usual["task"] else []
-    return [*task, *changed_options("dataset", known, usual)]

@@ -1,7 +1,7 @@
 """The networks of search spaces as a target sees them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 from hwnas.core.errors import ConfigError
@@ -11,6 +11,8 @@ from hwnas.hardware.backends import base
 from hwnas.hardware.backends import base as backends
 from hwnas.hardware.backends.base import Backend
 from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph
+from hwnas.hardware.latency_tables.latency_table import TableConfig
+from hwnas.hardware.suggested_commands import changed_options, shipped_options, suggested_command
 from hwnas.hardware.target import Target
 from hwnas.models.families import annotations, early_exits, weight_compression
 from hwnas.models.families import annotations as precision
@@ -20,6 +22,7 @@ from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace, Space
 from hwnas.training import supernet
 from hwnas.training.data import ImageData
+from hwnas.training.options import DatasetConfig
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 
 
@@ -170,3 +173,34 @@ def read_networks(
         config.spaces, config.dataset, progress, config.target.running
     )
     return Networks(config.target, found, by_name, data.signature), data
+
+
+#: Data set options that determine which images are read, and thus input shape and classes.
+_SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
+
+
+def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
+    """Return the command that measures the missing entries of a table."""
+    return next_command("profile", config, *words)
+
+
+def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
+    """Return a command for the same target, spaces and data."""
+    spaces, rpc = config.spaces, config.rpc
+    searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
+    options = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
+    if config.table.dir != TableConfig().dir:
+        options.append(f"table.dir={config.table.dir}")
+    if rpc.tracker:
+        options += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
+    return suggested_command(verb, config.target, *options, *words)
+
+
+def _data(dataset: DatasetConfig) -> list[str]:
+    """Return the options that select images and task, if they differ from the shipped file."""
+    usual = asdict(DatasetConfig(dataset.name)) | shipped_options("dataset", dataset.name).get(
+        "dataset", {}
+    )
+    known = {name: getattr(dataset, name) for name in _SOURCE}
+    task = [f"task={dataset.task}"] if dataset.task != usual["task"] else []
+    return [*task, *changed_options("dataset", known, usual)]

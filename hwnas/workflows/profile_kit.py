@@ -9,7 +9,6 @@ import numpy as np
 from scipy import stats
 
 from hwnas.core.errors import CompileError, TableError
-from hwnas.hardware import backends
 from hwnas.hardware.backends.offline import COST, backend
 from hwnas.hardware.device_models import device_file, measurements
 from hwnas.hardware.device_models.device_file import MeasuredDevice
@@ -23,11 +22,9 @@ from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.run import Run, in_space
 from hwnas.tasks.metrics import metric_of, quality_in
-from hwnas.workflows.config import ProfileConfig
-from hwnas.workflows.device import next_command, profile_command
-from hwnas.workflows.networks import Networks
+from hwnas.workflows.config import ProfileConfig, SearchConfig
+from hwnas.workflows.networks import Networks, next_command, profile_command
 from hwnas.workflows.reporter import Reporter
-from hwnas.workflows.search.front import TargetFront
 
 _N_SUGGESTED = 5  #: networks to measure next, suggested after a search
 _POOL = 400  #: candidate networks of a kit
@@ -94,20 +91,19 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
 
 
-def asked(front: TargetFront) -> str:
-    """Return the message which networks of a search to measure next; empty if none."""
-    config, parts = front.context.config, front.context.parts
-    if not backends.get(config.target.runtime).is_offline or config.cost != COST:
-        return ""
+def measurement_advice(
+    config: SearchConfig, parts: Networks, candidates: Iterable[Candidate], run: Path
+) -> str:
+    """Return a message that names the networks of a search to measure next."""
     device = backend.load_device(config.target)
-    wanted = next_to_measure(device, front.candidates, parts.networks.lower, _N_SUGGESTED)
-    run = front.folder.path
-    kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"front_of={run}")
+    networks = next_to_measure(device, candidates, parts.lower, _N_SUGGESTED)
+    kit = profile_command(config, "kit=DIR", f"n={len(networks)}", f"front_of={run}")
     return (
-        f"Measuring these next would tell most of the front: {' '.join(g.id for g in wanted)}\n"
+        "The most informative networks to measure next: "
+        f"{' '.join(genotype.id for genotype in networks)}\n"
         f"  {kit}\n"
-        "Then measured='[OLD.csv,DIR/results.csv]', and search again with "
-        f"start_from={run}, which trains nothing twice."
+        "Then use measured='[OLD.csv,DIR/results.csv]' and search again with "
+        f"start_from={run}; no network is trained twice."
     )
 
 

@@ -21,7 +21,6 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.training.data import DatasetConfig
 from hwnas.workflows.config import SearchConfig
-from hwnas.workflows.search import baseline
 from hwnas.workflows.search.baseline import Baseline
 from tests.conftest import SHARED_WEIGHTS
 
@@ -211,7 +210,7 @@ def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None
     assert (last["baseline_id"], last["ratio"]) == ("slow", "")
 
 
-def test_member_that_float32_outruns_is_not_held_against_the_baseline(npu: Target) -> None:
+def test_member_that_float32_outruns_is_not_compared_with_the_baseline(npu: Target) -> None:
     objectives = ["accuracy", "latency_ms"]
     config = SearchConfig(npu, dataset=DatasetConfig("digits"), objectives=objectives)
 
@@ -223,6 +222,5 @@ def test_member_that_float32_outruns_is_not_held_against_the_baseline(npu: Targe
 
     figures = {n: Quantity(v, "measured") for n, v in zip(objectives, (0.9, 2.0), strict=True)}
     other = Baseline("b", ComparedRun("b", {}, [], [FrontPoint("x", figures)]), "verified", "", 0)
-    held = baseline.against(other, config, [], [member(1.0, 1.1), member(4.0, 0.8)])
-    assert held is not None
-    assert held.found.front.tolist() == [[0.9, 4.0]]
+    comparison = other.compared_with(config, [], [member(1.0, 1.1), member(4.0, 0.8)])
+    assert comparison.found.front.tolist() == [[0.9, 4.0]]

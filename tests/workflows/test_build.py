@@ -29,7 +29,8 @@ from hwnas.workflows import device as device_module
 from hwnas.workflows import profile_layers
 from hwnas.workflows.config import ProfileConfig, SearchConfig
 from hwnas.workflows.config.compose import compose
-from hwnas.workflows.device import MeasuredTarget, profile_command, table_digest
+from hwnas.workflows.device import MeasuredTarget
+from hwnas.workflows.networks import profile_command
 from tests.conftest import target
 from tests.hardware.profiling.fakes import FakeWorker, timing
 
@@ -87,7 +88,7 @@ def test_what_is_tuned_is_kept_in_the_table(
     assert worker.tuned == worker.timed == [GUESSED, NEW]
     assert load_table(table.path).missing(OPS) == []
     assert table.entries[GUESSED].timing.median_ms != 9.0
-    assert table_digest(device) == {}
+    assert device.digests == {}
 
 
 def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
@@ -136,12 +137,12 @@ def test_table_that_a_search_predicts_from_stays_as_it_is(
 ) -> None:
     digest = table.digest([], OPS)
     device = MeasuredTarget(_search("table"), table, digest)
-    before, files = table_digest(device), {p: p.read_bytes() for p in table.path.iterdir()}
+    before, files = device.digests, {p: p.read_bytes() for p in table.path.iterdir()}
     assert device.plan(MEASURED) == "kept"
     for op in (GUESSED, NEW, GUESSED):
         assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
     assert worker.tuned == [GUESSED, NEW]
-    assert table_digest(device) == before == {"latency_table": digest}
+    assert device.digests == before == {"latency_table": digest}
     assert {p: p.read_bytes() for p in table.path.iterdir()} == files
 
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost, CostModel
-from hwnas.hardware.costs.roofline_cost import RooflineCostModel
-from hwnas.hardware.latency_tables.latency_table import LatencyTable
 from hwnas.hardware.runtimes.interfaces import Session
-from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.int8.quantised_network import QuantisedNetwork
 from hwnas.models.parameters import Weights
 from hwnas.models.spaces import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from hwnas.hardware.latency_tables.latency_table import LatencyTable
+    from hwnas.hardware.runtimes.pool import RetryingPool
 
 Files = Mapping[str, Path]  #: paths by file suffix
 Floats = NDArray[np.float32]
@@ -42,12 +43,12 @@ class TimingBench(Protocol):
     """The connected device of a target."""
 
     @property
-    def table(self) -> LatencyTable:
+    def table(self) -> "LatencyTable":
         """Its latency table."""
         ...
 
     @property
-    def worker(self) -> RetryingPool:
+    def worker(self) -> "RetryingPool":
         """Worker processes that compile, run and time networks."""
         ...
 
@@ -187,6 +188,8 @@ def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
 
 def roofline(context: CostContext) -> CostModel:
     """Return the roofline cost model of a target."""
+    from hwnas.hardware.costs.roofline_cost import RooflineCostModel
+
     return RooflineCostModel(context.target, context.exported_graph)
 
 

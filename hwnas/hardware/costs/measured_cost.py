@@ -2,23 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from hwnas.core.quantity import Quantity
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
 from hwnas.hardware.memory import peak_activation_bytes, weight_bytes
-from hwnas.hardware.meters.meter import MeasuredEnergy
-from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.hardware.target import Target
-from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.graph import Graph, Node, OpSpec, fuse, n_macs, n_params
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.metrics import builtin
 
+if TYPE_CHECKING:
+    from hwnas.hardware.meters.meter import MeasuredEnergy
+    from hwnas.hardware.runtimes.pool import RetryingPool
+    from hwnas.hardware.timing import InterleavedTimings
+
 
 def host_cost(
-    graph: Graph, target: Target, latency: Quantity, measured: MeasuredEnergy | None = None
+    graph: Graph, target: Target, latency: Quantity, measured: "MeasuredEnergy | None" = None
 ) -> Cost:
     """Return the cost of a fused network from its latency, and its energy if measured.
 
@@ -75,7 +77,7 @@ class MeasuredCostModel:
 
     def __init__(
         self,
-        worker: RetryingPool,
+        worker: "RetryingPool",
         target: Target,
         lower: Callable[[Genotype], Graph],
         plan: Callable[[OpSpec], str],
@@ -97,7 +99,7 @@ class MeasuredCostModel:
         cost = host_cost(graph, self._target, timing.figure)
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
-    def interleaved(self, genotype: Genotype, other: Genotype) -> InterleavedTimings:
+    def interleaved(self, genotype: Genotype, other: Genotype) -> "InterleavedTimings":
         """Return interleaved latencies of two genotypes.
 
         Raises:

@@ -124,6 +124,24 @@ class Baseline:
         """The compared networks."""
         return (self.run.verified if self.kind == "verified" else self.run.scored) or []
 
+    def compared_with(
+        self, config: SearchConfig, candidates: Sequence[Candidate], members: Sequence[Member]
+    ) -> "BaselineComparison":
+        """Compare the verified front of a search with this one.
+
+        Args:
+            config: The configuration of the search.
+            candidates: Its candidates.
+            members: Its verified networks.
+        """
+        quality, cost = _objectives(config)
+        points = _deliverable(members)
+        run = ComparedRun("front", declared(config.objectives), [], points, candidates=candidates)
+        front = in_plane(run, quality, cost, "verified")
+        return BaselineComparison(
+            self, speedup(front, in_plane(self.run, quality, cost, self.kind), quality, cost)
+        )
+
 
 @dataclass(frozen=True)
 class BaselineComparison:
@@ -132,6 +150,17 @@ class BaselineComparison:
     baseline: Baseline
     found: Speedup
     average: Speedup | None = None  #: with cascades, by expected latency
+
+    def with_cascades(
+        self, members: Sequence[Member], cascades: CascadeReport
+    ) -> "BaselineComparison":
+        """Add the comparison of mean latencies with cascades, if latencies are compared."""
+        quality, base = self.found.quality, self.baseline
+        if self.found.cost.name != LATENCY:
+            return self
+        points = of_front(cascades, quality.name)
+        average = compared(_deliverable(members), points, base.points, base.cascades, quality)
+        return replace(self, average=average)
 
     @property
     def sentences(self) -> list[str]:
@@ -172,6 +201,10 @@ class BaselineComparison:
         return entry | self.found.to_json() | average | {"sentences": self.sentences}
 
 
+def _deliverable(members: Sequence[Member]) -> list[FrontPoint]:
+    return [run_fronts.verified(member) for member in members if member.is_deliverable]
+
+
 def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
     """Return the baselines by target.
 
@@ -193,36 +226,6 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
             else:
                 found[context.target] = _of_table(path, context.config)
     return found
-
-
-def against(
-    baseline: Baseline | None,
-    config: SearchConfig,
-    candidates: Sequence[Candidate],
-    members: Sequence[Member],
-) -> BaselineComparison | None:
-    """Compare a verified front with its baseline, if there is one."""
-    if baseline is None:
-        return None
-    quality, cost = _objectives(config)
-    fitting = [run_fronts.verified(member) for member in members if member.is_deliverable]
-    run = ComparedRun("front", declared(config.objectives), [], fitting, candidates=candidates)
-    own = in_plane(run, quality, cost, "verified")
-    base = in_plane(baseline.run, quality, cost, baseline.kind)
-    return BaselineComparison(baseline, speedup(own, base, quality, cost))
-
-
-def with_cascades(
-    found: BaselineComparison | None, members: Sequence[Member], cascades: CascadeReport
-) -> BaselineComparison | None:
-    """Add the comparison with cascades, if latencies are compared."""
-    if found is None or found.found.cost.name != LATENCY:
-        return found
-    base, own = found.baseline, [run_fronts.verified(m) for m in members if m.is_deliverable]
-    quality = found.found.quality
-    points = of_front(cascades, quality.name)
-    average = compared(own, points, base.points, base.cascades, quality)
-    return replace(found, average=average)
 
 
 def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:

@@ -4,10 +4,12 @@ import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.run_folder import RunFolder
+from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.models.spaces import Genotype
 from hwnas.nas import engine, loop
@@ -22,9 +24,11 @@ from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, accuracies
 from hwnas.workflows.config import SearchConfig
-from hwnas.workflows.device import MeasuredTarget, open_device, table_digest
 from hwnas.workflows.search.custom import CheckedCostModel, CheckedEvaluator, CustomComponents
 from hwnas.workflows.search.finisher import Finetuner, verifier
+
+if TYPE_CHECKING:
+    from hwnas.workflows.device import MeasuredTarget
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class TargetContext:
     """One target. Several targets share search spaces, data and supernets."""
 
     parts: components.SearchComponents
-    device: MeasuredTarget | None
+    device: "MeasuredTarget | None"
     evaluator: Accuracies
     own: CustomComponents = field(default_factory=CustomComponents)  #: from Python
 
@@ -56,7 +60,7 @@ class TargetContext:
         )
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[MeasuredTarget | None]:
+    def running(self) -> "Iterator[MeasuredTarget | None]":
         """Yield the device, if any, with the settings of this target."""
         if self.device is None:
             yield None
@@ -106,11 +110,20 @@ def open_contexts(
         contexts = []
         for config in configs:
             parts = components.retargeted(first, config)
-            device = open_device(config, parts.networks, progress)
+            device = _open_device(parts, progress)
             if device is not None:
                 stack.callback(device.close)
             contexts.append(TargetContext(parts, device, evaluator, own))
         yield contexts
+
+
+def _open_device(parts: components.SearchComponents, progress: Progress) -> "MeasuredTarget | None":
+    """Return the device of a measured target; ``None`` if costs are estimated."""
+    if not backends.get(parts.config.target.runtime).measured:
+        return None
+    from hwnas.workflows.device import open_device
+
+    return open_device(parts.config, parts.networks, progress)
 
 
 def targets(contexts: Sequence[TargetContext]) -> Targets:
@@ -199,7 +212,7 @@ def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
     all_of_them = targets(contexts)
     found: dict[str, str] = {}
     for s in contexts:
-        own = s.parts.digests() | table_digest(s.device) | s.own.digests
+        own = s.parts.digests() | (s.device.digests if s.device else {}) | s.own.digests
         found |= all_of_them.prefixed(s.target, own)
     return found
 

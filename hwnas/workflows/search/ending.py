@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hwnas.core.errors import BudgetError, RunError
 from hwnas.core.run_folder import Row, RunFolder
@@ -15,9 +16,8 @@ from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
 from hwnas.workflows.reporter import Reporter
-from hwnas.workflows.search import baseline, cascades, context, finishing, joint_front
+from hwnas.workflows.search import cascades, context, finishing, joint_front
 from hwnas.workflows.search import cascades as exits
-from hwnas.workflows.search.baseline import Baseline
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finishing import FinetuningOutcome
 from hwnas.workflows.search.front import (
@@ -28,6 +28,9 @@ from hwnas.workflows.search.front import (
     write_front,
 )
 
+if TYPE_CHECKING:
+    from hwnas.workflows.search.baseline import Baseline
+
 _NOTHING, _NONE = "nothing fits the budget", "none could be verified"
 
 
@@ -37,7 +40,7 @@ def end(
     manifest: Row,
     candidates: list[Candidate],
     reporter: Reporter,
-    baselines: Mapping[str, Baseline],
+    baselines: Mapping[str, "Baseline"],
 ) -> SearchOutcome:
     """Fine-tune and verify the front of each target, and write reports.
 
@@ -142,7 +145,9 @@ def _with_cascades(fronts: Sequence[TargetFront]) -> list[TargetFront]:
         to = config.link.to
         server = [] if to is None or to == target else stages.get(to, [])
         report = cascades.cascades_of_target(config, stages[target], server)
-        against = baseline.with_cascades(front.against, front.members, report)
+        against = front.against
+        if against is not None:
+            against = against.with_cascades(front.members, report)
         results.append(replace(front, cascades=report, against=against))
     return results
 
@@ -153,7 +158,7 @@ def _front(
     folder: RunFolder,
     found: FinetuningOutcome,
     reporter: Reporter,
-    baselines: Mapping[str, Baseline],
+    baselines: Mapping[str, "Baseline"],
 ) -> TargetFront:
     """Verify the front of a target, in the run's folder or in a subfolder for the target."""
     place, phase = folder, "Verify front"
@@ -165,7 +170,7 @@ def _front(
     rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
     place.write_parquet("candidates.parquet", rows)
     base = baselines.get(of.target) if members else None
-    against = baseline.against(base, of.config, candidates, members)
+    against = None if base is None else base.compared_with(of.config, candidates, members)
     in_int8 = {m.candidate.id for m in members if m.dtype("") == "int8"}
     remaining = found.unfinished(of.target)
     front = TargetFront(

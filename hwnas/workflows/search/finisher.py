@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -31,7 +32,9 @@ from hwnas.training.finetuning.stages import (
 )
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, SearchComponents
-from hwnas.workflows.device import MeasuredTarget
+
+if TYPE_CHECKING:
+    from hwnas.workflows.device import MeasuredTarget
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class Finetuner:
 
 
 def verifier(
-    parts: SearchComponents, finisher: Finetuner, device: MeasuredTarget | None
+    parts: SearchComponents, finisher: Finetuner, device: "MeasuredTarget | None"
 ) -> Verifier:
     """Return the verifier; the only access to the test split."""
     data, config = parts.data, parts.config

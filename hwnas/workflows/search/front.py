@@ -2,12 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from hwnas.analysis import search_page
 from hwnas.analysis.figures import FrontPanel, front_png
 from hwnas.analysis.page.html import render
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.run_folder import Row, RunFolder
+from hwnas.hardware import backends
+from hwnas.hardware.backends.offline import COST as OFFLINE_COST
 from hwnas.hardware.energy import EnergyModel, PowerModel
 from hwnas.hardware.target import Target
 from hwnas.nas.candidates import Candidate
@@ -17,11 +20,13 @@ from hwnas.nas.verified_files import FORMAT
 from hwnas.tasks.metrics import metric_of
 from hwnas.training import inference
 from hwnas.workflows.reporter import Reporter
-from hwnas.workflows.search.baseline import BaselineComparison
 from hwnas.workflows.search.cascades import CASCADES_FILE as CASCADES
 from hwnas.workflows.search.cascades import EXITS_FILE as EXITS
 from hwnas.workflows.search.cascades import CascadeReport, ExitReport
 from hwnas.workflows.search.context import TargetContext
+
+if TYPE_CHECKING:
+    from hwnas.workflows.search.baseline import BaselineComparison
 
 #: Files of a verified search.
 FILES = (
@@ -39,7 +44,7 @@ class TargetFront:
     folder: RunFolder
     candidates: list[Candidate]  #: as in a search for this target alone
     front: Front  #: members fastest first
-    against: BaselineComparison | None
+    against: "BaselineComparison | None"
     cascades: CascadeReport = field(default_factory=CascadeReport)
     exits: ExitReport = field(default_factory=ExitReport)
     #: ids of members without int8 training, as time ran out
@@ -83,6 +88,17 @@ class TargetFront:
             f"target.meter={self.context.config.target.meter}: only the upper interval ends are "
             "reliable. If this holds for all, check that the meter measures the device."
         ]
+
+    @property
+    def measurement_advice(self) -> str:
+        """Which networks to measure next on a device that is not connected; else empty."""
+        config = self.context.config
+        if not backends.get(config.target.runtime).is_offline or config.cost != OFFLINE_COST:
+            return ""
+        from hwnas.workflows.profile_kit import measurement_advice
+
+        networks = self.context.parts.networks
+        return measurement_advice(config, networks, self.candidates, self.folder.path)
 
     @property
     def data(self) -> FrontData:
@@ -207,7 +223,7 @@ def remove_front_files(folder: RunFolder, manifest: Row) -> None:
     folder.write_json("manifest.json", manifest)
 
 
-def write_baseline(folder: RunFolder, against: BaselineComparison | None) -> None:
+def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> None:
     """Write the comparison with the baseline, or remove an earlier one."""
     if against is not None:
         folder.write_csv(BASELINE, against.found.rows())
@@ -215,7 +231,7 @@ def write_baseline(folder: RunFolder, against: BaselineComparison | None) -> Non
         (folder.path / BASELINE).unlink(missing_ok=True)
 
 
-def baseline_record(against: BaselineComparison) -> Row:
+def baseline_record(against: "BaselineComparison") -> Row:
     """Return the entry of the manifest for a baseline."""
     return {name: value for name, value in against.to_json().items() if name != "levels"}
 

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,14 +18,16 @@ from hwnas.hardware import backends
 from hwnas.nas import engine
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.search import check_link
-from hwnas.workflows.device import notes, table_facts
 from hwnas.workflows.reporter import Reporter
-from hwnas.workflows.search import baseline, context
+from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
 from hwnas.workflows.search.finish_runs import check_kept_so_far
 from hwnas.workflows.search.front import SearchOutcome
+
+if TYPE_CHECKING:
+    from hwnas.workflows.search.baseline import Baseline
 
 _RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
 
@@ -55,10 +58,11 @@ def search_for_front(
             contexts = stack.enter_context(context.open_contexts(configs, reporter, own))
         reporter.say(contexts[0].parts.data.notes)
         for each in contexts:
-            reporter.say(notes(each.device, [m.name for m in each.parts.space.members]))
+            if each.device is not None:
+                reporter.say(each.device.notes([m.name for m in each.parts.space.members]))
         for setup in contexts[0].parts.setups.values():
             setup.check()
-        baselines = baseline.read_baselines(contexts)
+        baselines = _baselines(contexts)
         manifest = _manifest(contexts, arguments, folder, earlier)
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
         with engine.study(search, config, folder) as study:
@@ -83,6 +87,14 @@ def search_for_front(
             raise
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
+
+
+def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
+    if not any(each.config.baseline for each in contexts):
+        return {}
+    from hwnas.workflows.search.baseline import read_baselines
+
+    return read_baselines(contexts)
 
 
 def _manifest(
@@ -124,7 +136,7 @@ def _manifest(
 
 def _targets(contexts: Sequence[TargetContext]) -> Row:
     """Return the entries of the manifest for each target."""
-    tables = {s.target: {"latency_table": table_facts(s.device)} for s in contexts}
+    tables = {s.target: {"latency_table": s.device and s.device.facts} for s in contexts}
     if len(contexts) == 1:
         return tables[contexts[0].target]
     own = {
