@@ -128,7 +128,7 @@ def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
     """Yield the options of a schema and of its nested schemas."""
     for entry in dataclasses.fields(schema):
         name = f"{prefix}{entry.name}"
-        nested = _nested_schema(entry.type)
+        nested = nested_schema(entry.type)
         if nested is not None:
             yield from iter_options(nested, f"{name}.")
         else:
@@ -143,7 +143,7 @@ def option_defaults(schema: type) -> list[tuple[str, Any]]:
     return [(option.name, option.default) for option in iter_options(schema)]
 
 
-def _nested_schema(hint: Any) -> type | None:
+def nested_schema(hint: Any) -> type | None:
     """Return the dataclass of a field type such as ``Schema | None``, if there is one."""
     candidates = [hint, *typing.get_args(hint)]
     return next(
