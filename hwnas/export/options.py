@@ -18,7 +18,7 @@ class VerifyConfig:
     target: Target | None = None  #: a device on which the export is measured, too
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: time limit of one measurement
+    #: time limit of one measurement, in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
@@ -32,16 +32,15 @@ class SplitConfig:
     """Options of ``hwnas split``."""
 
     export: str = ""  #: the folder of an export
-    target: Target | None = (
-        None  #: devices for the parts, several as [A,B]; default: that of the export
-    )
+    #: devices for the parts, several as [A,B]; default: that of the export
+    target: Target | None = None
     cuts: int = bounded("[1, 100]", 4)  #: maximum number of cut points
-    #: images per inference; 1 for targets that allow no more
+    #: batch sizes to time, in images per inference
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
-    dir: str | None = None  #: default: runs/split/<time>
+    dir: str | None = None  #: output folder; default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: time limit of one measurement
+    #: time limit of one measurement, in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:

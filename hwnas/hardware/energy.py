@@ -16,11 +16,15 @@ class EnergyModel:
     Dynamic energy of arithmetic and memory accesses only: no leakage, clock tree or CPU.
     """
 
-    technology: str
-    source: str
+    technology: str  #: technology node of the figures, such as 28 nm
+    source: str  #: publication of the figures
+    #: energy of one multiply-accumulate, in picojoules
     mac_pj: float = field(metadata=limits("(0, 1e9]"))
+    #: energy of one byte read from or written to SRAM, in picojoules
     sram_pj_per_byte: float = field(metadata=limits("(0, 1e9]"))
+    #: energy of one byte of off-chip memory, in picojoules: lower end
     off_chip_pj_per_byte_low: float = field(metadata=limits("(0, 1e9]"))
+    #: energy of one byte of off-chip memory, in picojoules: upper end
     off_chip_pj_per_byte_high: float = field(metadata=limits("(0, 1e9]"))
 
     def __post_init__(self) -> None:
@@ -54,9 +58,11 @@ class PowerModel:
     of the power range, and the interval covers the range.
     """
 
+    #: active power above idle in watts, lower end
     active_w_low: float = field(metadata=limits("(0, 1e6]"))
+    #: active power above idle in watts, upper end
     active_w_high: float = field(metadata=limits("(0, 1e6]"))
-    source: str
+    source: str  #: source of the power figures
     per_device: bool = False  #: True if the watts are those of the whole device, such as a GPU
 
     def __post_init__(self) -> None:

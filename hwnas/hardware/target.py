@@ -33,10 +33,11 @@ class Roofline:
 
     #: 10^9 multiply-accumulates per second, by dtype
     peak_gmacs: dict[str, float] = field(metadata=limits("(0, 1e12]"))
-    #: between the arithmetic units and on-chip memory
+    #: bandwidth between the arithmetic units and on-chip memory, in GB/s
     on_chip_gbps: float = field(metadata=limits("(0, 1e12]"))
+    #: bandwidth of off-chip memory, in GB/s
     off_chip_gbps: float = field(metadata=limits("(0, 1e12]"))
-    #: on-chip memory for activations between two operators
+    #: on-chip memory for activations between two operators, in KiB
     on_chip_kib: float = field(metadata=limits("(0, 1e12]"))
     #: pixels, output and input channels that the hardware computes at once
     tile: list[int] = field(metadata=limits("[1, 65_536]"))
@@ -45,7 +46,7 @@ class Roofline:
     #: 10^9 results scaled or activated per second
     element_gops: float | None = bounded("(0, 1e12]", None)
     weights_stay: bool = False  #: weights that fit stay in on-chip memory between inferences
-    launch_us: float = bounded("[0, 1e6]", 0.0)  #: start-up time of each operator
+    launch_us: float = bounded("[0, 1e6]", 0.0)  #: start-up time of each operator, in microseconds
     threads: int = bounded("[1, 1024]", 1)  #: number of threads at which the rates hold
 
     def __post_init__(self) -> None:
@@ -81,24 +82,25 @@ class Target:
     ``section``.
     """
 
-    name: str
-    description: str
+    name: str  #: name of the target, and of its folders
+    description: str  #: one line that names the device
     caveat: str  #: what the figures do not include; repeated in every report
     source: str  #: source of the facts
     device_class: str = "edge"  #: ``edge`` or ``datacenter``
     runtime: str = backends.default()  #: name of the backend
     dtype: str = "int8"  #: dtype of weights and activations
-    threads: int = bounded("[1, 1024]", 1)
+    threads: int = bounded("[1, 1024]", 1)  #: threads of an inference
     #: images per inference; latency and energy are those of the whole batch
     batch: int = bounded("[1, 65_536]", 1)
-    meter: str = "none"  #: energy meter, see ``meters/builtin.py``
+    meter: str = "none"  #: energy meter: none, rapl, nvml or hwmon
     meter_channel: str = ""  #: index of a GPU, or names of a board's rails
-    clock_mhz: float | None = bounded("(0, 1e6]", None)
+    clock_mhz: float | None = bounded("(0, 1e6]", None)  #: clock frequency in MHz
+    #: largest number of multiply-accumulates per clock cycle
     peak_macs_per_cycle: int | None = bounded("[1, 1e9]", None)
-    roofline: Roofline | None = None
+    roofline: Roofline | None = None  #: rates and memory sizes for ``cost=roofline``
     energy: EnergyModel | None = None  #: energy of arithmetic and memory accesses
     power: PowerModel | None = None  #: active power, if there is no meter
-    #: values that metrics are derived from (see ``tasks/metrics``): a price, the carbon intensity
+    #: values that metrics are derived from, such as price_usd_per_h or grid_g_per_kwh
     facts: dict[str, float] = field(default_factory=dict, metadata=limits("(0, 1e12]"))
     spaces: list[str] = field(default_factory=list)  #: default search spaces
     #: default search spaces if the search has targets of other runtimes, too
@@ -233,7 +235,7 @@ class Remote:
 
     tracker: str = ""  #: ``HOST:PORT`` of the tracker at which devices register
     key: str = ""  #: key under which devices register
-    #: limit for a free device, and for each call on it
+    #: seconds to wait for a free device, and time limit of each call on it
     timeout_s: float = bounded("(0, 86_400]", 60.0)
     n_devices: int = bounded("[1, 1000]", 1)  #: number of devices that are used at the same time
 

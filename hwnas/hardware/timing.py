@@ -31,7 +31,7 @@ class TimingConfig:
     """Duration of measurements; longer ones are less noisy."""
 
     repeats: int = bounded("[3, 10_000]", 9)  #: repeats per timing; the result is their median
-    #: minimum duration of a repeat
+    #: minimum duration of a repeat, in milliseconds
     min_repeat_ms: float = bounded("(0, 60_000]", 10.0)
     #: relative change of the sentinel's latency beyond which a block is repeated
     drift: float = bounded("(0, 1)", 0.05)

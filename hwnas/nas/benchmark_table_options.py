@@ -13,7 +13,7 @@ class BenchmarkConfig:
 
     path: str = ""  #: a Parquet or CSV file
     genotype: list[str] = field(default_factory=list)  #: columns of the choices
-    accuracy: str = "accuracy"  #: the column of the accuracy, a fraction or per cent
+    accuracy: str = "accuracy"  #: column of the accuracy, a fraction or per cent
     costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
     partial: bool = False  #: treat missing combinations of options as infeasible
     #: reference point of the hypervolume; default: the worst value of each column

@@ -15,8 +15,8 @@ NAME = "hwnas"  #: default name of the study
 class SamplerConfig:
     """The sampler and its options."""
 
-    name: str = "pareto"
-    population_size: int = bounded("[2, 10_000]", 50)  #: population size of nsga2
+    name: str = "pareto"  #: name of the sampler: pareto, nsga2, tpe, gp or random
+    population_size: int = bounded("[2, 10_000]", 50)  #: candidates per generation of nsga2
     #: number of trials before the model of pareto, tpe and gp is used
     n_startup_trials: int = bounded("[1, 1_000_000]", 20)
 

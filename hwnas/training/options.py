@@ -28,17 +28,20 @@ _REASON = "at a second an epoch, so many take more than a day"
 class TrainingConfig:
     """Options for training a supernet or a single network."""
 
-    epochs: int = bounded("[0, 100_000]", 20, _REASON)
-    #: images per step over all processes; default: 128, or for fewer than 128 training images the
-    #: power of two up to a quarter of them
+    epochs: int = bounded("[0, 100_000]", 20, _REASON)  #: passes over the training images
+    #: training images per step over all processes; default: 128, or for fewer than 128
+    #: training images the power of two up to a quarter of them
     batch_size: int | None = bounded("[2, 1_000_000]", None)
     #: sgd, adamw or muon; the defaults of optimiser, lr and weight_decay depend on the family
     optimiser: str | None = None
-    lr: float | None = bounded("(0, 1000]", None)  #: peak of the cosine schedule
+    lr: float | None = bounded(
+        "(0, 1000]", None
+    )  #: peak learning rate of the cosine schedule; default: that of the family
+    #: decoupled weight decay; default: that of the family
     weight_decay: float | None = bounded("[0, 100]", None)
-    momentum: float = bounded("[0, 1)", 0.9)  #: of sgd and muon
-    warmup: float = bounded("[0, 1)", 0.05)  #: fraction of the steps
-    label_smoothing: float = bounded("[0, 1)", 0.1)  #: classification only
+    momentum: float = bounded("[0, 1)", 0.9)  #: momentum of sgd and muon
+    warmup: float = bounded("[0, 1)", 0.05)  #: first fraction of the steps, with a rising rate
+    label_smoothing: float = bounded("[0, 1)", 0.1)  #: smoothing of class labels
     #: alpha of the Beta distribution for mixup; 0: no mixup
     mixup: float = bounded("[0, 100]", 0.0)
     #: last fraction of the steps, without augmentation and mixup
@@ -47,17 +50,19 @@ class TrainingConfig:
     ema: float = bounded("[0, 1)", 0.0)
     #: random subnets per step, in addition to the largest and the smallest
     n_random: int = bounded("[0, 100]", 2)
-    distillation: bool = True  #: True: subnets learn from the largest; False: from the targets
+    distillation: bool = True  #: whether subnets learn from the largest subnet's outputs
     #: fraction of the steps after which all options of the space are sampled
     progressive: float = bounded("[0, 1]", 0.0)
-    #: forward pass: float32, bfloat16, or auto (the faster one for each network)
+    #: dtype of the forward pass: float32, bfloat16, or auto (the faster one for each network)
     dtype: str = "auto"
-    device: str | None = None  #: default: cuda where torch finds one, else cpu
+    #: torch device, such as cpu or cuda:1; default: cuda where torch finds one, else cpu
+    device: str | None = None
     #: initial weights of a supernet: a checkpoint, or a file of Once-for-all's MobileNetV3;
     #: with epochs=0 they are used without training
     init_from: str | None = None
-    tensorboard: bool = False  #: True: `train` writes logs for TensorBoard
-    from_supernet: bool = False  #: True: a single network starts from the supernet's weights
+    tensorboard: bool = False  #: whether `hwnas train` writes logs for TensorBoard
+    #: whether a single network starts from the supernet's weights
+    from_supernet: bool = False
     #: epochs of a network that starts from the supernet's weights
     fine_tuning_epochs: int = bounded("[1, 100_000]", 4, _REASON)
 
@@ -123,19 +128,22 @@ def fine_tuning(recipe: TrainingRecipe) -> TrainingRecipe:
 class DatasetConfig:
     """Source of images and targets, and augmentations that preserve the targets."""
 
-    name: str
-    hub_id: str | None = None  #: data set of the Hugging Face hub
+    name: str  #: name of the data set in records and titles
+    hub_id: str | None = None  #: data set of the Hugging Face hub, as OWNER/NAME
     path: str | None = None  #: local folder or file; takes precedence over hub_id
-    image_column: str | None = None  #: of a table; null: the only column of images
-    label_column: str | None = None  #: of a table; null: the only column of classes or values
+    #: column of a table that holds images; default: the only such column
+    image_column: str | None = None
+    #: column of a table that holds classes or values; default: the only such column
+    label_column: str | None = None
     test_split: str = "test"  #: split of the source that is used for verification only
-    #: fraction of the training images, if the source has no validation split
+    #: fraction of the training images for validation, if the source has no validation split
     validation: float = bounded("(0, 1)", 0.1)
-    test: float = bounded("(0, 1)", 0.2)  #: fraction of all images, if there is no test split
-    #: True: decoded images are kept in memory; null: those splits that fit into a part of it
+    #: fraction of all images for the test split, if the source has none
+    test: float = bounded("(0, 1)", 0.2)
+    #: whether decoded images are kept in memory; default: splits that fit into a quarter of it
     in_memory: bool | None = None
-    flip: bool = False  #: True: mirror images have the same target
-    task: str = "classification"  #: type of task; set by task=
+    flip: bool = False  #: whether training images are mirrored at random
+    task: str = "classification"  #: task of the data set: classification or regression
     #: largest random shift in training, as a fraction of the image
     shift: float = bounded("[0, 0.5)", 0.0)
     #: minimum area of random crops in training, as a fraction of the image; 1: no crops

@@ -16,8 +16,8 @@ class ScoringConfig:
 
     #: training images for batch norm recalibration
     n_recalibration: int = bounded("[2, 10_000_000]", 512)
-    #: reading stops once a candidate is, with this confidence, worse than a cheaper one; null:
-    #: all validation images are always read
+    #: validation stops early once a candidate is, with this confidence, worse than a cheaper
+    #: one; null: all validation images are always read
     confidence: float | None = bounded("[0.5, 1)", 0.99)
 
     def __post_init__(self) -> None:

@@ -31,17 +31,20 @@ class ProfileConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     networks: NetworksConfig = field(default_factory=NetworksConfig)
     rpc: Remote = field(default_factory=Remote)
-    search_space: Any = None  #: one or a list; default: those of the target
-    genotype: str | None = None  #: instead, show the latency of one network by operator
+    #: search space: a name, a path or a list of them; default: those of the target
+    search_space: Any = None
+    #: one network whose latency is shown by operator: an id, JSON, smallest, largest, random, or
+    #: an ONNX file
+    genotype: str | None = None
     transfer_from: str | None = None  #: a target whose table is scaled, instead of tuning
     n_samples: int = bounded("[10, 10_000]", 30)  #: networks measured to transfer a table
-    kit: str | None = None  #: write a folder of networks to measure on an unconnected device
-    n: int = bounded("[4, 400]", 20)  #: networks of a kit
+    kit: str | None = None  #: folder to write, with networks to measure on the device
+    n: int = bounded("[4, 400]", 20)  #: number of networks of a kit
     front_of: str | None = None  #: a search for whose front a kit is most informative
     measured: Any = None  #: CSV files with measurements of kits or your own, one or a list
     #: maximum difference between passes of a network, and between sentinel readings
     drift: float = bounded("(0, 1)", 0.03)
-    seed: int = bounded(SEED, 0)
+    seed: int = bounded(SEED, 0)  #: seed of the choice of networks
     #: fraction of networks whose prediction error must be within ``tolerance``
     coverage: float = bounded("(0, 1)", 0.95)
     #: relative error: stop as soon as ``coverage`` of the networks left out of the fit are
@@ -104,10 +107,10 @@ class TrainConfig:
     trained: TrainedConfig = field(default_factory=TrainedConfig)  #: set by data sets, not read
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
-    search_space: Any = SPACE
+    search_space: Any = SPACE  #: search space: a name or a path
     #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
     genotype: str | None = None
-    seed: int = bounded(SEED, 0)
+    seed: int = bounded(SEED, 0)  #: seed of training
 
     def __post_init__(self) -> None:
         check_bounds(self)

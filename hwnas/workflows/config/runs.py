@@ -22,7 +22,7 @@ class AuditConfig:
     n_repeated: int = bounded("[0, 10_000]", 3)
     #: epochs of each network; default: those of the supernet
     epochs: int | None = bounded("[1, 100_000]", None)
-    seed: int = bounded(SEED, 0)  #: for the choice of networks and their training
+    seed: int = bounded(SEED, 0)  #: seed of the choice of networks and their training
     workers: int = bounded("[1, 1024]", 1)  #: processes; each trains one network
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class DeliveryConfig:
     #: allowed loss by early exits in points on validation images
     max_exit_drop: float = bounded("[0, 100]", 0.3)
     sign: str | None = None  #: private key (Ed25519, PEM) to sign the proof; see verify key=
-    license: str = "unknown"  #: of the model, as a Hugging Face identifier: apache-2.0, mit, ...
+    license: str = "unknown"  #: licence of the model, as a Hugging Face identifier
 
 
 @dataclass
@@ -151,7 +151,7 @@ class CompressConfig(DeliveryConfig):
 class OutputConfig:
     """Output of a comparison."""
 
-    dir: str | None = None  #: default: runs/compare/<time>
+    dir: str | None = None  #: output folder; default: runs/<verb>/<time>
 
 
 @dataclass
@@ -159,7 +159,7 @@ class CompareConfig:
     """Options of ``hwnas compare``."""
 
     runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
-    #: names, with max or min each; default: those of the runs
+    #: objectives with their direction, {NAME: max or min}; default: those of the runs
     objectives: dict[str, str] = field(default_factory=dict)
     group_by: str | None = None  #: a key of the runs' configurations: sampler, target, train.epochs
     figures: Any = None  #: searched or verified; default: verified if all runs have them
@@ -168,7 +168,7 @@ class CompareConfig:
     allow_mixed: bool = False  #: compare runs on different data or splits
     #: bootstrap samples of intervals; 0: no intervals
     n_bootstrap: int = bounded("[0, 100_000]", 1000)
-    seed: int = bounded(SEED, 0)  #: of the bootstrap
+    seed: int = bounded(SEED, 0)  #: seed of the bootstrap
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -203,13 +203,13 @@ class PlanConfig:
     #: start of hour 0: a date; daily plans use its time of day, weekly plans also its weekday;
     #: default: 0:00 UTC, on Mondays
     begin: str | None = None
-    #: time limit of the first solution; corrections by simulation take extra time
+    #: time limit of the first solution in seconds; corrections by simulation take extra time
     limit_s: float = bounded("[1, 86_400]", 120.0)
     #: number of alternative plans to search by cost, carbon, accuracy and latency; 0: none
     front: int = bounded("[0, 100]", 9)
-    front_s: float = bounded("[1, 86_400]", 60.0)  #: time limit for alternative plans
+    front_s: float = bounded("[1, 86_400]", 60.0)  #: seconds for alternative plans
     n_seeds: int = bounded("[1, 100]", 4)  #: simulations per hour
-    seed: int = bounded(SEED, 0)  #: of the first simulation
+    seed: int = bounded(SEED, 0)  #: seed of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -236,9 +236,11 @@ class SimulateConfig:
     hours: Any = None  #: hours to simulate; default: all distinct hours
     load: float = bounded("(0, 1000]", 1.0)  #: factor of the demand
     spike: bool = False  #: whether to simulate the planned spikes in hours that have one
-    detect_s: float = bounded("[0, 3600]", 0.5)  #: until a failed machine's requests are resent
+    detect_s: float = bounded(
+        "[0, 3600]", 0.5
+    )  #: seconds until requests of a failed machine are resent
     n_seeds: int = bounded("[1, 1000]", 5)  #: simulations per hour
-    seed: int = bounded(SEED, 0)  #: of the first simulation
+    seed: int = bounded(SEED, 0)  #: seed of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -260,11 +262,11 @@ class QueryConfig:
     #: requests per second behind the cache; the series need a label class
     rate: str = "sum by (class) (rate(requests_total[5m]))"
     late: str | None = None  #: fraction of late requests; with a label class
-    p99_ms: str | None = None  #: milliseconds; with a label class
+    p99_ms: str | None = None  #: p99 latency in milliseconds; with a label class
     down: str | None = None  #: number of failed machines; with a label device
-    window_h: float = bounded("(0, 8760]", 24.0)  #: time range until now
-    step_s: float = bounded("[1, 86_400]", 300.0)  #: between samples
-    timeout_s: float = bounded("(0, 3600]", 10.0)  #: per query
+    window_h: float = bounded("(0, 8760]", 24.0)  #: hours until now that are queried
+    step_s: float = bounded("[1, 86_400]", 300.0)  #: seconds between samples
+    timeout_s: float = bounded("(0, 3600]", 10.0)  #: time limit of a query, in seconds
 
 
 @dataclass
@@ -273,8 +275,8 @@ class ReplanConfig:
 
     plan: str = ""  #: the folder of a plan
     telemetry: str = ""  #: a CSV file, or the URL of a Prometheus server
-    service: str | None = None  #: default: that of the plan
-    fleet: str | None = None  #: default: that of the plan
+    service: str | None = None  #: a changed service file; default: that of the plan
+    fleet: str | None = None  #: a changed fleet file; default: that of the plan
     #: cost of starting or stopping a replica for an hour, or of loading a model, relative to the
     #: cost of a replica per hour
     move_cost: float = bounded("[0, 1000]", 0.2)
@@ -284,9 +286,10 @@ class ReplanConfig:
     begin: str | None = None  #: start of hour 0: a date; default: as in the plan
     query: QueryConfig = field(default_factory=QueryConfig)
     in_place: bool = False  #: whether the new plan replaces the old one in its folder
-    limit_s: float = bounded("[1, 86_400]", 30.0)  #: time limit of a solution, without corrections
+    #: time limit of a solution in seconds, without corrections
+    limit_s: float = bounded("[1, 86_400]", 30.0)
     n_seeds: int = bounded("[1, 100]", 4)  #: simulations per hour
-    seed: int = bounded(SEED, 0)  #: of the first simulation
+    seed: int = bounded(SEED, 0)  #: seed of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -315,12 +318,12 @@ class ServeCheckConfig:
     loads: list[float] = field(
         default_factory=lambda: [0.3, 0.6, 0.8, 0.9], metadata=limits("(0, 0.99]")
     )
-    seconds: float = bounded("[0.5, 3600]", 10.0)  #: duration of requests per load and repeat
-    repeats: int = bounded("[2, 100]", 3)  #: per load; used for the intervals
+    seconds: float = bounded("[0.5, 3600]", 10.0)  #: seconds of requests per load and repeat
+    repeats: int = bounded("[2, 100]", 3)  #: measurements per load, for the intervals
     #: allowed slowdown of the machine before, between and after measurements, as a fraction
     drift: float = bounded("(0, 1)", 0.05)
     retries: int = bounded("[0, 100]", 3)  #: repetitions of measurements with drift
-    seed: int = bounded(SEED, 0)  #: of the request times
+    seed: int = bounded(SEED, 0)  #: seed of the request times
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:

@@ -32,9 +32,10 @@ from hwnas.training.options import DatasetConfig, TrainingConfig
 class RunConfig:
     """Location of a run's files."""
 
-    dir: str | None = None  #: default: runs/<verb>/<time>
-    resume: str | None = None  #: a run folder to continue
-    supernets: str = "runs/supernets"  #: trained supernets, shared by runs
+    dir: str | None = None  #: output folder; default: runs/<verb>/<time>
+    resume: str | None = None  #: a run folder to continue with its own options
+    #: folder of trained networks and supernets, shared by runs
+    supernets: str = "runs/supernets"
 
 
 SPACE = "mbconv_small"  # if neither the user nor the target names one
@@ -73,8 +74,8 @@ class LinkConfig:
     """The network link from other targets to one that continues cascades."""
 
     to: str | None = None  #: the target of this search at the end of the link
-    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: round trip for an image and its prediction
-    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of transferring a million images
+    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: round trip of an image, in milliseconds
+    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of a million images, in USD
 
     def __post_init__(self) -> None:
         check_bounds(self, "link.")
@@ -101,16 +102,19 @@ class SearchConfig:
     trained: TrainedConfig = field(default_factory=TrainedConfig)
     finish: FinishConfig = field(default_factory=FinishConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
-    #: source: trained (each candidate alone), supernet, or table (of a benchmark); default:
-    #: trained if an epoch has at most 100 million pixels, else supernet
+    #: source of accuracies: trained (each candidate alone), supernet or table (of a
+    #: benchmark); default: trained if an epoch has at most 100 million pixels, else supernet
     accuracy: str | None = None
     cost: str | None = None  #: cost model; default: that of the target's runtime
-    search_space: Any = None  #: one or a list; default: those of the target
-    #: the task's metric and costs; default: the metric, latency and energy
+    #: search space: a name, a path or a list of them; default: those of the target
+    search_space: Any = None
+    #: metrics that the front trades: the task's metric and costs; default: the task's metric,
+    #: latency_ms and energy_mj
     objectives: list[str] = field(default_factory=list)
-    n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)
-    minutes: float | None = bounded("(0, 525_600]", None)  #: time limit: no trial starts later
-    seed: int = bounded(SEED, 0)
+    n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)  #: candidates to propose
+    #: time limit of the search in minutes, over all resumes: no trial starts later
+    minutes: float | None = bounded("(0, 525_600]", None)
+    seed: int = bounded(SEED, 0)  #: seed of sampling and training
     #: a run whose candidates are tried first; its separately trained networks are reused
     start_from: str | None = None
     baseline: str | None = None  #: a finished run, or a CSV file, to compare the front with
@@ -214,11 +218,12 @@ class TabularConfig:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
     run: RunConfig = field(default_factory=RunConfig)
-    accuracy: str = "table"
-    cost: str = "table"
-    n_trials: int = bounded("[1, 1_000_000]", 200, _WHY)
-    minutes: float | None = bounded("(0, 525_600]", None)  #: time limit: no trial starts later
-    seed: int = bounded(SEED, 0)
+    accuracy: str = "table"  #: source of accuracies: table
+    cost: str = "table"  #: source of costs: table
+    n_trials: int = bounded("[1, 1_000_000]", 200, _WHY)  #: candidates to propose
+    #: time limit of the search in minutes, over all resumes: no trial starts later
+    minutes: float | None = bounded("(0, 525_600]", None)
+    seed: int = bounded(SEED, 0)  #: seed of sampling
 
     def __post_init__(self) -> None:
         check_bounds(self)

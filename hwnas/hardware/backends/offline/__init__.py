@@ -19,8 +19,9 @@ class OfflineSettings:
 
     #: device file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
     file: str = ""
-    #: actual latency over that of the data sheet, lowest and highest: the interval of cost=roofline
+    #: lowest ratio of actual latency to that of the data sheet, for intervals of cost=roofline
     slower_low: float = bounded("[1, 1000]", 1.0)
+    #: highest ratio of actual latency to that of the data sheet
     slower_high: float = bounded("[1, 1000]", 20.0)
 
     def __post_init__(self) -> None:

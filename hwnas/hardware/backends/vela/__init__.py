@@ -9,10 +9,11 @@ from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 class VelaSettings:
     """The section ``vela`` of a target: options of the compiler."""
 
-    accelerator: str
-    system_config: str
-    memory_mode: str
-    config: str = "Arm/vela.ini"  #: shipped with Vela, or a path
+    accelerator: str  #: configuration of the NPU, such as ethos-u55-128
+    system_config: str  #: section of ``config`` with clock and bandwidths
+    memory_mode: str  #: section of ``config`` with the use of memories
+    #: a configuration file that is shipped with Vela, or the path of your own
+    config: str = "Arm/vela.ini"
 
 
 _LITERT = {"ai_edge_litert": "ai-edge-litert"}
