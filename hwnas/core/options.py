@@ -1,16 +1,12 @@
-"""Allowed ranges of numeric options, iteration over option schemas with their descriptions.
+"""Allowed ranges of numeric options, iteration over option schemas, and fingerprints.
 
 Ranges are written as in messages: ``[0, 1)`` contains 0 and not 1. No range contains ``nan`` or
 ``inf``.
 """
 
 import dataclasses
-import functools
 import hashlib
-import inspect
 import json
-import re
-import sys
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
@@ -126,12 +122,6 @@ class Option:
     hint: Any  #: type
     default: Any  #: ``None`` if it has none
     field: "dataclasses.Field[Any]"
-    schema: type  #: dataclass that declares it
-
-    @property
-    def description(self) -> str:
-        """The comment ``#:`` of the option in its schema: a phrase with unit and default."""
-        return _descriptions(self.schema).get(self.field.name, "")
 
 
 def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
@@ -145,26 +135,7 @@ def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
             factory = entry.default_factory
             default = entry.default if factory is dataclasses.MISSING else factory()
             default = None if default is dataclasses.MISSING else default
-            yield Option(name, entry.type, default, entry, schema)
-
-
-@functools.cache
-def _descriptions(schema: type) -> dict[str, str]:
-    """Return the ``#:`` comments beside or above the fields of a dataclass and its bases."""
-    found: dict[str, str] = {}
-    for base in (cls for cls in reversed(schema.__mro__) if dataclasses.is_dataclass(cls)):
-        source = inspect.getsource(sys.modules[base.__module__])
-        body = re.split(rf"^class {base.__name__}\b.*\n", source, maxsplit=1, flags=re.M)[1]
-        name, above = "", list[str]()
-        for line in re.split(r"^(?=\S)", body, maxsplit=1, flags=re.M)[0].splitlines():
-            code, marker, text = (part.strip() for part in line.partition("#:"))
-            if declared := re.match(r"(\w+): ", code):
-                name = declared[1]
-                found[name] = text or " ".join(above) or found.get(name, "")
-            elif marker and code and name:  # the last line of a long declaration
-                found[name] = text
-            above = [*above, text] if marker and not code else []
-    return found
+            yield Option(name, entry.type, default, entry)
 
 
 def option_defaults(schema: type) -> list[tuple[str, Any]]:

@@ -17,7 +17,7 @@ def test_comments_beside_and_above_fields_are_read() -> None:
 
 
 def test_fields_of_base_classes_and_of_several_lines_are_read() -> None:
-    assert option_sentences(SCHEMAS["export"])["license"].startswith("of the model")
+    assert option_sentences(SCHEMAS["export"])["license"].startswith("licence of the model")
     assert option_sentences(SCHEMAS["split"])["target"].startswith("devices for the parts")
 
 

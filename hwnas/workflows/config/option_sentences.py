@@ -41,9 +41,10 @@ def _comments_of_module(module: str) -> dict[str, dict[str, str]]:
     lines = source.splitlines()
     return {
         node.name: {
-            item.target.id: _comment(lines, item)
+            item.target.id: comment
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            if (comment := _comment(lines, item))  # else that of the base class holds
         }
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef)
