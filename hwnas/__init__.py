@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hwnas.core.package import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hwnas.core.errors import ConfigError as ConfigError
     from hwnas.core.errors import HwnasError as HwnasError
     from hwnas.core.quantity import Quantity as Quantity
     from hwnas.hardware.costs.cost_model import Cost as Cost
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Cost": "hardware.costs.cost_model",
     "Quantity": "core.quantity",
-    "HwnasError": "core.errors",
+    **dict.fromkeys(("ConfigError", "HwnasError"), "core.errors"),
     "ParetoSampler": "nas.pareto.sampler",
     "Score": "tasks.base",
     **dict.fromkeys(

@@ -76,9 +76,11 @@ def search(
         progress: Receives the phases.
         resume: Folder of a run to continue, with the same ``evaluator`` and ``cost_model``.
         options: Options of ``hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may be
-            a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
-            ``(N, n)``, or a torch data set: it is saved to a file next to the supernets and split
-            like other data. A ``Path`` means ``dataset="images", dataset__path=...``.
+            a pair of arrays, images ``(N, H, W[, C])`` or ``(N, C, H, W)`` and targets ``(N,)`` or
+            ``(N, n)``, a torch ``Dataset`` or ``DataLoader``, or a Hugging Face ``Dataset``; or
+            two of these, ``(train, test)``; or a dict with the keys ``train``, ``validation`` and
+            ``test``. It is saved to a file next to the supernets, and missing splits are made as
+            for other data. A ``Path`` means ``dataset="images", dataset__path=...``.
 
     Raises:
         HwnasError: One line, with the fix.
@@ -121,12 +123,14 @@ def _search_table(
 def _with_file(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with data in memory replaced by a file."""
     data = options.get("dataset")
-    if data is None or isinstance(data, str | dict):
+    if data is None or isinstance(data, str):
         return options
     if isinstance(data, os.PathLike):
         return options | {"dataset": "images", "dataset.path": Path(data).absolute()}
-    from hwnas.workflows.python_data import save_data
+    from hwnas.workflows.python_data import is_by_split, save_data
 
+    if isinstance(data, dict) and not is_by_split(data):  # options of a data set
+        return options
     run = options.get("run") or {}
     folders = [options.get("run__supernets"), options.get("run.supernets"), run.get("supernets")]
     folder = next((name for name in folders if name is not None), RunConfig().supernets)

@@ -1,73 +1,260 @@
-"""Data of the user's own, from Python: arrays, or a data set of torch's, kept as a file."""
+"""Data given to the Python API, saved as a file of arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import NoneType
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+)
 
-from hwnas.core.errors import DataError
-from hwnas.training.data.arrays import write_arrays
+from hwnas.core.errors import ConfigError
+from hwnas.training.data.arrays import ARGUMENT, CHANNELS, SplitArrays, write_arrays
+from hwnas.training.data.encoded import GREY, SPLITS, flattened, transpose_of, unsupported
+from hwnas.training.data.folders import split_of
+
+_ALLOWED = (
+    "Allowed: (images, targets); ((images, targets), (test images, test targets)); a torch Dataset "
+    "or DataLoader; a Hugging Face Dataset; a dict of these with the keys train, validation, test."
+)
+_KEYS = (("image", "img", "pixel_values"), ("label", "labels", "class", "value", "target"))
+_PIXELS = "give uint8, whole numbers from 0 to 255, or numbers from 0 to 1, without normalisation"
 
 
-class Dataset(Protocol):
-    """A data set of torch's that knows its length: pairs of an image and its target."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]: ...
-
-
-UserData = tuple[ArrayLike, ArrayLike] | Dataset  #: images and targets
-
-
-def save_data(data: UserData, folder: Path) -> Path:
+def save_data(data: Any, folder: Path) -> Path:
     """Return the file that holds images and targets; it is named after their content.
 
     Runs refer to the file, so that other processes, other commands and later sessions read the
     same. All images are in memory meanwhile.
 
     Args:
-        data: Arrays as ``training.data.arrays.write_arrays`` takes them, or a data set whose images
-            are PIL's, arrays ``(H, W[, C])`` in uint8, or tensors ``([C, ]H, W)`` in uint8 or
-            in [0, 1].
-        folder: Where the file goes.
+        data: Images with targets, or a training and a test split of these, or a dict of splits.
+            A split is a pair of arrays, a torch ``Dataset`` or ``DataLoader``, a Hugging Face
+            ``Dataset``, or a list of pairs. Images are arrays ``(N, H, W[, C])`` or
+            ``(N, C, H, W)`` with pixels in [0, 255] or [0, 1], or PIL images. Targets are classes
+            ``(N,)``, one-hot rows ``(N, n)``, or values ``(N,)`` or ``(N, n)``.
+        folder: Folder of the file.
 
     Raises:
-        DataError: it is of other types or shapes.
+        ConfigError: it is of other types or shapes.
     """
+    parts = _splits(data)
+    splits = {split: _arrays(part) for split, part in parts.items()}
+    are_indices = splits["train"][1].dtype.kind in "iu"
+    return write_arrays(splits, _class_names(parts["train"]) if are_indices else (), folder)
+
+
+def is_by_split(data: object) -> bool:
+    """Return whether a dict has data by split; others have options."""
+    return isinstance(data, Mapping) and "train" in map(split_of, map(str, data))
+
+
+def _splits(data: Any) -> dict[str, Any]:
+    """Return the data of each split, the training split first."""
+    if is_by_split(data):
+        found: dict[str, Any] = {}
+        for name, part in data.items():
+            if (split := split_of(str(name))) not in SPLITS or split in found:
+                raise ConfigError(
+                    f"{ARGUMENT} has the splits {', '.join(map(repr, data))}. Allowed: train, "
+                    "validation, test, one of each."
+                )
+            found[split] = part
+        return {split: found[split] for split in SPLITS if split in found}
+    if isinstance(data, tuple) and all(map(_is_split, data)):
+        if len(data) == 2:
+            return {"train": data[0], "test": data[1]}
+        raise ConfigError(f"{ARGUMENT} is a tuple of {len(data)} data sets. {_ALLOWED}")
+    return {"train": data}
+
+
+def _is_split(part: Any) -> bool:
+    """Return whether a part of a tuple is a split by itself, and not images or targets."""
+    if isinstance(part, tuple):
+        are_arrays = len(part) == 2 and all(map(_is_array, part)) and len(part[0]) > 0
+        return are_arrays and np.ndim(part[0][0]) > 1
+    if isinstance(part, list):
+        return bool(part) and isinstance(part[0], tuple | dict)
+    return isinstance(part, DataLoader) or (hasattr(part, "__getitem__") and not _is_array(part))
+
+
+def _is_array(value: Any) -> bool:
+    is_array = isinstance(value, list | tuple | Tensor) or hasattr(value, "__array__")
+    return is_array and not _is_table(value)
+
+
+def _is_table(data: Any) -> bool:
+    """Return whether this is a data set of Hugging Face."""
+    return hasattr(data, "features") and hasattr(data, "column_names")
+
+
+def _arrays(data: Any) -> SplitArrays:
+    """Return images and targets of one split."""
     if isinstance(data, tuple):
         if len(data) != 2:
-            raise DataError(f"Own data: give dataset=(images, targets), not {len(data)} arrays.")
-        return write_arrays(*data, folder)
-    pairs = [data[i] for i in range(len(data))]
+            raise ConfigError(f"{ARGUMENT} is a tuple of {len(data)} parts. {_ALLOWED}")
+        images, targets = data
+        is_pictures = isinstance(images, list | tuple)
+        return (_stacked(images) if is_pictures else _pixels(images)), _targets(targets)
+    pairs = [_pair(i, item) for i, item in enumerate(_items(data))]
     if not pairs:
-        raise DataError("Own data: the data set has no images.")
-    if any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in pairs):
-        raise DataError(
-            "Own data: give a tuple dataset=(images, targets), or a data set whose items are pairs "
-            "of an image and its target."
+        raise ConfigError(f"{ARGUMENT}: there are no images.")
+    return _stacked([image for image, _ in pairs]), _targets([target for _, target in pairs])
+
+
+def _items(data: Any) -> Iterable[Any]:
+    """Return the items of a data set, which has a length and an index."""
+    if isinstance(data, DataLoader):
+        return _loaded(data)
+    is_array = isinstance(data, np.ndarray | Tensor | str | bytes)
+    if is_array or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise ConfigError(f"{ARGUMENT} is of type {type(data).__name__}. {_ALLOWED}")
+    return _at(data, range(len(data)))
+
+
+def _at(data: Any, index: Iterable[int]) -> Iterable[Any]:
+    for i in index:
+        try:
+            yield data[i]
+        except Exception as error:  # of the user's code
+            raise ConfigError(
+                f"{ARGUMENT}: item {i} cannot be read: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _loaded(loader: "DataLoader[Any]") -> Iterable[Any]:
+    """Return the items of a loader's data set in its order, or of a subset that it samples."""
+    data, sampler = loader.dataset, loader.sampler
+    if isinstance(sampler, SubsetRandomSampler):
+        return _at(data, sorted(map(int, sampler.indices)))
+    is_whole = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, RandomSampler) and sampler.num_samples == len(sampler.data_source)
+    )
+    replaces = getattr(sampler, "replacement", False)
+    if not is_whole or replaces or type(loader.batch_sampler) not in (BatchSampler, NoneType):
+        raise ConfigError(
+            f"{ARGUMENT} is a DataLoader with a sampler that may repeat or omit images: give its "
+            f"data set, {ARGUMENT}=loader.dataset."
         )
-    images = [_pixels(image) for image, _ in pairs]
-    if len({image.shape for image in images}) != 1:
-        raise DataError("Own data: images must be of one size; resize them in the data set.")
-    targets = [target.tolist() if isinstance(target, Tensor) else target for _, target in pairs]
-    return write_arrays(np.stack(images), targets, folder)
+    return _items(data)
 
 
-def _pixels(image: Any) -> NDArray[np.uint8]:
-    """Return an image as ``(H, W[, C])`` in uint8."""
-    if not isinstance(image, Tensor):
-        # Numbers of a palette are no pixels.
-        return np.asarray(image.convert("RGB") if getattr(image, "mode", "") == "P" else image)
-    if image.is_floating_point():
-        if not 0 <= float(image.min()) <= float(image.max()) <= 1:
-            raise DataError(
-                "Own data: images in floating point must lie in [0, 1]; leave normalising to hwnas."
-            )
-        image = (image * 255).round().to(torch.uint8)
-    array: NDArray[np.uint8] = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
-    return array
+def _pair(i: int, item: Any) -> tuple[Any, Any]:
+    """Return image and target of an item: a pair, or a dict with usual keys."""
+    if isinstance(item, Mapping):
+        found = [[key for key in keys if key in item] for keys in _KEYS]
+        if all(len(keys) == 1 for keys in found):
+            return tuple(item[keys[0]] for keys in found)
+        raise ConfigError(
+            f"{ARGUMENT}: item {i} has the keys {', '.join(map(str, item))}; it must have one of "
+            f"{', '.join(_KEYS[0])}, and one of {', '.join(_KEYS[1])}. Rename them."
+        )
+    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
+        n = f" of {len(item)} values" if isinstance(item, Sequence) else ""
+        raise ConfigError(
+            f"{ARGUMENT}: item {i} is a {type(item).__name__}{n}; it must be a pair of an image "
+            f"and its target. {_ALLOWED}"
+        )
+    return item[0], item[1]
+
+
+def _stacked(images: Sequence[Any]) -> NDArray[np.uint8]:
+    """Return images of one size as ``(N, H, W[, C])``."""
+    pictures = [image for image in images if isinstance(image, Image.Image)]
+    mode = "L" if all(picture.mode in GREY for picture in pictures) else "RGB"
+    arrays = [_array(i, image, mode) for i, image in enumerate(images)]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) != 1:
+        listed = ", ".join(map(str, sorted(shapes)[:3]))
+        raise ConfigError(
+            f"{ARGUMENT}: images must be of one size, got the shapes {listed}: resize them."
+        )
+    stacked = np.stack(arrays)
+    return _pixels(stacked, are_tensors=isinstance(images[0], Tensor))
+
+
+def _array(i: int, image: Any, mode: str) -> NDArray[Any]:
+    if not isinstance(image, Image.Image):
+        return np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
+    if (problem := unsupported(image)) is not None:
+        raise ConfigError(f"{ARGUMENT}: image {i} is {problem}.")
+    if (transpose := transpose_of(image)) is not None:
+        image = image.transpose(transpose)
+    return np.asarray(flattened(image, mode))
+
+
+def _pixels(images: Any, *, are_tensors: bool = False) -> NDArray[np.uint8]:
+    """Return images in uint8, channels last.
+
+    Args:
+        images: An array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``.
+        are_tensors: Whether the images were tensors, whose channels come first.
+    """
+    if isinstance(images, Tensor):
+        images, are_tensors = images.detach().cpu(), True
+    pixels = np.asarray(images)
+    may_be_first = pixels.ndim == 4 and pixels.shape[1] in CHANNELS
+    if may_be_first and (are_tensors or pixels.shape[3] not in CHANNELS):
+        pixels = np.moveaxis(pixels, 1, 3)
+    return np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else _in_uint8(pixels))
+
+
+def _in_uint8(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    if pixels.dtype.kind == "b":
+        return pixels.astype(np.uint8) * 255
+    if pixels.dtype.kind not in "iuf":
+        raise ConfigError(f"{ARGUMENT}: images are of type {pixels.dtype}: {_PIXELS}.")
+    if not pixels.size:
+        return pixels.astype(np.uint8)  # refused by its length
+    low, high = float(pixels.min()), float(pixels.max())
+    if pixels.dtype.kind == "f" and 0 <= low <= high <= 1:
+        return (pixels * 255).round().astype(np.uint8)
+    if not 0 <= low <= high <= 255 or (pixels % 1).any():
+        raise ConfigError(
+            f"{ARGUMENT}: images are {pixels.dtype} from {low:.4g} to {high:.4g}: {_PIXELS}."
+        )
+    return pixels.astype(np.uint8)
+
+
+def _targets(targets: Any) -> NDArray[Any]:
+    """Return targets as an array of one type."""
+    if isinstance(targets, Tensor):
+        targets = targets.detach().cpu()
+    elif isinstance(targets, list | tuple):
+        targets = [t.tolist() if isinstance(t, Tensor | np.ndarray) else t for t in targets]
+    try:
+        array = np.asarray(targets)
+    except ValueError:  # of rows of different lengths
+        raise ConfigError(
+            f"{ARGUMENT}: images have different numbers of labels. Multi-label data are not "
+            "supported: give one label per image."
+        ) from None
+    if array.dtype.kind != "O":
+        return array
+    for row, value in enumerate(array.flat):
+        if value is None or type(value).__name__ == "NAType" or value != value:  # of pandas; NaN
+            raise ConfigError(f"{ARGUMENT}: image {row} has no target. Every image needs one.")
+    kinds = {type(value) for value in array.flat}
+    return np.asarray(array.tolist()) if len(kinds) == 1 else array
+
+
+def _class_names(data: Any) -> Sequence[str]:
+    """Return the names of classes that a data set has besides its labels, if any."""
+    while isinstance(data, DataLoader | Subset):
+        data = data.dataset
+    if _is_table(data):
+        key = next((key for key in _KEYS[1] if key in data.features), "")
+        return getattr(data.features.get(key), "names", None) or ()
+    names = getattr(data, "classes", ())
+    is_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return names if is_named else ()

@@ -1,100 +1,170 @@
-"""Images and targets as arrays in an ``.npz`` file, for data passed from Python."""
+"""Images and targets as arrays in an ``.npz`` file, for data passed from Python.
+
+The arrays ``images`` and ``targets`` are the training split, and of all images if the file has no
+others. A given validation or test split has the same arrays with the prefix ``validation_`` or
+``test_``. ``names`` has the names of the classes.
+"""
 
 import hashlib
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hwnas.core import files
-from hwnas.core.errors import DataError
+from hwnas.core.errors import ConfigError
 from hwnas.core.safe_arrays import read_npz
 from hwnas.core.safe_read import CorruptFileError
 from hwnas.tasks.base import Targets, TaskType
 
 SUFFIX = ".npz"
-_CHANNELS = (1, 3)
-_WHERE = "Own data"
+ARGUMENT = "dataset"  #: of the Python API, for messages
+CHANNELS = (1, 3)  #: allowed numbers of channels
+_PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of arrays, by split
+
+SplitArrays = tuple[NDArray[Any], NDArray[Any]]  #: images and targets
 
 
-def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
+@dataclass(frozen=True)
+class ArrayData:
+    """Square images ``(N, side, side, C)`` in uint8 and targets, by split."""
+
+    images: Mapping[str, NDArray[np.uint8]]
+    targets: Mapping[str, Targets]
+    names: tuple[str, ...]  #: of network outputs
+    notes: tuple[str, ...]  #: messages about conversions
+
+
+def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder: Path) -> Path:
     """Write images and targets to a file named after their content; return its path.
 
     Args:
-        images: uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with one or three channels.
-        targets: Classes, ``(N,)``, as whole numbers or words; or values, ``(N,)`` or ``(N, n)``.
+        splits: Images in uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with one or three channels, and
+            targets: classes ``(N,)`` as whole numbers or words, or values ``(N,)`` or ``(N, n)``.
+        names: Names of the classes; empty if targets are the names.
         folder: Folder of the file.
 
     Raises:
-        DataError: types or shapes differ from these.
+        ConfigError: types or shapes differ from these.
     """
-    pixels, values = np.asarray(images), _typed(np.asarray(targets))
-    _check(_WHERE, pixels, values)
-    hashed = hashlib.sha256(repr((pixels.shape, values.shape, values.dtype.str)).encode())
-    hashed.update(pixels.tobytes())
-    hashed.update(values.tobytes())
+    _check(splits)
+    hashed, arrays = hashlib.sha256(), dict[str, NDArray[Any]]()
+    for split, (images, targets) in splits.items():
+        prefix = _PREFIXES[split]
+        arrays |= {f"{prefix}images": images, f"{prefix}targets": targets}
+        shapes = repr((images.shape, targets.shape, targets.dtype.str))
+        hashed.update(prefix.encode() + shapes.encode())
+        hashed.update(images.tobytes())
+        hashed.update(targets.tobytes())
+    if names:
+        arrays["names"] = np.array(names, np.str_)
+        hashed.update(repr([*names]).encode())
     path = folder / f"{hashed.hexdigest()[:16]}{SUFFIX}"
     if not path.exists():
         content = io.BytesIO()
-        np.savez(content, images=pixels, targets=values)
+        np.savez(content, allow_pickle=False, **arrays)
         files.write_file(path, content.getvalue())
     return path
 
 
-def read_arrays(
-    where: str, path: Path, kind: TaskType
-) -> tuple[NDArray[np.uint8], Mapping[str, Targets], tuple[str, ...], list[str]]:
-    """Return images ``(N, side, side, C)``, targets by split, names of outputs, and notes.
+def read_arrays(path: Path, kind: TaskType) -> ArrayData:
+    """Return the content of a file.
 
     Raises:
-        DataError: the file has no valid arrays ``images`` and ``targets``.
+        ConfigError: the file has no valid arrays ``images`` and ``targets``.
+        DataError: the targets are not those of the task.
     """
+    arrays = [f"{prefix}{name}" for prefix in _PREFIXES.values() for name in ("images", "targets")]
     try:
-        content = read_npz(path, ["images", "targets"])
-        pixels, raw_targets = content["images"], content["targets"]
+        content = read_npz(path, [*arrays, "names"])
+        content["images"], content["targets"]
     except (OSError, KeyError, CorruptFileError) as error:
-        message = f"{where} cannot be read as arrays 'images' and 'targets': {error}"
-        raise DataError(message) from None
-    _check(where, pixels, raw_targets)
-    if kind.categorical and raw_targets.ndim != 1:
-        raise DataError(
-            f"{where}: targets are of shape {raw_targets.shape}; classes are of shape (N,). "
-            "Multi-label data are not supported."
-        )
-    targets, names = kind.targets(where, {"train": raw_targets.tolist()}, None)
-    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
-    height, width = pixels.shape[1:3]
-    if height == width:
-        return pixels, targets, names, []
+        message = f"{path} cannot be read as arrays 'images' and 'targets': {error}"
+        raise ConfigError(message) from None
+    splits = {
+        split: (content[f"{prefix}images"], content[f"{prefix}targets"])
+        for split, prefix in _PREFIXES.items()
+        if f"{prefix}images" in content and f"{prefix}targets" in content
+    }
+    _check(splits)
+    raw = {split: targets for split, (_, targets) in splits.items()}
+    if kind.categorical:
+        raw = {split: _labels(split, targets) for split, targets in raw.items()}
+    given = [*map(str, content["names"].tolist())] if "names" in content else None
+    values = {split: targets.tolist() for split, targets in raw.items()}
+    targets, names = kind.targets(ARGUMENT, values, given)
+    images, notes = _square({split: images for split, (images, _) in splits.items()})
+    return ArrayData(images, targets, names, notes)
+
+
+def _square(
+    images: Mapping[str, NDArray[Any]],
+) -> tuple[dict[str, NDArray[np.uint8]], tuple[str, ...]]:
+    """Return the central squares ``(N, side, side, C)``, and a note if images were cropped."""
+    height, width = images["train"].shape[1:3]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
-    cropped = pixels[:, top : top + side, left : left + side]
-    note = f"{where}: images of {width}x{height} pixels are cropped to {side}x{side}, centred."
-    return cropped, targets, names, [note]
+    square = {
+        split: (of if of.ndim == 4 else of[..., None])[:, top : top + side, left : left + side]
+        for split, of in images.items()
+    }
+    size = f"{ARGUMENT}: images of {width}x{height} pixels"
+    note = f"{size} are cropped to {side}x{side}, centred."
+    return square, (note,) * (height != width)
 
 
-def _typed(targets: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return objects of one type, such as words from pandas, as an array of that type."""
-    if targets.dtype.kind == "O" and len({type(target) for target in targets.flat}) == 1:
-        return np.asarray(targets.tolist())
-    return targets
+def _labels(split: str, targets: NDArray[Any]) -> NDArray[Any]:
+    """Return labels ``(N,)`` of one-hot rows or a column, and whole numbers of floats."""
+    if targets.ndim == 2 and targets.shape[1] > 1:
+        if targets.dtype.kind == "U" or not _is_one_hot(targets):
+            raise ConfigError(
+                f"{ARGUMENT}: split '{split}' has labels of shape {targets.shape} that are not "
+                "one-hot. Multi-label data are not supported: give one label per image, (N,)."
+            )
+        return np.asarray(targets.argmax(axis=1))
+    labels = targets.reshape(len(targets))
+    return np.array([*map(_label, labels.tolist())], object) if labels.dtype.kind == "f" else labels
 
 
-def _check(where: str, images: NDArray[np.generic], targets: NDArray[np.generic]) -> None:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise DataError(
-            f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
-            "of shape (N, H, W) or (N, H, W, C)."
-        )
-    if not len(images):
-        raise DataError(f"{where}: there are no images.")
-    if images.ndim == 4 and images.shape[3] not in _CHANNELS:
-        raise DataError(f"{where}: images have {images.shape[3]} channels; they must have 1 or 3.")
-    fits = targets.ndim in (1, 2) and len(targets) == len(images)
-    if not fits or targets.dtype.kind not in "iufU":
-        raise DataError(
-            f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be numbers "
-            f"or words, one or several for each of {len(images)} images."
+def _label(value: float) -> float | None:
+    """Return a whole number as ``int``, and ``None`` for NaN."""
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
+
+
+def _is_one_hot(targets: NDArray[Any]) -> bool:
+    is_one = targets == 1
+    return bool(((targets == 0) | is_one).all() and (is_one.sum(axis=1) == 1).all())
+
+
+def _check(splits: Mapping[str, SplitArrays]) -> None:
+    """Raise ``ConfigError`` for arrays of other types and shapes."""
+    shapes = {images.shape[1:] for images, _ in splits.values()}
+    for split, (images, targets) in splits.items():
+        where = f"{ARGUMENT}: split '{split}'" if len(splits) > 1 else ARGUMENT
+        if images.dtype != np.uint8 or images.ndim not in (3, 4):
+            raise ConfigError(
+                f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
+                "of shape (N, H, W) or (N, H, W, C)."
+            )
+        if not images.size:
+            raise ConfigError(f"{where}: there are no images.")
+        if images.ndim == 4 and images.shape[3] not in CHANNELS:
+            raise ConfigError(
+                f"{where}: images have {images.shape[3]} channels; they must have 1 or 3."
+            )
+        fits = targets.ndim in (1, 2) and len(targets) == len(images)
+        if not fits or targets.dtype.kind not in "biufU":
+            raise ConfigError(
+                f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be "
+                f"numbers or words, one or several for each of {len(images)} images."
+            )
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"{ARGUMENT}: images of the splits have different shapes: "
+            f"{', '.join(map(str, sorted(shapes)))}. Resize them to one."
         )

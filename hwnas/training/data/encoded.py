@@ -167,6 +167,7 @@ _ROTATED = (
     Image.Transpose.ROTATE_90,
 )
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif")
+GREY = ("1", "L", "LA", "La")  #: modes of images without colour
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 
 
@@ -219,14 +220,19 @@ def decode(
     if transpose is not None:
         picture = picture.transpose(transpose)
     x, y = picture.size[0] / width, picture.size[1] / height
-    if "A" in picture.getbands() or "transparency" in picture.info:  # on white
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    picture = picture.convert(shape.mode)
+    picture = flattened(picture, shape.mode)
     if picture.size != (side, side) or (w, h) != (width, height):
         box = (left * x, top * y, min((left + w) * x, width * x), min((top + h) * y, height * y))
         picture = picture.resize((side, side), Image.Resampling.BILINEAR, box)
     return np.asarray(picture, np.uint8).reshape(side, side, -1)
+
+
+def flattened(picture: Image.Image, mode: str) -> Image.Image:
+    """Return an image of mode ``L`` or ``RGB``; transparent pixels are white."""
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert(mode)
 
 
 def _centre(width: int, height: int) -> tuple[float, float, int, int]:

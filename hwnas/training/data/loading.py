@@ -16,9 +16,10 @@ from hwnas.core import machine
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import Progress
 from hwnas.tasks.base import Targets, TaskType
-from hwnas.training.data.arrays import SUFFIX, read_arrays
+from hwnas.training.data.arrays import ARGUMENT, SUFFIX, read_arrays
 from hwnas.training.data.division import SPLIT_SEED, divide
 from hwnas.training.data.encoded import (
+    GREY,
     UNREADABLE,
     EncodedImages,
     ImageShape,
@@ -69,7 +70,6 @@ def describe_duplicates(
     return messages
 
 
-_GREY = ("1", "L", "LA", "La")
 _MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
 _MEMORY_FRACTION = 0.25  # of the machine's memory, for decoded images
 _N_SAMPLED = 4096  # streamed training images for mean and standard deviation
@@ -92,7 +92,7 @@ def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) ->
         return _image_data(config, *_embedded(config, kind), [])
     where = f"Data set '{config.path or config.hub_id}'"
     if config.path is not None and Path(config.path).suffix == SUFFIX:
-        return _arrays(where, config, kind)
+        return _arrays(config, kind)
     source = _open(where, config, kind)
     encoded, changes = _encoded(where, source, config, max_resolution, progress)
     splits, kept = _kept(encoded, config.in_memory, progress)
@@ -109,7 +109,7 @@ def _check_options(config: DatasetConfig) -> None:
         kind = f"dataset={config.name} is embedded"
         unused: tuple[str, ...] = ("path", "hub_id", *_TABLE_OPTIONS)
     elif config.path is not None and Path(config.path).suffix == SUFFIX:
-        kind, unused = f"{config.path} is a file of arrays", _TABLE_OPTIONS
+        kind, unused = f"{ARGUMENT} is given as arrays", _TABLE_OPTIONS
     else:
         return
     _check_unused(config, kind, unused)
@@ -172,32 +172,51 @@ def _embedded(
         raise ConfigError(f"dataset={config.name} is for {found.task}. Set task={found.task}.")
     where = f"Data set '{config.name}'"
     targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
-    return _in_memory(where, found.images, targets, names, config)[0], names
+    divided = divide(where, targets, names, config)
+    return _in_memory({"train": found.images}, targets, divided), names
 
 
-def _arrays(where: str, config: DatasetConfig, kind: TaskType) -> ImageData:
+def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
     path = Path(str(config.path)).expanduser()
     if not path.exists():
-        raise DataError(f"{where}: no such file or folder.")
-    images, targets, names, notes = read_arrays(where, path, kind)
-    splits, rows = _in_memory(where, images, targets, names, config)
-    hashes = _table([_hash(image.tobytes()) for image in images])
-    by_split = {split: hashes[part] for split, part in rows.items()}
-    lines = describe_duplicates(by_split, lambda split, i: f"image {rows[split][i]}")
-    return _image_data(config, splits, names, [*notes, *(f"{where}: {line}" for line in lines)])
+        raise DataError(f"dataset.path={path}: no such file or folder.")
+    try:
+        arrays = read_arrays(path, kind)
+        divided = divide(ARGUMENT, arrays.targets, arrays.names, config)
+    except DataError as error:  # about an argument of the Python API
+        raise ConfigError(str(error)) from None
+    hashes = {s: _table([_hash(i.tobytes()) for i in of]) for s, of in arrays.images.items()}
+
+    def place(split: str, i: int) -> str:
+        origin, rows = divided[split]
+        return f"{origin} " * (len(hashes) > 1) + f"image {rows[i]}"
+
+    by_split = {split: hashes[origin][rows] for split, (origin, rows) in divided.items()}
+    notes = [f"{ARGUMENT}: {line}" for line in describe_duplicates(by_split, place)]
+    splits = _in_memory(arrays.images, arrays.targets, divided)
+    return _image_data(config, splits, arrays.names, [*arrays.notes, *notes])
 
 
 def _in_memory(
-    where: str,
-    images: NDArray[np.uint8],
+    images: Mapping[str, NDArray[np.uint8]],
     targets: Mapping[str, Targets],
-    names: tuple[str, ...],
-    config: DatasetConfig,
-) -> tuple[dict[str, DataSplit], dict[str, ImageRows]]:
-    """Return splits of images ``(N, H, W, C)`` in memory, and the rows of each."""
-    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets["train"]))
-    rows = {name: part for name, (_, part) in divide(where, targets, names, config).items()}
-    return {name: whole.take(torch.from_numpy(part)) for name, part in rows.items()}, rows
+    divided: Mapping[str, tuple[str, ImageRows]],
+) -> dict[str, DataSplit]:
+    """Return splits in memory.
+
+    Args:
+        images: Images ``(N, H, W, C)`` by split of the source.
+        targets: Their targets.
+        divided: Split of the source and rows of each split.
+    """
+    source = {
+        split: InMemorySplit(torch.from_numpy(of), torch.from_numpy(targets[split]))
+        for split, of in images.items()
+    }
+    return {
+        name: source[origin].take(torch.from_numpy(rows))
+        for name, (origin, rows) in divided.items()
+    }
 
 
 def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
@@ -311,7 +330,7 @@ def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[ImageShape
     (width, height), n = min(survey.sizes), len(survey.sizes)
     keep = n == 1 and width == height <= 2 * max_resolution
     shape = ImageShape(
-        width if keep else max_resolution, "L" if survey.modes <= set(_GREY) else "RGB"
+        width if keep else max_resolution, "L" if survey.modes <= set(GREY) else "RGB"
     )
     notes = []
     if not keep:
@@ -325,7 +344,7 @@ def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[ImageShape
             f"{where}: {survey.n_transposed} images are rotated or mirrored as their EXIF "
             "orientation says."
         )
-    if shape.mode == "RGB" and not survey.modes.isdisjoint(_GREY):
+    if shape.mode == "RGB" and not survey.modes.isdisjoint(GREY):
         modes = ", ".join(sorted(survey.modes))
         notes.append(f"{where}: images of the modes {modes} are converted to RGB.")
     return shape, notes

@@ -1,16 +1,22 @@
 """Images and targets of a user's own, given from Python."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
 
-from hwnas.core.errors import DataError
+from hwnas.core.errors import ConfigError
 from hwnas.core.progress import NullProgress
-from hwnas.training.data import DatasetConfig, load_data
-from hwnas.workflows.python_data import UserData, save_data
+from hwnas.training.data import DatasetConfig, ImageData, load_data
+from hwnas.workflows.python_data import save_data
+from tests.conftest import images_of
 
 N = 40
 IMAGES = np.arange(N, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
@@ -33,12 +39,12 @@ def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
     ("targets", "message"),
     [
         (np.arange(N) / 4, "must be a whole number or text"),
-        (np.zeros((N, 2), np.int64), r"classes are of shape \(N,\)"),
+        (np.zeros((N, 2), np.int64), r"not one-hot\. Multi-label data are not supported"),
     ],
 )
 def test_values_are_no_classes(tmp_path: Path, targets: NDArray[np.generic], message: str) -> None:
     path = save_data((IMAGES, targets), tmp_path)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ConfigError, match=f"^dataset: .*{message}"):
         load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
 
 
@@ -47,7 +53,8 @@ def test_images_that_are_there_several_times_are_told(tmp_path: Path) -> None:
     notes = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes
     assert any("images are training images, too, for example image " in note for note in notes)
     path = save_data((IMAGES, [*"ab"] * (N // 2)), tmp_path)
-    assert load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes == ()
+    notes = load_data(DatasetConfig("images", path=str(path)), 8, NullProgress()).notes
+    assert not any("training images, too" in note for note in notes)
 
 
 def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
@@ -58,24 +65,151 @@ def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
 
 
 def test_a_list_of_arrays_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"give a tuple dataset=\(images, targets\)"):
-        save_data([IMAGES, np.zeros(N)], tmp_path)  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"dataset: item 0 is a ndarray.*\(images, targets\)"):
+        save_data([IMAGES, np.zeros(N)], tmp_path)
 
 
 def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
     words = np.array([*"ab"] * (N // 2), dtype=object)
     assert save_data((IMAGES, words), tmp_path) == save_data((IMAGES, words.tolist()), tmp_path)
     words[0] = None
-    with pytest.raises(DataError, match="they must be numbers or words"):
+    with pytest.raises(ConfigError, match="dataset: image 0 has no target"):
         save_data((IMAGES, words), tmp_path)
 
 
 @pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
-def test_no_images_are_refused_in_words(tmp_path: Path, data: UserData) -> None:
-    with pytest.raises(DataError, match=r"no images\.$"):
+def test_no_images_are_refused_in_words(tmp_path: Path, data: object) -> None:
+    with pytest.raises(ConfigError, match=r"no images\.$"):
         save_data(data, tmp_path)
 
 
 def test_every_image_needs_a_target(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"for each of {N} images"):
+    with pytest.raises(ConfigError, match=f"for each of {N} images"):
         save_data((IMAGES, np.zeros(N - 1)), tmp_path)
+
+
+# Other forms of the same data.
+
+LABELS = np.arange(N) % 2
+PICTURES = [Image.fromarray(image) for image in IMAGES]
+TENSORS = torch.from_numpy(IMAGES)[:, None]
+
+
+class Items(torch.utils.data.Dataset[object]):
+    """A data set with given items."""
+
+    def __init__(self, item: Callable[[int], object], n: int = N):
+        self._item, self._n = item, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, i: int) -> object:
+        return self._item(i)
+
+
+def _named() -> Items:
+    items = Items(lambda i: (PICTURES[i], int(LABELS[i])))
+    items.classes = ["cat", "dog"]  # type: ignore[attr-defined]
+    return items
+
+
+def _table(rows: slice = slice(None)) -> datasets.Dataset:
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    content = {"image": PICTURES[rows], "label": LABELS[rows].tolist()}
+    return datasets.Dataset.from_dict(content, features=features)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: (IMAGES, LABELS),
+        lambda: (IMAGES[..., None], LABELS[:, None]),
+        lambda: (IMAGES[:, None], LABELS),
+        lambda: (TENSORS, torch.from_numpy(LABELS)),
+        lambda: (IMAGES / 255, LABELS.astype(np.float32)),
+        lambda: (IMAGES.astype(np.float32), np.eye(2)[LABELS]),
+        lambda: (IMAGES.astype(np.int64).tolist(), LABELS.tolist()),
+        lambda: (IMAGES, pd.Series(LABELS, index=range(100, 100 + N))),
+        lambda: (PICTURES, [*LABELS]),
+        lambda: [*zip(PICTURES, LABELS, strict=True)],
+        lambda: TensorDataset(TENSORS.float() / 255, torch.from_numpy(LABELS)),
+        lambda: DataLoader(TensorDataset(TENSORS, torch.from_numpy(LABELS)), 8, shuffle=True),
+        lambda: Subset(Items(lambda i: (PICTURES[i], torch.tensor(LABELS[i])), 99), range(N)),
+        lambda: Items(lambda i: {"image": TENSORS[i], "label": LABELS[i]}),
+        lambda: {"train": (IMAGES, LABELS)},
+    ],
+)
+def test_forms_of_the_same_data_are_the_same(tmp_path: Path, data: Callable[[], object]) -> None:
+    same = _read(save_data((IMAGES, LABELS), tmp_path))
+    found = _read(save_data(data(), tmp_path))
+    assert found.digest == same.digest
+    assert found.task.names == ("0", "1")
+
+
+@pytest.mark.parametrize("data", [_named, _table, lambda: DataLoader(_named())])
+def test_classes_have_the_names_of_the_data_set(tmp_path: Path, data: Callable[[], object]) -> None:
+    assert _read(save_data(data(), tmp_path)).task.names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: ((IMAGES[:30], LABELS[:30]), (IMAGES[30:], LABELS[30:])),
+        lambda: {"train": (IMAGES[:30], LABELS[:30]), "Test": (IMAGES[30:], LABELS[30:])},
+        lambda: datasets.DatasetDict(train=_table(slice(30)), test=_table(slice(30, N))),
+        lambda: (_table(slice(30)), _table(slice(30, N))),
+    ],
+)
+def test_a_test_split_stays_one(tmp_path: Path, data: Callable[[], object]) -> None:
+    found = _read(save_data(data(), tmp_path))
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [27, 3, 10]
+    assert sorted(images_of(found.test)[:, 0, 0, 0].tolist()) == [*range(30, N)]
+
+
+def test_a_validation_split_stays_one(tmp_path: Path) -> None:
+    parts = {"train": slice(20), "val": slice(20, 30), "test": slice(30, N)}
+    path = save_data({name: (IMAGES[at], LABELS[at]) for name, at in parts.items()}, tmp_path)
+    assert sorted(images_of(_read(path).validation)[:, 0, 0, 0].tolist()) == [*range(20, 30)]
+
+
+def _read(path: Path) -> ImageData:
+    return load_data(DatasetConfig("images", path=str(path)), 8, NullProgress())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: (IMAGES, LABELS, IMAGES), "a tuple of 3 parts"),
+        (lambda: ((IMAGES, LABELS),) * 3, "a tuple of 3 data sets"),
+        (lambda: {"train": (IMAGES, LABELS), "extra": (IMAGES, LABELS)}, "the splits .*'extra'"),
+        (lambda: (IMAGES, np.where(LABELS, np.nan, 0)), "row 1 has no label"),
+        (lambda: (IMAGES, [None, *LABELS[1:]]), "image 0 has no target"),
+        (lambda: (IMAGES, [[0], [0, 1]] * (N // 2)), "Multi-label data are not supported"),
+        (lambda: (IMAGES, np.ones((N, 2))), "Multi-label data are not supported"),
+        (lambda: (IMAGES / 127.5 - 1, LABELS), "images are float64 from -1 to "),
+        (lambda: (np.repeat(IMAGES[..., None], 4, 3), LABELS), "images have 4 channels"),
+        (lambda: (IMAGES.reshape(N, -1), LABELS), r"of shape \(40, 64\)"),
+        (lambda: (IMAGES.astype(str), LABELS), "images are of type <U"),
+        (lambda: Items(lambda i: (PICTURES[i], 0, i)), "item 0 is a tuple of 3 values"),
+        (lambda: Items(lambda i: {"x": PICTURES[i], "label": 0}), "has the keys x, label"),
+        (lambda: Items(lambda i: (IMAGES[i, i:], 0)), "images must be of one size"),
+        (lambda: Items(lambda i: 1 // 0), "item 0 cannot be read: ZeroDivisionError"),
+        (lambda: DataLoader(_named(), sampler=WeightedRandomSampler([1] * N, N)), "a sampler that"),
+        (lambda: IMAGES, "of type ndarray"),
+        (lambda: 3, "of type int"),
+        (lambda: iter([]), "of type list_iterator"),
+        (lambda: ((IMAGES, LABELS), (IMAGES[:, 1:], LABELS)), "have different shapes"),
+        (lambda: (IMAGES, np.arange(N)), "every class needs at least 3 images"),
+        (lambda: ([Image.new("F", (8, 8))] * N, LABELS), "image 0 is an image of mode F"),
+    ],
+)  # fmt: skip
+def test_data_of_other_forms_are_refused_in_one_line(
+    tmp_path: Path, data: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^dataset.*{message}") as caught:
+        _read(save_data(data(), tmp_path))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
