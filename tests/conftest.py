@@ -34,6 +34,34 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # that take every co
 # A shell that starts them in the background has them ignore it, and what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+#: Folders and modules whose tests are marked ``smoke``: the basics, in less than two minutes.
+_SMOKE = ("core/", "models/spaces/", "tasks/", "cli/test_main.py", "cli/test_main_export.py")
+
+
+def _names_tests(config: pytest.Config) -> bool:
+    """Return whether the command line names files or tests."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run in one process if the command line names files or tests; else use all cores."""
+    return 0 if _names_tests(config) else len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark smoke tests, and leave out slow and timed tests unless they are requested."""
+    timed_or_slow = {
+        i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("alone")
+    }
+    for item in {*items} - timed_or_slow:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_SMOKE):
+            item.add_marker("smoke")
+    if not config.option.markexpr and not any("::" in argument for argument in config.args):
+        config.hook.pytest_deselected(items=[item for item in items if item in timed_or_slow])
+        items[:] = [item for item in items if item not in timed_or_slow]
+
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 needs_fashion_mnist = pytest.mark.skipif(

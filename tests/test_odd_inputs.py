@@ -11,6 +11,7 @@ from tests.conftest import few_of
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", few_of([31, 7], 1))
 def test_sample_of_odd_inputs_is_refused_in_one_line_and_leaves_nothing(every: int) -> None:
     command = [sys.executable, "-m", "benchmarks.odd_inputs"]

@@ -72,6 +72,7 @@ def _rows(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_front_is_held_against_a_run_and_may_be_held_against_another(
     search: Callable[..., str],
 ) -> None:

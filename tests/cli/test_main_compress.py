@@ -73,6 +73,7 @@ def _n_values(folder: Path, name: str) -> int:
     return max(len(np.unique(row.round(6))) for row in rows)
 
 
+@pytest.mark.slow
 def test_network_fits_another_budget_and_is_proven(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ devices:
     assert {*problem.answers.models} <= known.models.keys()
 
 
+@pytest.mark.slow
 def test_what_fits_as_it_is_is_up_to_its_own_weights(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +158,7 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
     assert proof["model"]["params_m"] < float(member["params_m"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -186,6 +186,7 @@ def test_card_is_one_of_hugging_face(exported: Path) -> None:
         assert f"`{name}`" in card.text or name == "MODEL_CARD.md"
 
 
+@pytest.mark.slow
 def test_verify_repeats_the_proof_also_where_torch_is_not(
     exported: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -403,6 +404,7 @@ def test_bytecode_beside_the_model_is_not_run(
     assert "model.cpython-311.pyc is not part of the export" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_costs_that_are_not_those_of_the_proof_fail(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,6 +454,7 @@ def test_verify_says_where_nothing_can_be_repeated(
     assert "One folder at a time" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_same_command_goes_on_where_it_was_cut_off(
     searched: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -578,6 +581,7 @@ def test_what_does_not_hold_is_kept_as_failed(
     assert "model.int8.tflite.error" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
     searched: Path, tmp_path: Path
 ) -> None:

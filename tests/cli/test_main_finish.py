@@ -110,6 +110,7 @@ def test_another_target_trains_no_candidate_again(
     assert (again / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_failing", [1, 99])
 def test_search_ends_without_members_that_cannot_be_verified(
     searched: Path,
@@ -184,6 +185,7 @@ def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
     assert manifest["n_front"] >= 1
 
 
+@pytest.mark.slow
 def test_what_is_trained_already_is_finished_however_late(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
     return run_folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spent_s", "takes_s"),
     [pytest.param(601.0, 0.0, id="spent"), pytest.param(1.0, 600.0, id="long")],
@@ -391,6 +394,7 @@ def test_members_say_which_weights_were_verified(searched: Path) -> None:
     assert len({*weights}) == len(files) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", few_of([2, 1, 5], 1))
 def test_no_more_are_trained_on_than_are_asked_for(
     searched: Path, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]

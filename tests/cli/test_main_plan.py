@@ -46,6 +46,7 @@ def test_a_plan_is_files_that_others_read(folder: Path) -> None:
     assert "<script src" not in page
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
     other = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", run__dir="again")
     for name in ("plan.yaml", "classes.csv", "pools.csv", "serving.svg", "report.html"):

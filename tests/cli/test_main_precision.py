@@ -115,6 +115,7 @@ def _exported(root: Path, name: str, genotype_id: str) -> tuple[int, Path, dict[
     return code, proof.parent, json.loads(proof.read_text())
 
 
+@pytest.mark.slow
 def test_export_of_a_network_in_int8_is_proved_so(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_export_of_a_network_in_float32_says_nothing_of_int8(root: Path) -> None
     assert not any(operator.get("in_float") for operator in proof["model"]["operators"])
 
 
+@pytest.mark.slow
 def test_int8_that_is_not_faster_is_not_delivered(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +169,7 @@ def test_int8_that_is_not_faster_is_not_delivered(
     assert f"{len(slow)} in int8 no faster than in float32" in out
 
 
+@pytest.mark.slow
 def test_search_refuses_int8_that_it_does_not_find_to_be_faster(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,7 @@ def test_targets_that_run_all_in_one_refuse_the_space(
     assert not (root / "no").exists()
 
 
+@pytest.mark.slow
 def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

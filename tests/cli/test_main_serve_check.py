@@ -114,6 +114,7 @@ def test_generator_that_cannot_keep_up_is_said(
         assert words in " ".join(said.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sleeping")
 def test_machine_that_drifts_is_refused_and_nothing_is_written(
     plan: Path, capsys: pytest.CaptureFixture[str]
@@ -126,6 +127,7 @@ def test_machine_that_drifts_is_refused_and_nothing_is_written(
     assert not Path("a").exists()
 
 
+@pytest.mark.slow
 def test_server_that_refuses_is_one_line(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +137,7 @@ def test_server_that_refuses_is_one_line(
     assert "The server gave no answer in 1 s" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpace) -> None:
     from hwnas.fleet.deployment.pools import deployed_pools
     from hwnas.fleet.plan import read_plan

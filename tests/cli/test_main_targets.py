@@ -120,6 +120,7 @@ def test_links_that_lead_nowhere_are_refused(
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_each_target_has_a_front_and_all_have_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_help_has_options_data_sets_and_examples(capsys: pytest.CaptureFixture[s
     assert "+target" not in printed
 
 
+@pytest.mark.slow
 def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *TINY, "train.ema=0.9", "run.dir=r"]) == 0
     printed = capsys.readouterr().out
@@ -104,6 +105,7 @@ def test_killed_and_interrupted_training_goes_on_to_the_same_weights(tmp_path: P
     assert same(Checkpoint(whole).weights(), Checkpoint(cut).weights())
 
 
+@pytest.mark.slow
 def test_one_network_is_trained_from_scratch_or_from_the_supernet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -159,6 +161,7 @@ def test_bad_input_gets_one_line(
     assert not Path("runs/supernets").exists()
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     places = []
     for lr in ("0.1", "0.2"):
@@ -226,6 +229,7 @@ def test_tensorboard_that_is_not_installed_is_refused(
     assert "pip install tensorboard" in line
 
 
+@pytest.mark.slow
 def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
     tiny = "search_space=tiny"
     assert run(["train", *TINY, "run.dir=a", "run.supernets=x"]) == 0

@@ -241,6 +241,7 @@ def test_why_lists_the_verified_front_first(root: Path, capsys: pytest.CaptureFi
     assert text.index(staying[0]["id"]) < text.index("as searched")
 
 
+@pytest.mark.slow
 def test_fronts_of_different_weights_are_compared(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return printed
 
 
+@pytest.mark.slow
 def test_members_of_the_front_and_what_they_beat(table: Path, tmp_path: Path, why: Why) -> None:
     rows = _search(table, tmp_path / "r", "sampler=pareto", "n_trials=40", "seed=1")
     listed = why(tmp_path / "r", "front")

@@ -76,6 +76,7 @@ def _wait_for(url: str, n: int) -> None:
     raise AssertionError(f"{n} trials did not finish in a minute")
 
 
+@pytest.mark.slow
 def test_processes_of_one_command(
     table: Path,  # noqa: F811
     tmp_path: Path,

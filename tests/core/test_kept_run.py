@@ -38,6 +38,7 @@ def test_export_is_verified(kept: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "Everything that was repeated holds." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_missing_networks_are_reported_in_one_line(
     kept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def write(files: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", FEW_OR_MANY)
 @pytest.mark.parametrize(
     ("name", "made_for"),

@@ -157,6 +157,7 @@ def test_what_an_hour_chooses_from_grows_where_it_does_not_suffice(
     assert _broken(folder, found.path, {}) == []
 
 
+@pytest.mark.slow
 def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) -> None:
     asked, there = made.service(survive={"any_one": "device"}), made.fleet()
     asked["classes"]["web"] |= {"p99_ms": 300.0, "demand": {"hours": [40.0, 5.0]}}
@@ -205,6 +206,7 @@ def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> N
     assert "20.0% of web late, p99 of web 80 ms (measured)" in found.messages[0]
 
 
+@pytest.mark.slow
 def test_hours_that_are_alike_are_as_late_as_one_of_them(tmp_path: Path) -> None:
     """Twelve of them, each ten per cent slower than planned: not a quarter as fast."""
     asked, there = made.service(), made.fleet()

@@ -259,6 +259,7 @@ def test_every_option_may_be_the_only_one() -> None:
     assert sum(b.on_front for b in found) == pytest.approx(1.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpace) -> None:
     """The accuracy is one of the work and the weights, which no choice says alone."""
 

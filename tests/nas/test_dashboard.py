@@ -92,6 +92,7 @@ def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Pat
         assert is_marked == (candidate.state == "infeasible")
 
 
+@pytest.mark.slow
 def test_marks_for_the_dashboard_are_not_seen_by_samplers(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:

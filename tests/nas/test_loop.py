@@ -205,6 +205,7 @@ class _Narrow(SizeCost):
         return super().cost(genotype)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_is_not_proposed_again(tiny: SearchSpace, tmp_path: Path) -> None:
     """Wide networks promise most, and where costs are not known ahead nothing speaks against."""
     cost = _Narrow(max_cost_queries=0)

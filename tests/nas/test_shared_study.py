@@ -298,6 +298,7 @@ def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
     resumed.close()
 
 
+@pytest.mark.slow
 def test_a_long_evaluation_is_not_taken_for_death(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:
@@ -321,6 +322,7 @@ def _work(membership: Membership, space: SearchSpace, n_trials: int) -> None:
     study.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_processes_race_for_the_last_trials(membership: Membership, tiny: SearchSpace) -> None:
     context = multiprocessing.get_context("fork")
@@ -383,6 +385,7 @@ def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpa
     storage.engine.dispose()
 
 
+@pytest.mark.slow
 def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchSpace) -> None:
     config = StudyConfig(reconnect_timeout_s=60)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
@@ -413,6 +416,7 @@ def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSp
         postgresql.start()
 
 
+@pytest.mark.slow
 def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: SearchSpace) -> None:
     config = StudyConfig(reconnect_timeout_s=3)
     study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
@@ -426,6 +430,7 @@ def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: Sea
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_database_that_freezes_for_a_while_is_waited_for(
     postgresql: Server, tiny: SearchSpace
 ) -> None:

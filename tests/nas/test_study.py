@@ -31,6 +31,7 @@ def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> LocalSt
     return opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "phases"),
     [

@@ -115,6 +115,7 @@ class _Other:
         return Cost({"latency_ms": Quantity(60.0 - size(genotype), "modelled")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
 def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")

@@ -61,6 +61,7 @@ def _just_below(networks: Bits, i: int) -> int | None:
     return max(below, key=lambda j: int(counts[j])) if below else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["simulated", "real"])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
 def test_network_as_good_as_its_incumbent_is_stopped_no_more_often_than_said(

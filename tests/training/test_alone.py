@@ -56,6 +56,7 @@ class Learner:
         return float(per_sample(self._data.task, self.network, images, validation.targets).mean())
 
 
+@pytest.mark.slow
 def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
     student = Learner(tiny, digits)
     student.train(tmp_path / "c.safetensors", config=replace(CONFIG, epochs=10, batch_size=64))
@@ -64,6 +65,7 @@ def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) ->
     assert set(student.rows[-1]) == {"step", "lr", "loss", "gradient_norm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_epoch", [0, 7])
 @pytest.mark.parametrize("killed_after", [4, 20])
 def test_training_that_was_killed_ends_with_the_same_network(
@@ -109,6 +111,7 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
     assert same(before, teacher.state_dict())
 
 
+@pytest.mark.slow
 def test_network_of_few_bits_learns_and_ends_on_its_grid(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ EVERYTHING = TrainingConfig(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, EVERYTHING])
 @pytest.mark.parametrize("killed_after", few_of([11, 4, 1], 1))
 def test_training_that_was_killed_ends_with_the_same_weights(
@@ -175,6 +176,7 @@ def test_what_a_step_takes_is_found_though_nothing_is_learned(
     assert len(taken) < checkpoints.WINDOW
 
 
+@pytest.mark.slow
 def test_training_that_collapses_late_names_weights_of_before(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, short_windows: None
 ) -> None:

@@ -210,6 +210,7 @@ def test_one_run_may_be_compared_and_a_pattern() -> None:
         hwnas.compare(Path("nowhere"))
 
 
+@pytest.mark.slow
 def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
     digits = load_digits()
     images, labels = np.round(digits.images * 255 / 16).astype(np.uint8), digits.target
@@ -272,6 +273,7 @@ class Widths:
         return hwnas.Cost(figures)
 
 
+@pytest.mark.slow
 def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> None:
     evaluator = Depth()
     options = QUICK | {"n_trials": 6}

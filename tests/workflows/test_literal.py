@@ -27,6 +27,7 @@ def _dir(value: str) -> Any:
     return compose("compare", ["runs=a", f"run.dir={value}"]).run.dir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", few_of([*ODD[::2], *ODD[1::2]], 19))
 def test_paths_are_taken_as_they_are_written(text: str) -> None:
     read = "./???" if text == "???" else text

@@ -205,6 +205,7 @@ def test_front_is_that_of_the_objectives_that_are_compared(
     assert sorted(ids) == sorted(row["id"] for row in members if row is not worst)
 
 
+@pytest.mark.slow
 def test_choices_of_csv_files_are_left_out_and_said(
     tiny: SearchSpace, tmp_path: Path, visited: Visit
 ) -> None:

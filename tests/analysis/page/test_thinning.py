@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hwnas.analysis.page.data import content, thinned
@@ -51,6 +52,7 @@ def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -
     return PagePoint(f"{i:012x}", figures, [("width", i % 2)], i, on_front)
 
 
+@pytest.mark.slow
 def test_page_of_many_keeps_the_front_and_counts_all() -> None:
     points = [_point(i, -a, ms) for i, (a, ms) in enumerate(_cloud(120_000).tolist())]
     points[7] = _point(7, 0.9, 1000.0, on_front=True)

@@ -109,6 +109,7 @@ def test_space_that_is_not_calibrated_is_refused(
     assert COMMAND in str(error.value)
 
 
+@pytest.mark.slow
 def test_upper_end_of_the_interval_must_fit_the_budget(
     table: LatencyTable, profiled: ProfiledSpace, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_spaces_that_are_borrowed_together_are_all_foretold(
         assert errors.max() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_covered", [True, False])
 def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
     other: LatencyTable,

@@ -193,6 +193,7 @@ def test_operator_computes_what_its_real_values_say(compiler: Compiler, op: OpSp
     _run(compiler, op, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", CPUS)
 @pytest.mark.parametrize("op", [op for op in OPERATORS if op.weight_shape][::4], ids=str)
 def test_every_instruction_multiplies_exactly(feature: str, op: OpSpec) -> None:
@@ -201,6 +202,7 @@ def test_every_instruction_multiplies_exactly(feature: str, op: OpSpec) -> None:
     _run(compiler, op, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["weights", "image"])
 @pytest.mark.parametrize("op", [OPERATORS[2], OPERATORS[7], OPERATORS[8]], ids=str)
 def test_every_schedule_computes_the_same(compiler: Compiler, op: OpSpec, order: str) -> None:

@@ -204,6 +204,7 @@ def _wrong(compiler: Compiler, op: OpSpec) -> list[str]:
     return [str(plan) for plan in plans if not _error(compiler, op, plan, inputs, junk) < TOLERANCE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", few_of([op for op in PLANNED if op.weight_shape], 1), ids=str)
 def test_every_plan_computes_the_same(compilers: dict[str, Compiler], op: OpSpec) -> None:
     assert _wrong(compilers["host"], op) == []

@@ -55,6 +55,7 @@ def _check(worker: Worker, folder: Path) -> None:
     assert judged.energy is None
 
 
+@pytest.mark.slow
 def test_worker_does_what_a_bench_does(worker: Worker, tmp_path: Path) -> None:
     _check(worker, tmp_path)
     assert len(worker.sentinel_ms()) > 8
@@ -84,6 +85,7 @@ def test_refusal_crosses_the_process_which_goes_on(worker: Worker) -> None:
     assert _pid(worker) == pid
 
 
+@pytest.mark.slow
 def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGSTOP)  # so that the call is under way
@@ -94,6 +96,7 @@ def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(worker: 
     assert len(worker.time_operators([(MEAN, "plain")])) == 1
 
 
+@pytest.mark.slow
 def test_death_between_calls_is_seen_by_the_next_call(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGKILL)
@@ -103,6 +106,7 @@ def test_death_between_calls_is_seen_by_the_next_call(worker: Worker) -> None:
     assert _pid(worker) != pid
 
 
+@pytest.mark.slow
 def test_call_that_takes_too_long_is_killed_and_the_next_call_works(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None
     assert ids[0] == ids[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
 def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) -> None:
     family = families.family_of(space)

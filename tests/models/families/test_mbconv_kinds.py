@@ -100,6 +100,7 @@ def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
         assert cost.reason == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("shipped", ["dense_small", "cpu_small"])
 def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: str) -> None:

@@ -161,6 +161,7 @@ def _all(ofa: SearchSpace) -> dict[str, Any]:
     return {name: options[0] for name, options in ofa.choices.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["as trained", "newer"])
 def test_any_subnet_has_the_outputs_of_the_checkpoint(
     ofa: SearchSpace, state: State, tmp_path: Path, names: str

@@ -133,6 +133,7 @@ def test_example_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
     assert "passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_example_is_searched_from_the_command_line(
     installed: Path,
     tmp_path: Path,

@@ -51,6 +51,7 @@ def _network(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "cpu_small", "mbconv_mixed", "resnet_small"])
 def test_file_computes_what_is_simulated(name: str, task: Signature) -> None:
     for seed in range(3):

@@ -118,6 +118,7 @@ def test_sampler_looks_for_gains_for_each_second() -> None:
     assert _slow(ParetoSampler(_latency, work=_hundredfold)) < patient / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit_s", [3600.0, float("inf")])
 def test_search_counts_by_the_second_where_the_time_is_limited(
     tiny: SearchSpace, tmp_path: Path, limit_s: float

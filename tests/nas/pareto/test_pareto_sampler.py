@@ -146,6 +146,7 @@ def test_exhausted_space_goes_on() -> None:
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", few_of([LARGE, SMALL], 1))
 def test_resumed_study_proposes_the_same(space: dict[str, BaseDistribution]) -> None:
     def sampler() -> ParetoSampler:

@@ -45,6 +45,7 @@ def _evaluator(setup: TrainingSetup, config: TrainedConfig = CONFIG) -> TrainedE
     return TrainedEvaluator({"tiny": setup}, config)
 
 
+@pytest.mark.slow
 def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
     setup: TrainingSetup,
 ) -> None:

@@ -122,6 +122,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwnas.training.finetuning.pipeline.calibrate", partial(coarsely, times=16))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("coarse")
 def test_training_for_int8_wins_back_what_int8_loses(origin: NetworkSource, tmp_path: Path) -> None:
     finished = finetune(
@@ -201,6 +202,7 @@ def untrained(name: str, folder: Path) -> NetworkSource:
     return NetworkSource(found, evaluator, found.space.smallest(), LargestSubnetTeacher(evaluator))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
     convolutional = name != "vit_small"

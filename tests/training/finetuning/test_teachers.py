@@ -39,6 +39,7 @@ def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinetunedTeache
     return FinetunedTeacher(done.network, genotype, setup, done.past, NullProgress())
 
 
+@pytest.mark.slow
 def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
