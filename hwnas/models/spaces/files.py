@@ -88,19 +88,24 @@ def _check_when(
             raise SpaceError(f"{where}: {unknown_name(other, str(strange[0]), map(str, possible))}")
 
 
-class _SpaceFile(TypedDict):
-    family: str
+class SpaceFile(TypedDict):
+    """A file of a search space."""
+
+    family: str  #: family of the networks
+    #: options of each name, the smallest network's first
     choices: Annotated[
         dict[str, Annotated[list[Option], NumberBounds(1, 1000)]], NumberBounds(1, 10_000)
     ]
+    #: values of names that do not vary
     fixed: NotRequired[Annotated[dict[str, Option], NumberBounds(maximum=10_000)] | None]
+    #: for a key such as expansion: options of another key with which it has an effect
     when: NotRequired[dict[str, dict[str, Annotated[list[Option], NumberBounds(1, 1000)]]] | None]
 
 
-def _read(path: Path) -> _SpaceFile:
+def _read(path: Path) -> SpaceFile:
     """Return the content of the file of a space."""
     try:
-        return read_yaml(_SpaceFile, path, SpaceError)
+        return read_yaml(SpaceFile, path, SpaceError)
     except FileNotFoundError:
         raise SpaceError(f"search_space={path}: file not found.") from None
 

@@ -4,7 +4,7 @@ import ast
 import functools
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 from hwnas.core.options import nested_schema
@@ -20,10 +20,7 @@ def option_sentences(schema: type) -> dict[str, str]:
 
 
 def _sentences(schema: type, prefix: str) -> Iterator[tuple[str, str]]:
-    comments: dict[str, str] = {}
-    for base in reversed(schema.__mro__):
-        if is_dataclass(base):
-            comments |= _comments_of_module(base.__module__).get(base.__name__, {})
+    comments = field_comments(schema)
     for entry in fields(schema):
         name, text = f"{prefix}{entry.name}", comments.get(entry.name, "")
         if (section := nested_schema(entry.type)) is None:
@@ -31,6 +28,15 @@ def _sentences(schema: type, prefix: str) -> Iterator[tuple[str, str]]:
         else:
             yield name, text or (section.__doc__ or "").partition("\n")[0]
             yield from _sentences(section, f"{name}.")
+
+
+def field_comments(schema: type) -> dict[str, str]:
+    """Return the ``#:`` comments of the fields of a dataclass or ``TypedDict``, with its bases."""
+    comments: dict[str, str] = {}
+    for base in reversed(schema.__mro__):
+        if base.__module__ in sys.modules:
+            comments |= _comments_of_module(base.__module__).get(base.__name__, {})
+    return comments
 
 
 @functools.cache

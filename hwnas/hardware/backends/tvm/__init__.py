@@ -10,7 +10,7 @@ from hwnas.hardware.backends.description import ArtefactType, BackendDescription
 class TvmSettings:
     """The section ``tvm`` of a target: what TVM compiles for."""
 
-    kind: str = "llvm"  #: there are no schedules for GPUs
+    kind: str = "llvm"  #: TVM's kind of target; only llvm has schedules
     mcpu: str = "host"  #: LLVM's name of the CPU; ``host``: this machine's
     mtriple: str = ""  #: LLVM's name of another platform; empty: this machine's
     mattr: list[str] = field(default_factory=list)  #: CPU features in addition to those of ``mcpu``

@@ -1,0 +1,64 @@
+"""Configuration of Sphinx: ``sphinx-build -W -n docs docs/_build``; it needs no network."""
+
+import os
+import sys
+from pathlib import Path
+
+from hwnas.core.package import __version__
+
+project = "hwnas"
+author = "the hwnas contributors"
+release = version = __version__
+html_title = f"hwnas {__version__}"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "generate", "**/.ipynb_checkpoints"]
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_heading_anchors = 3
+
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["COLUMNS"] = "100"  # width of tables in tutorials
+
+# Tutorials are executed. Those that take more than a minute are executed by .ci/slow.
+nb_execution_mode = os.environ.get("HWNAS_DOCS_EXECUTION", "cache")
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+#: Executed by .ci/slow.
+SLOW = ["tutorials/measured-cpu.md"]
+nb_execution_excludepatterns = [] if "HWNAS_DOCS_SLOW" in os.environ else SLOW
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "separated"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+# Other projects are not linked, because a build must work without a network. Of hwnas, the types
+# below appear in signatures, and are no part of the documented interface.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(collections|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*"),
+    (r"py:.*", r"(Any|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
+]
+nitpick_ignore = [
+    ("py:class", name)
+    for name in (
+        "LatencyBreakdown",
+        "LatencyTable",
+        "ProofEvidence",
+        "hwnas.analysis.summary.Comparison",
+        "hwnas.core.manifest.Manifest",
+        "hwnas.hardware.costs.cost_model.LayerCost",
+    )
+]
