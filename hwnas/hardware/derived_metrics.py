@@ -9,6 +9,7 @@ from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.target import Target
 from hwnas.models.spaces import Genotype
+from hwnas.tasks.metrics import builtin
 from hwnas.tasks.metrics.registry import all_metrics
 
 
@@ -45,7 +46,7 @@ def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
 
 
 def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
-    """Refuse unknown facts, and requested metrics whose facts the target does not state.
+    """Refuse wrong facts, and requested metrics whose facts the target does not state.
 
     Args:
         target: The target of the search.
@@ -59,6 +60,11 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
     for fact in target.facts:
         if fact not in known_facts:
             raise ConfigError(f"Target '{target.name}': {unknown_name('fact', fact, known_facts)}")
+    if (ratio := target.facts.get(builtin.P99_FACT, 1.0)) < 1:
+        raise ConfigError(
+            f"target.facts.{builtin.P99_FACT} must be at least 1, got {ratio:g}: a p99 latency is "
+            "never below the median. hwnas profile prints the value of a device."
+        )
     for name in requested:
         for fact in _missing(name, target):
             raise ConfigError(

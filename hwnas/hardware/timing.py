@@ -140,11 +140,14 @@ def single_runs(seconds: float) -> int:
     return max(_MIN_SINGLE_RUNS, min(_MAX_SINGLE_RUNS, int(_SINGLE_RUNS_S / max(seconds, 1e-9))))
 
 
-def p99_latency(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> Quantity | None:
-    """Return the p99 latency of single runs in ms, with its 95 % interval from order statistics.
+def median_and_p99(
+    timer: Timer, limit_s: float = math.inf, uncounted: int = 0
+) -> tuple[Timing, Quantity] | None:
+    """Return the median and the p99 latency of single runs in ms, with their 95 % intervals.
 
-    Up to 2000 runs are timed: as many as take 20 s, but at least 400. Fewer runs cannot resolve the
-    99th percentile. ``None`` if 400 runs exceed the limit.
+    Both are of the same runs, so that the p99 is never below the median. Up to 2000 runs are timed:
+    as many as take 20 s, but at least 400. Fewer runs cannot resolve the 99th percentile. ``None``
+    if 400 runs exceed the limit.
 
     Args:
         timer: Runs the network.
@@ -162,7 +165,7 @@ def p99_latency(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> 
     low, rank, high = (
         runs[min(n, max(1, math.ceil(at))) - 1] for at in (middle - half, middle, middle + half)
     )
-    return Quantity(rank, "measured", low, high)
+    return summarise(runs), Quantity(rank, "measured", low, high)
 
 
 def _runs_per_repeat(timer: Timer, min_repeat_ms: float) -> int:

@@ -1,6 +1,7 @@
 """Profiles devices that are not connected: writes kits and reads their measurements."""
 
 import random
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +154,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         )
     device = _fitted(config, parts, found.ms, notes)
     path = backend.device_path(target)
-    notes += _lost(path, device)
+    notes += _lost(path, device, config.drift)
     e, reach = device.leave_one_out(), device.interval_half_width
     device.save(path)
     return path, [
@@ -197,25 +198,34 @@ def _fitted(
     return replace(device, spaces=tuple(m.name for m in parts.space.members if m.name in used))
 
 
-def _lost(path: Path, device: MeasuredDevice) -> list[str]:
+def _lost(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
     """Return a warning about networks in an existing file that the new device file lacks.
 
     Raises:
-        TableError: the file has other spaces or settings.
+        TableError: the file has other spaces or settings, or other latencies of the same networks.
     """
     try:
         before = device_file.load_device_file(path)
     except TableError:  # missing or unreadable
         return []
+    another = "another file by target.offline.file=OTHER.json, or remove it."
     other = [space for space in before.spaces if space not in device.spaces]
     if other or before.setting != device.setting:
         known = f"of {', '.join(other)}" if other else f"by {before.setting}"
         raise TableError(
             f"{path} has networks measured {known}, which would be lost: name the files of all, "
-            "measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or another file by "
-            "target.offline.file=OTHER.json, or remove it."
+            f"measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or {another}"
         )
-    kept = {str(row) for row in device.measured.rows()}
-    n = sum(str(row) not in kept for row in before.measured.rows())
+    old, new = (
+        dict(zip(map(str, each.measured.rows()), each.ms, strict=True)) for each in (before, device)
+    )
+    changes = [max(old[k] / new[k], new[k] / old[k]) - 1 for k in old.keys() & new.keys()]
+    if changes and (change := statistics.median(changes)) > allowed:
+        raise TableError(
+            f"{path} has other latencies of {len(changes)} of these networks: they differ by "
+            f"{change:.1%} (median), {allowed:.0%} allowed. If they are of another device, name "
+            f"{another}"
+        )
+    n = len(old.keys() - new.keys())
     words = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"
     return [words] if n else []

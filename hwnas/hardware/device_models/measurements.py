@@ -1,15 +1,20 @@
 """Measurement files of devices: latencies, and rows that cannot be used."""
 
 import csv
+import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import Any, TypedDict
 
 from hwnas.core import safe_read
 from hwnas.core.errors import SpaceError, TableError, unknown_name
 from hwnas.core.schema import MAX_CSV_BYTES
+from hwnas.core.typed_files import read_json
+from hwnas.hardware.device_models.predictor import MIN_NETWORKS
 from hwnas.models.spaces import Genotype, Space
 
 Row = Mapping[str, str]
@@ -21,8 +26,11 @@ _UNITS = {
     **dict.fromkeys(("latency_s", "s"), 1e3),
     **dict.fromkeys(("latency_ns", "ns"), 1e-6),
 }
+#: Columns of images per second.
+_RATES = ("throughput_ips", "images_per_s", "ips", "fps")
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
 _FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
+_MIN_FOR_STEP = 5  #: fewer values may have a common divisor by chance
 _SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one value, if present
 
 
@@ -40,6 +48,7 @@ class _Reading:
 
     genotype: Genotype
     ms: float
+    text: str  #: the value as written, in the unit of its column
     row: Row
     at: str  #: its line, and file if there are several
 
@@ -50,8 +59,9 @@ def read_measurements(
     """Return the latency of each network in CSV files, of kits or your own.
 
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
-    ``search_space``. The latency column is named after its unit, such as ``latency_ms`` or
-    ``latency_us``.
+    ``search_space``; or by the column ``model`` with the file names of a kit, whose ``kit.json`` is
+    in the folder of the file. The latency column is named after its unit, such as ``latency_ms`` or
+    ``latency_us``; a rate, such as ``fps``, is converted.
 
     Args:
         paths: The files of one device, in the order of measurement.
@@ -60,8 +70,8 @@ def read_measurements(
         allowed: Allowed relative difference of passes and sentinel readings.
 
     Raises:
-        TableError: a file cannot be read, has no unit, the speed of the device changed, or rows are
-            of several devices, runtimes or providers.
+        TableError: a file cannot be read, has no unit, the timer was too coarse, the speed of the
+            device changed, or rows are of several devices, runtimes or providers.
     """
     notes: list[str] = []
     all_readings: list[_Reading] = []
@@ -70,6 +80,7 @@ def read_measurements(
         readings = list(_readings(path, prefix, space, facts, notes))
         if not readings:
             raise TableError(f"measured={path} has no row that can be used: {notes[-1]}")
+        _check_timer(path, readings, allowed)
         _check_speed(readings, allowed)
         all_readings += readings
     _check_one(all_readings)
@@ -92,7 +103,8 @@ def _readings(
         at = f"{prefix}line {line}"
         try:
             _check_facts(row, facts)
-            yield _Reading(_genotype(row, space), _milliseconds(row, column), row, at)
+            ms = _milliseconds(row, column, facts)
+            yield _Reading(_genotype(row, space), ms, row[column], row, at)
         except (ValueError, SpaceError) as error:
             notes.append(f"{at}: {error}")
 
@@ -131,20 +143,69 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise TableError(f"measured={path} cannot be read: {error}.") from None
     if not rows:
         raise TableError(f"measured={path} has no rows. Measure with the kit's measure.py.")
-    if "genotype" not in rows[0]:
+    if "genotype" in rows[0]:
+        return rows
+    if "model" in rows[0]:
+        return _with_genotypes(rows, path.parent / "kit.json")
+    raise TableError(
+        f"{path} lacks a column 'genotype' (the choices of each network, in JSON) or 'model' (the "
+        "file names of a kit)."
+    )
+
+
+class _KitNetwork(TypedDict):
+    id: str
+    role: str
+    onnx: str
+    sha256: dict[str, str]
+    search_space: str
+    genotype: dict[str, Any]
+
+
+class _Kit(TypedDict):
+    version: int
+    target: str
+    command: str
+    batch: int
+    dtype: str
+    threads: int
+    networks: list[_KitNetwork]
+
+
+def _with_genotypes(rows: Sequence[dict[str, str]], kit_file: Path) -> list[dict[str, str]]:
+    """Return rows with the genotypes of their models, and the facts of the kit."""
+    try:
+        kit = read_json(_Kit, kit_file, TableError)
+    except FileNotFoundError:
         raise TableError(
-            f"{path} lacks the column 'genotype': the choices of each network, in JSON."
-        )
-    return rows
+            f"{kit_file} is missing: it says which networks the files in the column 'model' are. "
+            "Put the measurements into the folder of the kit."
+        ) from None
+    facts = {name: str(kit[name]) for name in _FACTS}
+    by_id = {network["id"]: network for network in kit["networks"]}
+    return [facts | row | _kit_columns(row["model"] or "", by_id) for row in rows]
+
+
+def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]:
+    """Return the columns that identify a file of a kit; none if it is not in the kit."""
+    name = model.replace("\\", "/").rpartition("/")[2]
+    network = by_id.get(name.removesuffix(".onnx").removesuffix(".tflite"))
+    if network is None:
+        return {"genotype": ""}
+    genotype = json.dumps(network["genotype"])
+    return {"genotype": genotype, "search_space": network["search_space"]}
 
 
 def _latency_column(path: Path, row: Row) -> str:
-    found = [name for name in _UNITS if name in row]
-    if len(found) == 1:
-        return found[0]
-    wrong = f"several latencies ({', '.join(found)}); keep one" if found else "no latency"
+    columns = (*_UNITS, *_RATES)
+    given = [name for name in columns if name in row]
+    if len(given) == 1:
+        return given[0]
+    if given:
+        raise TableError(f"{path} has several latencies ({', '.join(given)}): keep one of them.")
     raise TableError(
-        f"{path} has {wrong}. {unknown_name('column', '', _UNITS).partition('Allowed')[2]}"
+        f"{path} has no column with the latency: its columns are {', '.join(map(str, row))}. Name "
+        f"one of them {', '.join(columns[:-1])} or {columns[-1]} (images per second)."
     )
 
 
@@ -153,6 +214,8 @@ def _genotype(row: Row, space: Space) -> Genotype:
         options = safe_read.parse_json(row["genotype"] or "null")
     except safe_read.CorruptFileError:
         options = None
+    if "model" in row and not row["genotype"]:
+        raise ValueError(f"model {row['model']!r} is not a file of the kit")
     if not isinstance(options, dict):
         raise ValueError("genotype is not JSON with the choices of a network")
     name = row.get("search_space") or space.members[0].name
@@ -165,14 +228,46 @@ def _genotype(row: Row, space: Space) -> Genotype:
     return genotype
 
 
-def _milliseconds(row: Row, column: str) -> float:
+def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
     try:
         value = float(row[column] or "")
     except (TypeError, ValueError):
         raise ValueError(f"{column} is missing or no number: {row[column]!r}") from None
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{column} must be above 0, got {row[column]}")
-    return value * _UNITS[column]
+    return 1e3 * float(str(facts["batch"])) / value if column in _RATES else value * _UNITS[column]
+
+
+def _check_timer(path: Path, readings: Sequence[_Reading], allowed: float) -> None:
+    """Refuse latencies that were rounded too coarsely to distinguish networks."""
+    n_networks = len({each.genotype for each in readings})
+    if n_networks < MIN_NETWORKS:
+        return
+    values = [Decimal(each.text.strip()) for each in readings]
+    step, is_constant = _step(values), len({*values}) == 1
+    half = float(step / 2 / statistics.median(values))
+    if half <= allowed and not is_constant:
+        return
+    what = (
+        f"all {n_networks} networks have the value {values[0]}"
+        if is_constant
+        else f"values are multiples of {step:f}, up to {half:.0%} off; {allowed:.0%} allowed"
+    )
+    n_runs = math.ceil(half / allowed) + 1
+    raise TableError(
+        f"measured={path}: the timer is too coarse: {what}. Time {n_runs} or more consecutive runs "
+        "and divide by their number, or write more digits (columns latency_us, latency_ns)."
+    )
+
+
+def _step(values: Sequence[Decimal]) -> Decimal:
+    """Return the resolution of decimal numbers: their greatest common divisor."""
+    digits = [value.normalize().as_tuple() for value in values]
+    exponent = min(0, *(int(each.exponent) for each in digits))
+    if len({*values}) > 1 and len(values) < _MIN_FOR_STEP:
+        return Decimal((0, (1,), exponent))
+    divisor = math.gcd(*(int(value.scaleb(-exponent)) for value in values))
+    return Decimal(divisor).scaleb(exponent)
 
 
 def _check_facts(row: Row, facts: Mapping[str, object]) -> None:

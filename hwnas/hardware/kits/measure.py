@@ -6,6 +6,7 @@
     python measure.py trtexec -- --fp16                              # for a kit in float16
     python measure.py tflite --adb -- --use_gpu=true                 # benchmark_model, on a phone
     python measure.py command 'mytool --model {file}'                # prints ms, one per line
+                                                                     # (started without a shell)
 
 Requires only Python 3.9 and a runtime. If it is interrupted, start it again: it continues. Lock the
 clocks if possible, close other programs, and let a phone cool down.

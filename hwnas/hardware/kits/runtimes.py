@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -139,24 +141,30 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
 
 
 def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of files with a command that prints milliseconds, one per line."""
-    if not arguments.rest or "{file}" not in arguments.rest[0]:
+    """Return a timer of files with a command that prints milliseconds, one per line.
+
+    The command is started without a shell, so that no character of a path has a meaning.
+    """
+    try:
+        words = shlex.split(" ".join(arguments.rest[:1]), posix=os.sep == "/")
+    except ValueError as error:
+        sys.exit(f"{arguments.rest[0]}: {error}")
+    if not any("{file}" in word for word in words[1:]):
         sys.exit("The command must contain {file}: python measure.py command 'mytool {file}'")
 
     def run(path: Path) -> tuple[Runs, float | None]:
-        line = arguments.rest[0].replace("{file}", str(path))
-        process = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-        if process.returncode:
-            sys.exit(f"{line} failed: {process.stderr[-300:]}")
-        numbers = re.findall(r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", process.stdout, re.MULTILINE)
+        line = [word.replace("{file}", str(path)) for word in words]
+        numbers = re.findall(
+            r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", output(line, only_stdout=True), re.MULTILINE
+        )
         if not numbers:
-            sys.exit(f"{line} printed no number of milliseconds on its own line.")
+            sys.exit(f"{shlex.join(line)} printed no number of milliseconds on its own line.")
         return [float(number) for number in numbers], None
 
     return run, ""
 
 
-def output(line: list[str]) -> str:
+def output(line: list[str], *, only_stdout: bool = False) -> str:
     """Return the output of a command; exit with its error if it fails."""
     try:
         process = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -164,7 +172,7 @@ def output(line: list[str]) -> str:
         sys.exit(f"{line[0]} cannot be started: {error}")
     if process.returncode:
         sys.exit(f"{' '.join(line)} failed: {(process.stderr or process.stdout)[-500:]}")
-    return process.stdout + process.stderr
+    return process.stdout if only_stdout else process.stdout + process.stderr
 
 
 RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "command": command}

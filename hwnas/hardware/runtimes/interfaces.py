@@ -90,7 +90,7 @@ class DeviceEvaluation:
     outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
     timing: Timing
     energy: MeasuredEnergy | None  #: ``None`` if the target has no meter
-    p99: Quantity | None = None  #: p99 latency of single inferences in ms, if requested
+    p99: Quantity | None = None  #: p99 latency in ms of the runs of ``timing``, if requested
 
 
 @dataclass(frozen=True)

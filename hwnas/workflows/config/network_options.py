@@ -87,6 +87,11 @@ class ProfileConfig:
                 f"Target '{name}' is not connected: write a kit with kit=DIR n=20, measure it "
                 "there, and say measured=results.csv."
             )
+        if kits and self.table.dir != TableConfig().dir:
+            raise ConfigError(
+                f"table.dir={self.table.dir} has no effect: target '{name}' has no latency table. "
+                "Name the file of its measurements with target.offline.file=FILE.json."
+            )
         if self.kit is not None and self.measured is not None:
             raise ConfigError("kit and measured are two steps: give one of them.")
         if self.front_of is not None and self.kit is None:

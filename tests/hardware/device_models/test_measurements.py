@@ -43,9 +43,13 @@ def test_units_are_read_from_the_column(
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [
-        ("genotype,latency", "{g},1", "no latency"),
+        (
+            "genotype,latency",
+            "{g},1",
+            "no column with the latency: its columns are genotype, latency",
+        ),
         ("genotype,latency_ms,latency_us", "{g},1,1000", "several latencies"),
-        ("id,latency_ms", "abc,1", "lacks the column 'genotype'"),
+        ("id,latency_ms", "abc,1", "lacks a column 'genotype'"),
         ("genotype,latency_ms", "{g},-1", "must be above 0"),
         ("genotype,latency_ms", "{g},", "missing or no number"),
         ("genotype,latency_ms", "{g},nan", "must be above 0"),
@@ -132,3 +136,90 @@ def test_a_device_that_became_slower_between_two_files_is_refused(
     paths = written(tmp_path, first=first, second=second)
     with pytest.raises(TableError, match=r"later 1.1 ms \(.*second.csv line 2\): 10.0% apart"):
         measurements.read_measurements(paths, tiny, FACTS, 0.03)
+
+
+@pytest.mark.parametrize("column", ["fps", "images_per_s", "throughput_ips"])
+def test_rates_are_converted(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
+) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text(f"genotype,{column}\n{cell(genotypes[0])},200\n")
+    facts = {**FACTS, "batch": 8}
+    ms = measurements.read_measurements([path], tiny, facts, 0.03).ms
+    assert ms == {genotypes[0]: pytest.approx(40.0)}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("latency_ms", ("2", "2", "2"), r"all 3 networks have the value 2\. Time 18 or more"),
+        ("latency_ms", ("2.00", "2.00", "2.00", "2.00"), "all 4 networks have the value 2.00"),
+        ("latency_ms", ("1", "2", "3"), "values are multiples of 1, up to 25% off; 3% allowed"),
+        ("latency_s", ("0.01", "0.02", "0.01", "0.03"), "multiples of 0.01, up to 33% off"),
+        ("latency_ms", ("15.625", "31.25", "15.625", "46.875", "31.250"), "multiples of 15.625"),
+        ("fps", ("30", "60", "30", "20", "60"), "multiples of 10, up to 17% off"),
+    ],
+)
+def test_coarse_timer_is_refused(
+    tmp_path: Path,
+    tiny: SearchSpace,
+    genotypes: list[Genotype],
+    column: str,
+    values: tuple[str, ...],
+    words: str,
+) -> None:
+    networks = [*genotypes, *genotypes]
+    rows = [f"{cell(g)},{value}" for g, value in zip(networks, values, strict=False)]
+    with pytest.raises(TableError, match=f"timer is too coarse: .*{words}"):
+        read(tmp_path, tiny, f"genotype,{column}", *rows)
+
+
+@pytest.mark.parametrize(
+    "values", [("20", "31", "47", "52"), ("1.02", "2.5", "3.0"), ("400", "500", "900")]
+)
+def test_fine_timer_is_accepted(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], values: tuple[str, ...]
+) -> None:
+    rows = [f"{cell(g)},{value}" for g, value in zip(genotypes, values, strict=False)]
+    assert len(read(tmp_path, tiny, "genotype,latency_ms", *rows).ms) == len(values)
+
+
+def _kit_json(folder: Path, genotypes: list[Genotype], batch: int = 1) -> None:
+    networks = [
+        {"id": g.id, "search_space": g.space, "genotype": g.to_dict()}
+        | {"role": "network", "onnx": "opset 17", "sha256": {".onnx": "0"}}
+        for g in genotypes
+    ]
+    facts = {"version": 1, "target": "phone", "command": "hwnas profile", "batch": batch}
+    facts |= {"dtype": "float32", "threads": 1}
+    (folder / "kit.json").write_text(json.dumps({**facts, "networks": networks}))
+
+
+def test_files_of_a_kit_are_identified_by_name(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    _kit_json(tmp_path, genotypes)
+    a, b, c, _ = (g.id for g in genotypes)
+    rows = (
+        f"{a}.onnx,1.25",
+        f"C:\\kit\\networks\\{b}.tflite,2.5",
+        f"networks/{c},3.5",
+        "x.onnx,4.5",
+    )
+    measured = read(tmp_path, tiny, "model,latency_ms", *rows)
+    assert measured.ms == dict(zip(genotypes[:3], (1.25, 2.5, 3.5), strict=True))
+    assert measured.left_out == ["line 5: model 'x.onnx' is not a file of the kit"]
+
+
+def test_file_names_need_the_kit_with_the_settings_of_the_target(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    row = f"{genotypes[0].id}.onnx,1.25"
+    with pytest.raises(TableError, match=r"kit\.json is missing: .* into the folder of the kit"):
+        read(tmp_path, tiny, "model,latency_ms", row)
+    _kit_json(tmp_path, genotypes, batch=8)
+    with pytest.raises(TableError, match=r"batch 8, but target\.batch=1"):
+        read(tmp_path, tiny, "model,latency_ms", row)
+    (tmp_path / "kit.json").write_text("{")
+    with pytest.raises(TableError, match=r"kit\.json"):
+        read(tmp_path, tiny, "model,latency_ms", row)

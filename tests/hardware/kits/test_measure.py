@@ -39,7 +39,7 @@ get-serialno) echo "$SERIAL" ;;
 *--graph*) echo "INFO: count=50 first=9 curr=9 min=9 max=9 avg=1000 std=0 p50=1000" ;;
 esac
 """
-QUICK = ("command", ": {file}; echo 1.0")
+QUICK = ("command", "sh -c 'echo 1.0' {file}")
 
 
 def program(path: Path, text: str) -> str:
@@ -69,7 +69,9 @@ def test_kit_is_measured_resumed_and_read_back(
     kit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A device whose latency is the size of the file: steady, so that passes agree.
-    tool = f"{sys.executable} -c \"import os; print(os.path.getsize('{{file}}') / 1e4)\""
+    tool = (
+        f"{sys.executable} -c 'import os, sys; print(os.path.getsize(sys.argv[1]) / 1e4)' {{file}}"
+    )
     done = measure(kit, "command", tool)
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
@@ -82,6 +84,16 @@ def test_kit_is_measured_resumed_and_read_back(
     assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", where]) == 0
     assert "8 networks in" in " ".join(capsys.readouterr().out.split())
     assert json.loads((tmp_path / "device.json").read_text())["setting"] == "float32-1t-b1"
+
+
+def test_path_of_a_kit_is_not_executed(tmp_path: Path, written: Path) -> None:
+    name = "$(touch made) `touch made`; touch made & 'x\" made"
+    kit = Path(shutil.copytree(written, tmp_path / name))
+    result = measure(kit, *QUICK)
+    assert result.returncode == 0, result.stderr
+    assert [p for p in tmp_path.rglob("made")] == []
+    assert len((kit / "results.csv").read_text().splitlines()) > 8
+    assert "No closing quotation" in measure(kit, "command", "tool '{file}").stderr
 
 
 def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path: Path) -> None:
@@ -124,7 +136,7 @@ def test_results_of_another_device_or_way_are_not_gone_on_with(
     again = measure(kit, *QUICK, "--machine", "another").stderr
     assert f"has machine '{row['machine']}', not 'another'" in again
     assert f"--machine '{row['machine']}' if it is the same" in again
-    assert "has provider" in measure(kit, "command", "echo 2.0; : {file}").stderr
+    assert "has provider" in measure(kit, "command", "sh -c 'echo 2.0' {file}").stderr
     assert "has tool '', not 'x'" in measure(kit, *QUICK, "--tool", "x").stderr
     about = json.loads((kit / "kit.json").read_text())
     (kit / "kit.json").write_text(json.dumps(about | {"threads": 2}))
@@ -188,10 +200,10 @@ def test_next_command_is_for_what_was_measured(
     assert run(["profile", TARGET[0], *options, f"kit={found}", "n=4"]) == 0
     said = f"{' '.join(['profile', TARGET[0], *options])} dataset=digits measured="
     assert f"{said}{found}/results.csv" in " ".join(capsys.readouterr().out.split())
-    assert f"{said}FILE" in measure(found, "command", "echo 1.0 {file} > /dev/null; echo 1").stdout
+    assert f"{said}FILE" in measure(found, "command", "sh -c 'echo 1' {file}").stdout
 
 
-def own_results(path: Path, name: str, n: int) -> Path:
+def own_results(path: Path, name: str, n: int, scale: float = 1.0) -> Path:
     """Write a CSV of a user's own, of some networks of a space."""
     where, rng, found = (
         space.load_space(space.find(name)),
@@ -206,7 +218,7 @@ def own_results(path: Path, name: str, n: int) -> Path:
         writer = csv.writer(file)
         writer.writerow(["search_space", "genotype", "latency_ms"])
         for i, genotype in enumerate(found.values()):
-            writer.writerow([name, json.dumps(genotype.to_dict()), 1 + i / 100])
+            writer.writerow([name, json.dumps(genotype.to_dict()), scale * (1 + i / 100)])
     return path
 
 
@@ -238,6 +250,24 @@ def test_file_knows_the_spaces_that_were_measured_and_loses_none(
     fewer = own_results(tmp_path / "a" / "results.csv", "tiny", 3)
     words = read("[tiny,resnet_small]", fewer, second)
     assert f"Left out: 2 networks that {device} had before" in words
+
+
+def test_fit_of_another_device_does_not_overwrite_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*TARGET, f"target.offline.file={tmp_path / 'device.json'}"]
+    for scale, code in ((1.0, 0), (1.02, 0), (2.0, 2)):
+        results = own_results(tmp_path / "results.csv", "tiny", 4, scale)
+        assert run(["profile", *options, f"measured={results}"]) == code
+    message = (
+        "has other latencies of 4 of these networks: they differ by 96.1% (median), 3% allowed"
+    )
+    assert message in capsys.readouterr().err
+    assert run(["profile", *options, f"measured={results}", "table.dir=other"]) == 2
+    message = (
+        "table.dir=other has no effect: target 'nvidia_t4' has no latency table. Name the file"
+    )
+    assert message in capsys.readouterr().err
 
 
 def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(

@@ -169,12 +169,19 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     assert judged.p99 is None
 
 
-def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
-    bench = DeviceBench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", p99_limit_s=60.0)
-    (tmp_path / "network.bin").write_bytes(bench.export(Graph.of(NETWORK), {OP: "a"}, {})[".bin"])
-    judged = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
-    assert judged.p99 is not None
-    assert judged.p99.value == pytest.approx(2)
+def test_p99_and_latency_are_of_the_same_runs(tmp_path: Path) -> None:
+    engine = FakeEngine({"a": 2 * MS})
+    bench = DeviceBench(engine, CONFIG, "float32", p99_limit_s=60.0)
+    (tmp_path / "network.bin").write_text("a")
+    evaluation = bench.evaluate({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), "f4"))
+    assert evaluation.p99 is not None
+    assert evaluation.p99.value == pytest.approx(2)
+    assert evaluation.timing.n_repeats == 2000
+    assert not evaluation.timing.drifted
+    engine.slowdown = 2
+    assert bench.evaluate(
+        {".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), "f4")
+    ).timing.drifted
 
 
 def test_tail_that_takes_too_long_is_left_out(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def test_missing_and_unknown_facts_are_refused(target: Target) -> None:
         check_facts(_with(target, grid_g=1.0), [], "budget")
     with pytest.raises(ConfigError, match=r"target\.facts\.price_usd_per_h must be .*\(0, 1e12\]"):
         check_facts(_with(target, price_usd_per_h=0.0), [], "budget")
+    with pytest.raises(ConfigError, match=r"p99_over_p50 must be at least 1, got 0\.9"):
+        check_facts(_with(target, p99_over_p50=0.9), [], "budget")
 
 
 def test_facts_enter_what_is_known_of_a_target_only_if_stated(target: Target) -> None:
