@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from hwnas.core.quantity import Quantity
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
+from hwnas.hardware.costs.roofline_cost import full_load_ms
 from hwnas.hardware.memory import peak_activation_bytes, weight_bytes
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph, Node, OpSpec, fuse, n_macs, n_params
@@ -28,7 +29,10 @@ def host_cost(
     ``flash_kib`` the size of weights; on these targets both are modelled from shapes.
     """
     assert target.power is not None
-    energy, details = target.power.energy(latency, graph.threads or target.threads)
+    load_ms = None
+    if target.power.per_device and target.roofline is not None:
+        load_ms = full_load_ms(graph, target.roofline)
+    energy, details = target.power.energy(latency, graph.threads or target.threads, load_ms)
     if measured is not None:
         energy = measured.figure
         details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}

@@ -49,14 +49,19 @@ class OperatorTime:
         return max(self.on_chip_ms, self.off_chip_ms)
 
     @property
+    def busy_ms(self) -> float:
+        """The longer of arithmetic and traffic."""
+        return max(self.compute_ms, self.memory_ms)
+
+    @property
     def latency_ms(self) -> float:
         """Start, then the longer of arithmetic and traffic."""
-        return self.launch_ms + max(self.compute_ms, self.memory_ms)
+        return self.launch_ms + self.busy_ms
 
     @property
     def limit(self) -> Limit:
         """The longest part."""
-        if self.launch_ms >= max(self.compute_ms, self.memory_ms):
+        if self.launch_ms >= self.busy_ms:
             return "launch"
         return "compute" if self.compute_ms >= self.memory_ms else "memory"
 
@@ -166,6 +171,22 @@ class RooflineCostModel:
         )
 
 
+def full_load_ms(graph: Graph, roofline: Roofline) -> float:
+    """Return the latency of a fused network without the starts of its operators, in ms.
+
+    Raises:
+        ConfigError: the roofline has no rate for the dtype.
+    """
+    off_chip_weights = _weights_off_chip(graph, roofline)
+    bounds = (operator_bound(n.op, roofline, off_chip_weights, n.packed_bits) for n in graph)
+    return sum(bound.busy_ms for bound in bounds)
+
+
+def _weights_off_chip(graph: Graph, roofline: Roofline) -> bool:
+    n_bytes = peak_activation_bytes(graph) + weight_bytes(graph)
+    return not roofline.weights_stay or n_bytes > roofline.on_chip_kib * 1024
+
+
 def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
     """Return the cost of a fused network on a target.
 
@@ -173,14 +194,10 @@ def network_cost(graph: Graph, target: Target, roofline: Roofline) -> Cost:
         ConfigError: the target has neither energy nor power, or no rate for the dtype.
     """
     peak, weights = peak_activation_bytes(graph), weight_bytes(graph)
-    on_chip_weights = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
-    bounds = [
-        operator_bound(node.op, roofline, not on_chip_weights, node.packed_bits) for node in graph
-    ]
+    off_chip_weights = _weights_off_chip(graph, roofline)
+    bounds = [operator_bound(n.op, roofline, off_chip_weights, n.packed_bits) for n in graph]
     latency = Quantity(sum(bound.latency_ms for bound in bounds), "modelled")
-    traffic = [
-        traffic_bytes(node.op, roofline, not on_chip_weights, node.packed_bits) for node in graph
-    ]
+    traffic = [traffic_bytes(n.op, roofline, off_chip_weights, n.packed_bits) for n in graph]
     on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
     energy, components = _energy(graph, target, latency, (on_chip, off_chip))
     details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}
@@ -204,7 +221,9 @@ def _energy(
     if target.energy is not None:
         return target.energy.energy(n_macs_of_batch(graph), *traffic)
     if target.power is not None:
-        return target.power.energy(latency, target.threads)
+        assert target.roofline is not None
+        busy_ms = full_load_ms(graph, target.roofline)
+        return target.power.energy(latency, target.threads, busy_ms)
     raise ConfigError(
         f"Target '{target.name}' has neither target.energy (picojoules a multiply-accumulate and "
         "a byte) nor target.power (watts while it computes); the roofline needs one of them."
