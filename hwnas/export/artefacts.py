@@ -1,7 +1,6 @@
 """Writes the files of an export: artefacts, preprocessing and runners."""
 
 import json
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,76 +14,12 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.artefact_wrappers import file_names
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
-from hwnas.hardware.backends.description import BackendDescription, BackendSettings
 from hwnas.hardware.target import Target
 from hwnas.models.families.layers import weights_of
 from hwnas.models.graph import Graph, fuse
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.onnx.writer import write_fp32, write_int8
-from hwnas.tasks.base import Task
 from hwnas.training.data import ImageData
-
-# Runners: scripts of about ten lines that need numpy and one runtime.
-
-_HEAD = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
-
-    python {name} images.npy{more}
-"""
-
-import json
-import sys
-from pathlib import Path
-
-import numpy as np
-{imports}
-
-here = Path(__file__).parent
-spec = json.loads((here / "preprocessing.json").read_text())
-images = np.load(sys.argv[1])
-if images.dtype != np.uint8 or list(images.shape[1:]) != spec["shape"]:
-    sys.exit(f"Expected uint8 (N, *{{spec['shape']}}), got {{images.dtype}} {{images.shape}}.")
-mean, std = (np.array(spec[key], np.float32) * 255 for key in ("mean", "std"))
-x = (images.astype(np.float32) - mean) / std  # N, H, W, C
-'''
-
-
-def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
-    """Return the runners that fit the artefacts, by file name.
-
-    Args:
-        names: Names of the artefacts.
-        task: The task of the networks.
-        target: The target, whose sections hold the options of runtimes.
-    """
-    runners_, own = {}, backends.get(target.runtime).dtypes[target.dtype]
-    every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
-    for backend, runner in every:
-        runnable = [name for name in runner.artefacts if name in names]
-        if runnable:
-            chooses = "DEFAULT" in runner.code
-            head = _HEAD.format(
-                name=runner.name,
-                answer=task.description.answer,
-                needs=runner.distribution,
-                imports=runner.imports,
-                more=f" [{runnable[-1]}]" if chooses else "",
-            )
-            default = own if own in runnable and backend.name == target.runtime else runnable[0]
-            values = {**_placeholders(backend, target), "DEFAULT": default}
-            runners_[runner.name] = head + _filled(runner.code, values) + task.print_code()
-    return runners_
-
-
-def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, str]:
-    """Return the placeholders of runners that the section of a backend replaces."""
-    section = getattr(target, backend.name, None)
-    return section.substitutions if isinstance(section, BackendSettings) else {}
-
-
-def _filled(code: str, values: Mapping[str, str]) -> str:
-    """Replace all placeholders at once, so that values are not searched for placeholders."""
-    return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], code)
-
 
 _DECODED = (
     "by Pillow to {side} x {side}, grey or RGB as given: the largest square in the middle, "
@@ -123,7 +58,7 @@ def build(
     names = file_names(names, len(finished.graph.outputs))
     compiled = artefacts.delivered(TrainedNetwork(finished.graph, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in compiled.items()}
-    texts = runners(set(files), data.task, target)
+    texts = standalone.runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}
 
 

@@ -10,14 +10,16 @@ from hwnas.core.errors import DataError
 from hwnas.core.progress import NullProgress
 from hwnas.core.schema import validate
 from hwnas.export.proof_file import Proof
+from hwnas.export.recomputation import same_values
 from hwnas.tasks.base import Targets
-from hwnas.training.data import DatasetConfig, load_data
+from hwnas.training.data import DatasetConfig, ImageData, load_data
 
+_SPLITS = ("train", "validation", "test")
 Read = tuple[NDArray[np.float32], Targets]
 
 
-def batches(recorded: Proof, path: str | None) -> Iterator[Read]:
-    """Return normalised test images and their targets, in batches.
+def load(recorded: Proof, path: str | None) -> ImageData:
+    """Return the data set of an export.
 
     Args:
         recorded: The proof.
@@ -44,6 +46,29 @@ def batches(recorded: Proof, path: str | None) -> Iterator[Read]:
             f"Data set '{config.path or config.hub_id or config.name}' is not that of the "
             "export: its images, targets or splits differ."
         )
+    return data
+
+
+def contradictions(recorded: Proof, data: ImageData) -> list[str]:
+    """Return the keys of a proof that contradict its data set."""
+    dataset = recorded["dataset"]
+    pairs = {
+        "task": (recorded["task"], data.task.to_json()),
+        "dataset.images": (dataset["images"], {n: len(getattr(data, n)) for n in _SPLITS}),
+        "dataset.normalisation": (
+            dataset["normalisation"],
+            {"mean": list(data.mean), "std": list(data.std)},
+        ),
+    }
+    return [
+        f"proof.json: '{key}' is not that of the data set"
+        for key, (value, expected) in pairs.items()
+        if not same_values(value, expected)
+    ]
+
+
+def batches(recorded: Proof, data: ImageData) -> Iterator[Read]:
+    """Return normalised test images and their targets, in batches."""
     resolution = recorded["model"]["input"][1]
     batches_ = data.batches(data.test, resolution, rounded=True)
     return ((images.numpy(), targets.numpy()) for images, targets in batches_)

@@ -290,6 +290,8 @@ def _check_task(found: Proof) -> None:
     n = model["operators"][-1]["op"]["out_shape"][0]
     if not task.n_outputs == model["n_outputs"] == n:
         raise SchemaError(f"the network has {n} outputs, its task {task.n_outputs}")
+    if task.metric not in found["reference"]:
+        raise SchemaError(f"'reference' has no {task.metric}")
     for name, row in found["artefacts"].items():
         if "not_run" not in row:
             value = {**row}.get(task.metric)

@@ -2,7 +2,7 @@
 
 import importlib.machinery
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -67,7 +67,7 @@ def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
         CompileError: the runtime refuses the file.
     """
     if name == TORCH:
-        return TorchSession(folder)
+        return TorchSession(load_module(folder / "model.py").load())
     files = paths(folder, name)
     if not needs_worker(name):
         return open_artefact(name, {suffix: path.read_bytes() for suffix, path in files.items()})
@@ -89,10 +89,10 @@ class WorkerSession:
 
 @final
 class TorchSession:
-    """The network of ``model.py``, imported as users do."""
+    """The network of ``model.py``."""
 
-    def __init__(self, folder: Path):
-        self._network = load_module(folder / "model.py").load()
+    def __init__(self, network: Callable[[Any], Any]):
+        self._network = network
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.

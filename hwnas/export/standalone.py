@@ -1,6 +1,7 @@
-"""Writes a graph as ``model.py``, Python code that needs torch alone, and its weights."""
+"""Writes the Python files of an export, ``model.py`` and runners; needs no torch."""
 
 import keyword
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +11,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError
+from hwnas.hardware import backends
+from hwnas.hardware.backends.description import BackendDescription, BackendSettings
+from hwnas.hardware.target import Target
 from hwnas.models.graph import INPUT, Graph, Node
 from hwnas.models.parameters import Weights
 from hwnas.tasks.base import Task
@@ -257,3 +261,67 @@ class _Forward:
         if vector == (name in self._vectors):
             return variable
         return f"{variable}.flatten(1)" if vector else f"{variable}[:, :, None, None]"
+
+
+# Runners: scripts of about ten lines that need numpy and one runtime.
+
+_RUNNER = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file.
+
+Needs {needs} and numpy.
+
+    python {name} images.npy{more}
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+{imports}
+
+here = Path(__file__).parent
+spec = json.loads((here / "preprocessing.json").read_text())
+images = np.load(sys.argv[1])
+if images.dtype != np.uint8 or list(images.shape[1:]) != spec["shape"]:
+    sys.exit(f"Expected uint8 (N, *{{spec['shape']}}), got {{images.dtype}} {{images.shape}}.")
+mean, std = (np.array(spec[key], np.float32) * 255 for key in ("mean", "std"))
+x = (images.astype(np.float32) - mean) / std  # N, H, W, C
+'''
+
+
+def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
+    """Return the runners that fit the artefacts, by file name.
+
+    Args:
+        names: Names of the artefacts.
+        task: The task of the networks.
+        target: The target, whose sections hold the options of runtimes.
+    """
+    runners_, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
+    for backend, runner in every:
+        runnable = [name for name in runner.artefacts if name in names]
+        if runnable:
+            chooses = "DEFAULT" in runner.code
+            head = _RUNNER.format(
+                name=runner.name,
+                answer=task.description.answer,
+                needs=runner.distribution,
+                imports=runner.imports,
+                more=f" [{runnable[-1]}]" if chooses else "",
+            )
+            default = own if own in runnable and backend.name == target.runtime else runnable[0]
+            values = {**_placeholders(backend, target), "DEFAULT": default}
+            runners_[runner.name] = head + _filled(runner.code, values) + task.print_code()
+    return runners_
+
+
+def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, str]:
+    """Return the placeholders of runners that the section of a backend replaces."""
+    section = getattr(target, backend.name, None)
+    return section.substitutions if isinstance(section, BackendSettings) else {}
+
+
+def _filled(code: str, values: Mapping[str, str]) -> str:
+    """Replace all placeholders at once, so that values are not searched for placeholders."""
+    return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], code)

@@ -102,6 +102,12 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
                 "member, or, for profile, MODEL.onnx."
             )
         path = found[-1]
+    if path.suffix.lower() != ".json":
+        raise ConfigError(
+            f"genotype={text}: a file of type '{path.suffix}' is not read. Allowed: "
+            "RUN/models/ID.json, or, for profile, MODEL.onnx. Convert other networks to ONNX, by "
+            "torch.onnx.export or python -m tf2onnx.convert --tflite X.tflite --output X.onnx."
+        )
     try:
         called = f"genotype={text}: {path}"
         made = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
@@ -112,7 +118,7 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
 
 def _find(networks: Networks, text: str) -> tuple[str, Graph]:
     """Return the name and the operators of a network, given by a genotype or a model."""
-    if not text.endswith(".onnx"):
+    if Path(text).suffix.lower() != ".onnx":
         (space,) = networks.space.members
         genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)

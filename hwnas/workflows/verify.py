@@ -6,6 +6,7 @@ too.
 
 import contextlib
 import importlib.util
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, final
@@ -14,13 +15,12 @@ import numpy as np
 
 from hwnas import tasks
 from hwnas.core.errors import DataError, DeviceError, HwnasError, ProofError, RunError
-from hwnas.export import early_exits, measure, runtimes
+from hwnas.export import early_exits, measure, recomputation, runtimes
 from hwnas.export import folder as folders
 from hwnas.export import folder as signing
 from hwnas.export import proof_file as proofs
 from hwnas.export.checks import Floats
 from hwnas.export.early_exits import LoadedSegments
-from hwnas.export.isolation import isolated_network
 from hwnas.export.options import VerifyConfig
 from hwnas.export.proof_file import EarlyExitsRecord, Proof, target_of
 from hwnas.export.reference_images import prepared, read_reference_images
@@ -105,6 +105,8 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         repeating.load(stack)
         repeating.agreements()
         repeating.whole_split()
+    if not config.key:
+        reporter.say([recomputation.unproven(folder, recorded)])
     failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
     if config.target is not None:
         for measured in measure.measure(folder, recorded, config.target, config):
@@ -150,7 +152,7 @@ class _RepeatedProof:
             if name == self._recorded["own_artefact"] and (words := self._otherwise()):
                 self._say(f"{name}: {words}")
             with self._reported(name):
-                self._sessions[name] = self._session(name, worker, stack)
+                self._sessions[name] = self._session(name, worker)
         if not self._sessions and not self.failed:
             raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
 
@@ -164,18 +166,21 @@ class _RepeatedProof:
             f"which +target={target.name} measures again."
         )
 
-    def _session(
-        self, name: str, worker: RetryingPool | None, stack: contextlib.ExitStack
-    ) -> Session:
-        """Return a session of an artefact; code from the folder runs in an isolated process."""
+    def _session(self, name: str, worker: RetryingPool | None) -> Session:
+        """Return a session of an artefact; no code of the export is executed."""
         if name != runtimes.TORCH:
             return runtimes.session(self._folder, name, worker)
-        limit_s = self._config.limit_s
-        return stack.enter_context(isolated_network(self._folder, self._task.n_outputs, limit_s))
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / name
+            path.write_text(recomputation.network_code(self._recorded), "utf-8")
+            module = runtimes.load_module(path)
+        (weights,) = runtimes.paths(self._folder, name).values()
+        return runtimes.TorchSession(module.load(weights))
 
     def agreements(self) -> None:
         """Compare outputs with torch's outputs stored in the export."""
         kept = read_reference_images(self._folder, self._recorded)
+        self.failed += recomputation.contradictions(self._folder, self._recorded, kept)
         normalisation = self._recorded["dataset"]["normalisation"]
         images = prepared(kept.pixels, normalisation["mean"], normalisation["std"])
         for name, session in [*self._sessions.items()]:
@@ -228,6 +233,9 @@ class _RepeatedProof:
             points = max(0.1, 150 / n)
             if proven is not None and abs(self._task.points(proven, figure.value)) > points:
                 self.failed.append(f"{name}.{metric}")
+            reference = self._recorded["reference"][metric][0]
+            if name == runtimes.TORCH and abs(self._task.points(reference, figure.value)) > points:
+                self.failed.append(f"reference.{metric}")
         if self._exits is not None:
             self._reporter.say(self._exits.ended())
 
@@ -249,15 +257,17 @@ class _RepeatedProof:
                 raise DataError(f"data={data}: reading it needs torch: pip install torch")
             self._say("The test split was not read: that needs torch.")
             return None
-        from hwnas.export.proof_data import batches
+        from hwnas.export import proof_data
 
         try:
-            return batches(self._recorded, data)
+            loaded = proof_data.load(self._recorded, data)
         except HwnasError as error:
             if data is not None:
                 raise
             self._say(f"The test split was not read: {error} Say where it is with data=PATH.")
             return None
+        self.failed += proof_data.contradictions(self._recorded, loaded)
+        return proof_data.batches(self._recorded, loaded)
 
     @contextlib.contextmanager
     def _reported(self, name: str) -> Iterator[None]:

@@ -31,6 +31,8 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eight = Graph.of(replace(node, op=replace(node.op, batch=8)) for node in NETWORK)
     Path("eight.onnx").write_bytes(write_fp32(eight, random_weights(NETWORK, 0)))
     Path("text.onnx").write_text("no model")
+    for name in ("model.tflite", "model.PT", "model"):
+        Path(name).write_bytes(b"\x1c\x00\x00\x00TFL3")
 
 
 def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +60,9 @@ def test_model_runs_as_many_images_as_it_reads() -> None:
         ("npu", "eight.onnx", "reads 8 images at once, and target 'npu' one"),
         ("sketch", "text.onnx", "This is not a valid ONNX model"),
         ("sketch", "missing.onnx", "no model there"),
+        ("sketch", "model.tflite", "a file of type '.tflite' is not read. Allowed: RUN/models/ID"),
+        ("sketch", "model.PT", "a file of type '.PT' is not read"),
+        ("sketch", "model", "a file of type '' is not read"),
         ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
     ],
 )

@@ -238,10 +238,21 @@ def _check_refused(folder: Path, message: str, capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
-_OTHER_SHAPE = b"""
-def load():
-    return lambda images: images[:1].flatten(1)[:, :3]
+_EXECUTED = b"""
+def load(path=None):
+    import pathlib
+    pathlib.Path(__file__).with_name("executed").touch()
+load()
 """
+
+
+def _read(folder: Path) -> bytes:
+    return (folder / "model.py").read_bytes()
+
+
+def _preprocessing(folder: Path, **values: object) -> None:
+    content = json.loads((folder / "preprocessing.json").read_text())
+    _replace(folder, "preprocessing.json", json.dumps(content | values).encode())
 
 
 def _flip(path: Path) -> None:
@@ -279,14 +290,21 @@ def _other_opset(folder: Path) -> None:
             "model.int8.tflite: ",
             marks=pytest.mark.slow,
         ),
-        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
-        (lambda f: _replace(f, "model.py", b"import sys; sys.exit(0)"), "ended without an answer"),
-        pytest.param(
-            lambda f: _replace(f, "model.py", b"import os; os._exit(0)"),
-            "ended without an answer",
-            marks=pytest.mark.slow,
+        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py is not the network"),
+        (lambda f: _replace(f, "model.py", _EXECUTED + _read(f)), "model.py is not the network"),
+        (
+            lambda f: _replace(f, "model.py", _read(f).replace(b"relu", b"silu")),
+            "model.py is not the network of the proof",
         ),
-        (lambda f: _replace(f, "model.py", _OTHER_SHAPE), "does not answer as 256 x 10 numbers"),
+        (
+            lambda f: _replace(f, "labels.txt", (f / "labels.txt").read_bytes()[2:] + b"0\n"),
+            "labels.txt is not that of the task in the proof",
+        ),
+        (
+            lambda f: _preprocessing(f, mean=[0.5]),
+            "preprocessing.json: 'mean' is not that of the proof",
+        ),
+        (lambda f: _preprocessing(f, shape=[9, 9, 1]), "'shape' is not that of the proof"),
         (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
     ],
 )
@@ -297,6 +315,45 @@ def test_verify_finds_what_was_changed_with_its_digest(
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     change(copy)
     _check_refused(copy, message, capsys)
+    assert not (copy / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda proof: proof["model"].update(macs_m=1.0), "'model.macs_m' is 1.0, computed "),
+        (
+            lambda proof: proof["artefacts"]["model.int8.onnx"]["agreement"].update(
+                largest_output=1e6
+            ),
+            "'artefacts.model.int8.onnx.agreement.largest_output' is 1000000.0",
+        ),
+        (
+            lambda proof: proof["artefacts"]["model.int8.onnx"]["agreement"].update(mean_error=0),
+            "'checks.model.int8.onnx.error'",
+        ),
+        (lambda proof: proof["dataset"]["images"].update(train=9), "'dataset.images' is not that"),
+        (lambda proof: proof["reference"].update(accuracy=[0.99, "measured", 0.9, 1]), "reference"),
+    ],
+)
+def test_verify_finds_numbers_of_the_proof_that_were_changed(
+    exported: Path, change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    _edited(copy, change)
+    _check_refused(copy, message, capsys)
+
+
+def test_classes_that_were_renamed_everywhere_contradict_the_data_set(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    names = json.loads((copy / "proof.json").read_text())["task"]["classes"]
+    names = [*names[1:], names[0]]
+    _edited(copy, lambda proof: proof["task"].update(classes=names))
+    _replace(copy, "labels.txt", "".join(f"{name}\n" for name in names).encode())
+    _check_refused(copy, "proof.json: 'task' is not that of the data set", capsys)
 
 
 def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -381,11 +438,10 @@ def test_one_artefact_that_does_not_run_does_not_hide_the_others(
     model = onnx.load(copy / "model.fp32.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value += 1
     _replace(copy, "model.fp32.onnx", model.SerializeToString())
-    source = (copy / "model.py").read_text().replace("def load(", "def load_it(")
-    _replace(copy, "model.py", source.encode())
+    _replace(copy, "model.safetensors", b"nothing")
     assert run(["verify", str(copy)]) == 1
     captured = capsys.readouterr()
-    assert re.search(r"model\.py: .*load.*model\.fp32\.onnx: onnxruntime refuses", captured.err)
+    assert re.search(r"model\.py: .*model\.fp32\.onnx: onnxruntime refuses", captured.err)
     assert "model.int8.tflite: largest error" in captured.out
 
 

@@ -206,7 +206,8 @@ class ImportedNetwork:
         if (kind is None and line is None) or not value.whole:
             raise CompileError(
                 f"{value.by}: unknown function. Allowed: {', '.join(ACTIVATIONS)}, or scale and "
-                "shift, each of all elements of a tensor."
+                "shift, each of all elements of a tensor; hardsigmoid is clip(x / 6 + 0.5, 0, 1), "
+                "hardswish x * hardsigmoid, gelu x / 2 * (1 + erf(x / sqrt(2)))."
             )
         name = f"{value.source}+{kind or line}"
         if name not in self.kinds:

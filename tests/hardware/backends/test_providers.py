@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from hwnas.core.errors import CompileError, ConfigError, TableError
-from hwnas.export.artefacts import runners
+from hwnas.export.standalone import runners
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
 from hwnas.hardware.backends.measured_backend import (

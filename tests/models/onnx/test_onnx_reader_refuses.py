@@ -27,7 +27,10 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "two strides": ([conv(strides=[1, 2], out="y")], r"strides \[1, 2\]"),
     "computed weight": ([conv("x x", out="y")], r"\(Conv\): input 1 must be a constant"),
     "tanh": ([conv(), op("Tanh", "c")], r"\(Tanh\): not supported"),
-    "another hardsigmoid": ([conv(), op("HardSigmoid", "c")], "Allowed: relu, relu6, hardswish"),
+    "hardsigmoid of another slope": (
+        [conv(), op("HardSigmoid", "c")],
+        r"\(HardSigmoid\): unknown function.* hardsigmoid is clip\(x / 6 \+ 0\.5, 0, 1\)",
+    ),
     "another clip": ([conv(), op("Clip", "c zero one")], r"\(Clip\): unknown function"),
     "approximate gelu": (
         [conv(), op("Gelu", "c", approximate="tanh")],
