@@ -1,9 +1,15 @@
 """``serve-check`` as its users meet it, by a server that sleeps, and by Triton where it is."""
 
+import contextlib
 import csv
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +68,78 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in()})
+
+
+def _listening_addresses() -> set[str]:
+    """Return the addresses at which this process and its descendants listen (Linux)."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[path] = path / f"../{(path / 'stat').read_text().rpartition(')')[2].split()[1]}"
+    family = {Path("/proc", str(os.getpid()))}
+    while more := {p for p, parent in parents.items() if parent.resolve() in family} - family:
+        family |= more
+    inodes = set()
+    for path in family:
+        for file in path.glob("fd/*"):
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    rows = [
+        row.split()
+        for name in ("tcp", "tcp6")
+        for row in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    listening, local, inode = "0A", 1, 9
+    return {
+        row[local].partition(":")[0] for row in rows if row[3] == listening and row[inode] in inodes
+    }
+
+
+_LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # 127.0.0.1, ::1 (little-endian)
+
+
+@contextlib.contextmanager
+def _loopback_alone() -> Iterator[None]:
+    """Check that nothing listens at other addresses than those of this machine."""
+    seen, ended = set(_listening_addresses()), threading.Event()
+    before = set(seen)
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            seen.update(_listening_addresses())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    assert seen - before <= _LOOPBACK
+    assert seen & _LOOPBACK
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_listening_sockets_are_found(address: str) -> None:
+    listen = f"s = socket.create_server(('{address}', 0))"
+    program = f"import socket, sys; {listen}; print(flush=True); sys.stdin.read()"
+    fails = contextlib.nullcontext() if address == "127.0.0.1" else pytest.raises(AssertionError)
+    with fails, _loopback_alone():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, "-S", "-c", program], **pipes) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            time.sleep(0.2)
+            server.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("sleeping")
+def test_serve_check_listens_on_loopback_alone(plan: Path) -> None:
+    with _loopback_alone():
+        options = ["seconds=1", "loads=[0.3]", "drift=0.99", "run.dir=a"]
+        assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
 
 
 @pytest.mark.alone
@@ -198,9 +276,10 @@ def test_triton_of_this_machine_serves_a_pool(plan: Path) -> None:
         importlib.metadata.version("nvidia-pytriton")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("pip install --no-deps nvidia-pytriton")
-    found = hwnas.serve_check(
-        plan, server="triton", pool=POOL, seconds=1, repeats=2, loads=[0.3], drift=0.99,
-        run__dir="a",
-    )  # fmt: skip
+    with _loopback_alone():
+        found = hwnas.serve_check(
+            plan, server="triton", pool=POOL, seconds=1, repeats=2, loads=[0.3], drift=0.99,
+            run__dir="a",
+        )  # fmt: skip
     (row,) = found.table().to_pylist()
     assert row["failed"] == 0
