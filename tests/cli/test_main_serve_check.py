@@ -126,8 +126,9 @@ def test_listening_sockets_are_found(address: str) -> None:
     program = f"import socket, sys; {listen}; print(flush=True); sys.stdin.read()"
     fails = contextlib.nullcontext() if address == "127.0.0.1" else pytest.raises(AssertionError)
     with fails, _loopback_alone():
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen([sys.executable, "-S", "-c", program], **pipes) as server:
+        command = [sys.executable, "-S", "-c", program]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as server:
             assert server.stdout is not None
             server.stdout.readline()
             time.sleep(0.2)

@@ -181,7 +181,7 @@ def _with_genotypes(rows: Sequence[dict[str, str]], kit_file: Path) -> list[dict
             f"{kit_file} is missing: it says which networks the files in the column 'model' are. "
             "Put the measurements into the folder of the kit."
         ) from None
-    facts = {name: str(kit[name]) for name in _FACTS}
+    facts = {"batch": str(kit["batch"]), "dtype": kit["dtype"], "threads": str(kit["threads"])}
     by_id = {network["id"]: network for network in kit["networks"]}
     return [facts | row | _kit_columns(row["model"] or "", by_id) for row in rows]
 
