@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,7 @@ _CONTINUE = {
     "replan": "the same command",
     "serve-check": "the same command",
 }
+_INTERRUPTED = 130  #: exit code after Ctrl-C and SIGTERM, as shells have it for Ctrl-C
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 #: How libraries that raise errors of their own say that there is no space: SQLite, safetensors.
@@ -51,12 +53,18 @@ _FULL = (
 
 def main() -> None:
     """Run one verb and exit with its code."""
+    from hwnas.core.processes import interrupt_on_signals
+
+    interrupt_on_signals()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # who read the output has seen enough: ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         code = _CLOSED
+    if code == _INTERRUPTED:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the process is ending
     sys.exit(code)
 
 
@@ -78,7 +86,9 @@ def run(arguments: Sequence[str]) -> int:
     except HwnasError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
+        return _refuse(
+            f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", _INTERRUPTED
+        )
     except Exception as error:
         if (message := _place_problem(error, arguments)) is None:
             raise

@@ -34,6 +34,23 @@ def write_file_with(path: Path, writer: Callable[[Path], object]) -> None:
         raise
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make a file available at a second path, atomically: a hard link, or a copy on other disks.
+
+    Files are replaced, never changed in place, so that a link is as good as a copy.
+    """
+
+    def link(temporary: Path) -> None:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+    if not (target.exists() and target.samefile(source)):
+        write_file_with(target, link)
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:

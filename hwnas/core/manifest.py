@@ -132,6 +132,7 @@ class Manifest(TypedDict):
     targets: NotRequired[dict[str, TargetRecord]]
     part_of: NotRequired[str]  #: folder of the search for several targets
     own: NotRequired[dict[str, str]]
+    files: NotRequired[dict[str, str]]  #: SHA-256 of the files of an ended run, by relative name
     finishing: NotRequired[FinetuningRecord]
     #: reasons why networks could not be verified, by target and id
     unverified: NotRequired[dict[str, dict[str, str]]]

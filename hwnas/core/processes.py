@@ -2,10 +2,13 @@
 
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -16,6 +19,7 @@ from hwnas.core import machine
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
 _MIB = 1 << 20
+_SAVING_S = 10.0  # after an interrupt, in which further signals are ignored
 
 
 def tune_process() -> None:
@@ -51,6 +55,23 @@ def split_cores(n: int) -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
 
 
+def interrupt_on_signals() -> None:
+    """Let SIGTERM and Ctrl-C raise ``KeyboardInterrupt``, once: the state is being saved then.
+
+    After 10 seconds, another signal raises it again.
+    """
+    handled_at = -math.inf
+
+    def interrupt(*_: object) -> None:
+        nonlocal handled_at
+        if time.monotonic() - handled_at > _SAVING_S:
+            handled_at = time.monotonic()
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+
+
 def end_with_parent() -> None:
     """End this process when its parent ends, even if the parent is killed."""
     threading.Thread(target=_follow_parent, daemon=True).start()
@@ -74,11 +95,19 @@ _lock = threading.RLock()
 
 @final
 class _CleanProcess(SpawnProcess):
-    """A spawned process whose target and arguments come from imported modules."""
+    """A spawned process whose target and arguments come from imported modules.
+
+    It never receives the SIGINT of Ctrl-C, which the terminal sends to all processes: the parent
+    process ends it.
+    """
 
     def start(self) -> None:
-        with _without_main():
-            super().start()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # is inherited
+        try:
+            with _without_main():
+                super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @final

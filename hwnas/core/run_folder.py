@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _MANIFEST = "manifest.json"
 _STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
+#: Files without a digest: they change by reading, or commands do not read them.
+_WITHOUT_DIGEST = (_MANIFEST, *_STUDY, "report.html", "front.png")
+WEIGHTS = "weights"  #: folder of a search with the checkpoints of its networks
 Row = dict[str, Any]
 
 
@@ -85,12 +88,17 @@ class RunFolder:
         """Remove the files of a new run that failed before it had results.
 
         Args:
-            refused: Also remove a manifest if it is the only file.
+            refused: Also remove a manifest.
         """
         names = {entry.name for entry in self.path.iterdir()} - {files.LOCK}
-        if names <= set(_STUDY) or (refused and names == {_MANIFEST}):
+        if names <= {*_STUDY, *([_MANIFEST] if refused else [])}:
             for name in names:
                 (self.path / name).unlink()
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest; of an ended run with the digests of the files in the folder."""
+        ended = {} if manifest["status"] == "running" else {"files": file_digests(self.path)}
+        self.write_json(_MANIFEST, {**manifest, **ended})
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
@@ -118,6 +126,43 @@ class RunFolder:
         path = self.path / name
         files.write_file(path, content)
         return path
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a run that commands read, by its relative name."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    names = (path.relative_to(folder) for path in paths)
+    read = (n for n in names if n.name not in _WITHOUT_DIGEST and n.parts[0] != "audit")
+    return {
+        name.as_posix(): files.file_digest(folder / name)
+        for name in read
+        if not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def damaged_files(
+    folder: Path, recorded: Mapping[str, str], names: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return what is wrong with files of a run, by their relative names.
+
+    Args:
+        folder: The folder of the run.
+        recorded: Their digests, as the run recorded them.
+        names: The files to check, those without a digest are ignored; default: all.
+
+    Raises:
+        RunError: a recorded name leads out of the folder.
+    """
+    damaged = {}
+    for name in (name for name in names or recorded if name in recorded):
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise RunError(f"{folder / _MANIFEST} cannot be read: 'files' has the name {name!r}.")
+        if not path.is_file():
+            damaged[name] = "is missing"
+        elif files.file_digest(path) != recorded[name]:
+            damaged[name] = "does not have the digest in manifest.json"
+    return damaged
 
 
 def to_table(rows: Sequence[Row]) -> "pa.Table":

@@ -155,6 +155,11 @@ def _check(path: Path, file: pq.ParquetFile) -> None:
         raise RunError(f"{path} cannot be read: a column name occurs twice.")
     if missing := [name for name in _IDENTITY if name not in schema.names]:
         raise RunError(f"{path} cannot be read: column '{missing[0]}' is missing.")
+    for name in {n.removesuffix(part) for n in schema.names for part in _PARTS[1:]}:
+        present = [f"{name}{part}" in schema.names for part in _PARTS]
+        if 1 < sum(present) < len(_PARTS):
+            lacking = f"{name}{_PARTS[present.index(False)]}"
+            raise RunError(f"{path} cannot be read: column '{lacking}' is missing.")
     known = [name for name in schema.names if f"{name}_source" in schema.names]
     numbers = {name + part for name in known for part in _PARTS} - {f"{n}_source" for n in known}
     texts = {*_IDENTITY[1:], *(f"{name}_source" for name in known)}

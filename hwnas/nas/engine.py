@@ -17,6 +17,7 @@ from hwnas.core.processes import CleanSpawnContext
 from hwnas.core.progress import SAVE_INTERVAL_S, NullProgress, PeriodicTimer, Progress
 from hwnas.core.run_folder import RunFolder
 from hwnas.nas import loop
+from hwnas.nas.candidates import NAME as CANDIDATES
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import NAME, SamplerConfig, StudyConfig
 from hwnas.nas.shared_study import Membership, SharedStudy
@@ -77,16 +78,20 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
                 study.refresh()
                 advance(len(study.candidates) - shown)
                 shown = len(study.candidates)
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
     finally:
         for process in processes:
             process.join(_SHUTDOWN_S)
-            process.terminate()
+            process.kill()
             process.join()
     ended = [f"{p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
     while not messages.empty():
         ended.append(messages.get())
     study.refresh()
-    if len(study.candidates) < job.config.n_trials and study.spent_s < limit_s(job.config):
+    if not is_searched(study, job.config):
         raise RunError(f"All workers ended: {'; '.join(ended)}")
     return ended
 
@@ -94,6 +99,7 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
     """Evaluate candidates until all trials are finished; main function of a process."""
     host.tune_process()
+    host.interrupt_on_signals()
     host.end_with_parent()  # other processes queue its trial again
     try:
         with job.problem() as problem:
@@ -134,21 +140,23 @@ class EngineOutcome:
 
 @contextmanager
 def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterator[AnyStudy]:
-    """Yield the study; write ``candidates.parquet`` at the end, even after errors.
+    """Yield the study; write ``candidates.parquet`` after new trials, even after errors.
 
     Raises:
         RunError: the database does not answer, or holds a study of another search.
     """
     with verbosity_kept():
         opened = _opened(search, config, folder)
+        n_before = len(opened.candidates)
         try:
             yield opened
         finally:
             opened.close()
-            if opened.candidates:
+            exists = (folder.path / CANDIDATES).exists()
+            if len(opened.candidates) > n_before or (opened.candidates and not exists):
                 space, metric = search.problem.space, quality_in(search.objectives)
                 rows = [candidate.row(space, metric) for candidate in opened.candidates]
-                folder.write_parquet("candidates.parquet", rows)
+                folder.write_parquet(CANDIDATES, rows)
 
 
 def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyStudy:
@@ -156,10 +164,12 @@ def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyS
     space, own = search.problem.space, config.study.storage is None
     if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
         return LocalStudy(folder.study, space, search.objectives)
-    opened = SharedStudy(_membership(search, config, folder), space)
-    if own:
-        opened.take_over()  # the folder is locked: no other process works on it
-    return opened
+    return SharedStudy(_membership(search, config, folder), space)
+
+
+def is_searched(opened: AnyStudy, config: EngineConfig) -> bool:
+    """Return whether the search has evaluated all trials, or its time is over."""
+    return len(opened.candidates) >= config.n_trials or opened.spent_s >= limit_s(config)
 
 
 def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) -> None:
@@ -204,6 +214,8 @@ def run_engine(
         RunError: the database does not answer, or all processes ended early.
     """
     ended: list[str] = []
+    if isinstance(opened, SharedStudy) and config.study.storage is None:
+        opened.take_over()  # the folder is locked: no other process works on it
     if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
         job = WorkerJob(search.again, config, opened.membership)

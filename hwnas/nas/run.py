@@ -1,6 +1,7 @@
 """The folder of a search: the only reader of manifest, candidates, study and verified front."""
 
 import contextlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import final
 
 from hwnas.core.errors import RunError, SpaceError, unknown_name
 from hwnas.core.manifest import Manifest, ManifestOptions, read_manifest
+from hwnas.core.run_folder import damaged_files
 from hwnas.models.spaces import Space
 from hwnas.models.spaces.union import stem
 from hwnas.nas import candidates as columns
@@ -140,6 +142,7 @@ class Run:
         if self.whole is self:
             return [*self.state.candidates]
         if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
+            check_files(self, columns.NAME)
             candidates = read_candidates(self.path, _spaces(self.config))
             if candidates is not None:
                 return candidates
@@ -185,6 +188,7 @@ class Run:
         Raises:
             RunError: a file is damaged, or names an unknown candidate.
         """
+        check_files(self, "front.json")
         if (content := read_front(self.path)) is None:
             return Front()
         by_id = {c.id: c for c in (self.candidates if candidates is None else candidates)}
@@ -205,6 +209,7 @@ class Run:
         Raises:
             RunError: a file is damaged.
         """
+        check_files(self, "front.json")
         models = self._models(candidate.id)
         figures = verified_files.figures(models)
         if not figures:
@@ -228,8 +233,49 @@ class Run:
 
     def _models(self, genotype_id: str) -> dict[str, VerifiedModelFile]:
         """Return the verified files of a network by the prefix of each target's names."""
+        name = f"models/{genotype_id}.json"
+        check_files(self, *(str(Path(target, name)) for target in self.folders))
         each = {name: read_model(folder, genotype_id) for name, folder in self.folders.items()}
         return {f"{n}." * bool(n): model for n, model in each.items() if model is not None}
+
+
+def check_files(run: Run, *names: str) -> None:
+    """Check files of an ended search by their recorded digests.
+
+    Args:
+        run: The search.
+        names: Their relative names; default: all files that have a digest.
+
+    Raises:
+        RunError: a file is missing or damaged; it names the command that makes it again.
+    """
+    recorded = {} if run.is_running else run.manifest.get("files", {})
+    for name, problem in damaged_files(run.path, recorded, names).items():
+        raise RunError(
+            f"{run.option}={run.path}: {name} {problem}. To make it again: "
+            f"hwnas search {shlex.quote(f'run.resume={run.whole.path}')}"
+        )
+
+
+def check_resumable(run: Run) -> None:
+    """Reject a search whose study has lost trials: it would start again.
+
+    Raises:
+        RunError: the study is missing, damaged or lacks trials.
+    """
+    table = columns.read_table(run.path, ["trial"])
+    n_known = run.manifest.get("n_candidates", 0 if table is None else table.num_rows)
+    try:
+        if (study := run.study) is None:
+            raise RunError("study.db is missing")
+        n_trials = len(study.read().candidates if n_known else study.summary().seconds)
+        if n_trials < n_known:
+            raise RunError(f"{study.where} has {n_trials} of the {n_known} trials of the run")
+    except RunError as error:
+        raise RunError(
+            f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore it from a backup, "
+            f"or start a new search from the candidates: start_from={run.path}"
+        ) from None
 
 
 def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
@@ -272,6 +318,7 @@ def _read_state(run: Run) -> RunState:
 def _from_file(
     run: Run, spaces: Sequence[str], objectives: Sequence[str]
 ) -> list[Candidate] | None:
+    check_files(run, columns.NAME)
     return read_candidates(run.path, spaces, [columns.read_column(quality_in(objectives))])
 
 

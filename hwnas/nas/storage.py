@@ -41,11 +41,12 @@ _TABLES = (
 
 
 @contextmanager
-def readable(where: str) -> Iterator[None]:
+def readable(where: str, *, writes: bool = True) -> Iterator[None]:
     """Raise an error for a study that cannot be read or has no content of a search.
 
     Args:
         where: Location of the study in messages.
+        writes: Whether the study may be written: errors of a full disk are not changed then.
 
     Raises:
         RunError: the study is invalid.
@@ -64,7 +65,7 @@ def readable(where: str) -> Iterator[None]:
         ValueError,
     ) as error:  # of Optuna and of reading attributes; KeyError: no such study
         chain = list(cause_chain(error))
-        if any(text in str(cause) for cause in chain for text in _FULL):
+        if writes and any(text in str(cause) for cause in chain for text in _FULL):
             raise
         (reason, *_) = str(chain[-1]).splitlines() or [type(error).__name__]
         raise RunError(

@@ -66,7 +66,7 @@ class StudySource:
             RunError: the study cannot be read, or no trial is finished yet.
         """
         with self._open() as (_, study):
-            objectives = tuple(study.metric_names or ())
+            objectives = self._objectives(study)
             trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
             if not trials:
                 raise RunError(f"{self.where} holds no finished trial yet.")
@@ -87,14 +87,14 @@ class StudySource:
         with opened as (storage, study), storage.engine.connect() as connection:
             rows = connection.execute(_TIMES, {"name": self.name})
             times = [(number, start, end) for number, start, end in rows]
-            objectives = tuple(study.metric_names or ())
+            objectives = self._objectives(study)
             return StudySummary(objectives, self._space(study), _seconds(times))
 
     @contextmanager
     def _open(
         self, *, skip_compatibility_check: bool = False
     ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
-        with readable(self.where):
+        with readable(self.where, writes=False):
             if self.file is not None:
                 check_intact(self.file)
             storage = RDBStorage(
@@ -104,6 +104,11 @@ class StudySource:
                 skip_table_creation=True,
             )
             yield storage, optuna.load_study(study_name=self.name, storage=storage)
+
+    def _objectives(self, study: optuna.Study) -> tuple[str, ...]:
+        if not study.metric_names:
+            raise RunError(f"{self.where} does not hold the names of its objectives.")
+        return tuple(study.metric_names)
 
     def _space(self, study: optuna.Study) -> Space:
         if (raw := study.user_attrs.get(SPACE)) is None:

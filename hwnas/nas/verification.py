@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, short_reason
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantities
-from hwnas.core.run_folder import RunFolder
+from hwnas.core.run_folder import RunFolder, damaged_files
 from hwnas.hardware.backends.artefact_wrappers import compare_with_float32
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
 from hwnas.hardware.costs.cost_model import LayerCost
@@ -90,9 +90,12 @@ def verify(
 
 def _verify_once(candidate: Candidate, verifier: Verifier, folder: RunFolder) -> Member:
     content, weights = read_model(folder.path, candidate.id), verifier.weights(candidate.genotype)
+    name = f"models/{candidate.id}"
     if content is not None and content.get("weights", weights) == weights:
-        return member_of_file(candidate, content)
-    name = f"models/{candidate.id}.json"
+        recorded = {f"{name}{suffix}": digest for suffix, digest in content["files"].items()}
+        if not damaged_files(folder.path, recorded):
+            return member_of_file(candidate, content)
+    name += ".json"
     (folder.path / name).unlink(missing_ok=True)  # of other weights; the new one is written last
     member, layers = _verify(candidate, verifier, folder)
     content = file_of_member(member, weights, map(dataclasses.asdict, layers))

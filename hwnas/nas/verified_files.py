@@ -113,6 +113,8 @@ def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
         for part in ("", "_low", "_high"):
             validate(float | None, row.get(f"{name}{part}"), f"{at}.{name}{part}")
         validate(QuantitySource | None, row[f"{name}_source"], f"{at}.{name}_source")
+        if row[f"{name}_source"] is not None and row.get(name) is None:
+            raise SchemaError(f"'{at}.{name}' is missing")
     for name in objectives:
         validate(float, row[name], f"{at}.{name}")
     verified = {name.removeprefix(_VERIFIED) for name in figures if name.startswith(_VERIFIED)}

@@ -126,10 +126,12 @@ class Checkpoint:
     Args:
         path: Path of the file.
         of: Everything that determines the weights, by name; other checkpoints are refused.
+        in_run: Path of the same checkpoint in a run folder: it is kept there, too, and read from
+            there if there is none at ``path``.
     """
 
-    def __init__(self, path: Path, of: Mapping[str, Any] | None = None):
-        self.path = path
+    def __init__(self, path: Path, of: Mapping[str, Any] | None = None, in_run: Path | None = None):
+        self.path, self.in_run = path, in_run
         self.previous = path.with_stem(f"{path.stem}.previous")
         self._of = dict(of or {})
 
@@ -148,15 +150,28 @@ class Checkpoint:
         before = self.n_steps()
         if before // WINDOW < n_steps // WINDOW and before:
             files.write_file_with(
-                self.previous, lambda temporary: shutil.copyfile(self.path, temporary)
+                self.previous, lambda temporary: shutil.copyfile(self._file, temporary)
             )
         metadata = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
         header = {"hwnas": json.dumps(metadata)}
         files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, header))
+        self._keep_in_run()
 
     def finish(self) -> None:
         """Delete the previous checkpoint: the training is complete."""
         self.previous.unlink(missing_ok=True)
+        self._keep_in_run()
+
+    @property
+    def _file(self) -> Path:
+        """The file to read."""
+        if self.in_run is not None and not self.path.is_file() and self.in_run.is_file():
+            return self.in_run
+        return self.path
+
+    def _keep_in_run(self) -> None:
+        if self.in_run is not None and self.path.is_file():
+            files.link_or_copy(self.path, self.in_run)
 
     def n_steps(self) -> int:
         """Return the number of completed steps; 0 if there is no file.
@@ -164,7 +179,7 @@ class Checkpoint:
         Raises:
             RunError: the file is damaged or of another training.
         """
-        if not self.path.is_file():
+        if not self._file.is_file():
             return 0
         with self._open() as file:
             return int(self._metadata(file)["n_steps"])
@@ -183,7 +198,7 @@ class Checkpoint:
         Raises:
             RunError: the file is damaged or of another training.
         """
-        if not self.path.is_file():
+        if not self._file.is_file():
             return 0
         with self._open() as file:
             metadata = self._metadata(file)
@@ -218,26 +233,28 @@ class Checkpoint:
         for name, expected in self._of.items():
             if (value := metadata["of"].get(name)) != expected:
                 raise RunError(
-                    f"Checkpoint {self.path} is of another {name}: {value}, not {expected}. Choose "
-                    f"another folder with run.supernets=DIR, or delete it: rm {self.path}"
+                    f"Checkpoint {self._file} is of another {name}: {value}, not {expected}. "
+                    "Choose another folder with run.supernets=DIR, or delete it: "
+                    f"rm {self._file}"
                 )
         return metadata
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
         try:
-            with safe_open(self.path, framework="pt") as file:
+            with safe_open(self._file, framework="pt") as file:
                 yield file
         except (
             SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError,
         ) as error:  # fmt: skip
             reason = " ".join(str(error).split())[:200]
-            remedy = f"Delete it to train again: rm {self.path}"
-            if not self.path.exists():
+            path = self._file
+            remedy = f"Delete it to train again: rm {path}"
+            if not path.exists():
                 remedy = "Networks are in the folder run.supernets=DIR."
             if self.previous.is_file():
-                remedy = f"Resume from the previous one: mv {self.previous} {self.path}"
-            raise RunError(f"Checkpoint {self.path} cannot be read ({reason}). {remedy}") from None
+                remedy = f"Resume from the previous one: mv {self.previous} {path}"
+            raise RunError(f"Checkpoint {path} cannot be read ({reason}). {remedy}") from None
 
 
 def _tensors(state: TrainingState) -> dict[str, Tensor]:

@@ -2,14 +2,12 @@
 
 import copy
 import multiprocessing
-import signal
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
 from torch import nn
@@ -19,7 +17,7 @@ from hwnas.core.errors import RunError, TrainingError
 from hwnas.core.processes import CleanSpawnContext
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models.families.base import Supernet, TrainingRecipe
-from hwnas.models.spaces import Genotype, Space
+from hwnas.models.spaces import Genotype
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.loop import TrainingLog, TrainingSummary
@@ -27,37 +25,19 @@ from hwnas.training.options import TrainingConfig, fine_tuning
 from hwnas.training.single_network import StudentNetwork
 from hwnas.training.supernet import TrainingSetup
 
-# Supernet checkpoints of a finished run.
 
-
-def checkpoints(recorded: str | Mapping[str, str], space: Space) -> dict[str, Path]:
-    """Return the path of the supernet of each space.
-
-    Args:
-        recorded: ``checkpoint`` of the manifest: a path, or paths by space.
-        space: The search space of the run.
-    """
-    if isinstance(recorded, str):
-        return {only.name: Path(recorded) for only in space.members}
-    return {name: Path(path) for name, path in recorded.items()}
-
-
-def folder_of(recorded: str | Mapping[str, str]) -> Path:
-    """Return the folder of all supernets, given ``checkpoint`` of a manifest."""
-    first = recorded if isinstance(recorded, str) else next(iter(recorded.values()))
-    return Path(first).parent.parent
-
-
-def check_kept(setup: TrainingSetup, kept: Path) -> None:
+def check_kept(setup: TrainingSetup) -> None:
     """Raise an error if the supernet of a finished run would have to be trained again.
 
     Raises:
         RunError: its checkpoint is missing, or this version would train another supernet.
     """
-    if setup.train.epochs and (setup.checkpoint().path != kept or not kept.is_file()):
+    checkpoint = setup.checkpoint()
+    if setup.train.epochs and not checkpoint.n_steps():
         raise RunError(
-            f"The supernet of the run is not at {kept}, where this version expects it. Start from "
-            "the folder in which the search was started, with the same versions and data."
+            f"The supernet of the run is not at {checkpoint.path}, where this version expects it. "
+            "Start from the folder in which the search was started, with the same versions and "
+            "data."
         )
 
 
@@ -213,7 +193,6 @@ class TaskProcesses(Generic[C]):
 
 def _start_worker(make_context: Callable[[Progress], Any]) -> None:
     global _context
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     processes.tune_process()
     processes.end_with_parent()
     _context = make_context(NullProgress())

@@ -83,6 +83,7 @@ class TrainingSetup:
     train: TrainingConfig
     seed: int
     supernets: Path = Path("runs", "supernets")
+    in_run: Path | None = None  #: folder in a run that keeps the checkpoints of its networks
 
     @property
     def material(self) -> TrainingData:
@@ -123,8 +124,7 @@ class TrainingSetup:
         """Return the checkpoint of the supernet."""
         is_packed = weight_compression.weight_option_names(self.space)
         what = self.of | ({"packed weights": "trained"} if is_packed else {})
-        path = Path(self.supernets, digest(what), "supernet.safetensors")
-        return Checkpoint(path, what)
+        return _checkpoint(self, what, "supernet.safetensors")
 
     @property
     def of(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class TrainingSetup:
         recipe = self.train.recipe(self.family.recipe)
         if recipe != self.train.recipe(without_muon(self.family.recipe)):
             what["recipe"] = asdict(recipe)
-        return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
+        return _checkpoint(self, what, "network.safetensors")
 
     def train_single(
         self,
@@ -282,6 +282,7 @@ class SupernetTraining:
     train: TrainingConfig
     seed: int
     supernets: Path
+    in_run: Path | None = None  #: folder in a run that keeps the checkpoints of its networks
 
     def setups(
         self, space: Space, families: Mapping[str, Family], data: ImageData
@@ -291,10 +292,16 @@ class SupernetTraining:
         return {
             member.name: TrainingSetup(
                 member, families[member.name], data,
-                self.dataset, train, self.seed, self.supernets,
+                self.dataset, train, self.seed, self.supernets, self.in_run,
             )
             for member in space.members
         }  # fmt: skip
+
+
+def _checkpoint(setup: TrainingSetup, what: Mapping[str, Any], name: str) -> Checkpoint:
+    key = digest(what)
+    in_run = None if setup.in_run is None else Path(setup.in_run, key, name)
+    return Checkpoint(Path(setup.supernets, key, name), what, in_run)
 
 
 def _content(path: str | None) -> str | None:

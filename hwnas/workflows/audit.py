@@ -41,6 +41,7 @@ from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows.config import AuditConfig, SearchConfig
 from hwnas.workflows.config.compose import with_supernet
 from hwnas.workflows.reporter import Reporter
+from hwnas.workflows.search.finish_runs import weights_folder
 
 _FORMAT = 1  #: format version of audit.json
 
@@ -68,7 +69,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
     with contextlib.closing(folder):
         members = _members(folder)
         with reporter.timed("Load data"):
-            trained = _trained(searched, manifest, reporter)
+            trained = _trained(searched, manifest, folder.path, reporter)
         reporter.say(trained.data.notes)
         front = [(trained.genotype(row), row) for row in members.rows]
         subjects = select_networks(
@@ -149,22 +150,23 @@ class _TrainedSpaces:
         return n_macs(setup.family.lower(setup.space, genotype, setup.data.signature))
 
 
-def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _TrainedSpaces:
+def _trained(
+    searched: SearchConfig, manifest: Manifest, run: Path, phases: Progress
+) -> _TrainedSpaces:
     """Return the search spaces whose supernets were trained.
 
     Raises:
         RunError: a supernet is missing.
     """
-    recorded = manifest["checkpoint"]
-    folder = kept_supernets.folder_of(recorded)
     read = supernet.read_space_and_data(
         searched.spaces, searched.dataset, phases, searched.target.running
     )
-    setups, kept = _setups(searched, folder, read), kept_supernets.checkpoints(recorded, read[0])
+    setups = _setups(searched, weights_folder(manifest, run), read)
     # A space without a feasible network has no supernet.
-    needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
+    trained = [m for m in read[0].members if setups[m.name].checkpoint().n_steps()]
+    needed = trained or [*read[0].members]
     for member in needed:
-        kept_supernets.check_kept(setups[member.name], kept[member.name])
+        kept_supernets.check_kept(setups[member.name])
     return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 

@@ -11,6 +11,7 @@ from hwnas.core import machine
 from hwnas.core.errors import ConfigError
 from hwnas.core.options import digest, fingerprint_options
 from hwnas.core.progress import Progress
+from hwnas.core.run_folder import WEIGHTS
 from hwnas.hardware import backends
 from hwnas.hardware.backends.artefact_wrappers import ExitArtefacts
 from hwnas.hardware.backends.base import Artefacts, CostContext
@@ -124,7 +125,8 @@ class SearchComponents:
     def setups(self) -> dict[str, TrainingSetup]:
         """The training setup of each space's supernet, by the name of the space."""
         c, n = self.config, self.networks
-        training = SupernetTraining(c.dataset, c.train, c.seed, Path(c.run.supernets))
+        places = (Path(c.run.supernets), c.run.weights)
+        training = SupernetTraining(c.dataset, c.train, c.seed, *places)
         return training.setups(n.space, n.families, self.data)
 
     def setup_of(self, genotype: Genotype) -> TrainingSetup:
@@ -132,10 +134,14 @@ class SearchComponents:
         return self.setups[genotype.space]
 
     def checkpoint(self) -> str | dict[str, str] | None:
-        """Return the path of the supernet; by space if there are several; ``None`` without one."""
+        """Return the path of the supernet, relative to the run; ``None`` without one.
+
+        With several spaces, the paths by space.
+        """
         if self.config.accuracy == "trained":
             return None
-        found = {name: str(setup.checkpoint().path) for name, setup in self.setups.items()}
+        paths = {name: setup.checkpoint().path for name, setup in self.setups.items()}
+        found = {n: Path(WEIGHTS, *path.parts[-2:]).as_posix() for n, path in paths.items()}
         kept: str | dict[str, str] = self._one_or_by_space(found)
         return kept
 

@@ -31,7 +31,7 @@ from hwnas.models.spaces.union import stem
 from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate, read_candidates
 from hwnas.nas.front import Front
-from hwnas.nas.run import Run
+from hwnas.nas.run import Run, check_files
 from hwnas.workflows import components
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
@@ -200,7 +200,7 @@ def _for(
     if config.target_name is not None and config.target_name not in names:
         raise ConfigError(unknown_name("target", config.target_name, names))
     return [
-        finish_runs.as_recorded(search, manifest)
+        finish_runs.as_recorded(search, manifest, Path(config.run))
         for search in searches
         if config.target_name in (None, search.target.name)
     ]
@@ -209,6 +209,7 @@ def _for(
 def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
     """Return the candidates of a search, with the metric after each fidelity."""
     names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
+    check_files(Run.load(source.path))
     return read_candidates(source.path, [stem(name) for name in search.spaces], names) or []
 
 

@@ -24,7 +24,6 @@ from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.verified_files import read_model
 from hwnas.tasks.metrics import metric_of
-from hwnas.training import jobs
 from hwnas.workflows.config import ExportConfig
 from hwnas.workflows.config.arguments import of_target
 from hwnas.workflows.search import finish_runs
@@ -173,8 +172,7 @@ def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
     """Return the source of the weights with which the search scored the network."""
     parts, genotype = pick.of.parts, pick.genotype
     if accuracy_source(manifest) == "supernet":
-        kept = jobs.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
-        return {"supernet": kept.parent.name}
+        return {"supernet": parts.setup_of(genotype).checkpoint().path.parent.name}
     n = pick.finisher.left.get(genotype.id, 1)
     return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}
 

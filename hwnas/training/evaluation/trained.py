@@ -164,6 +164,8 @@ class TrainedEvaluator:
         options, checkpoint = self._options(setup, i), self._checkpoint(setup, genotype, i)
         network = setup.build(genotype)
         if i and checkpoint.n_steps() == 0:
+            if not self._is_trained(genotype, i - 1):  # of a run whose networks were deleted
+                self._trained(genotype, i - 1)
             network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
         recipe = setup.train.recipe(setup.family.recipe)
         student = StudentNetwork(

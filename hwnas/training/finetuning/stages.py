@@ -256,8 +256,9 @@ class FinetuneTraining:
         default = setup.family.recipe
         recipe = setup.train.recipe(without_muon(default) if is_simulated else default)
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
-        teacher = None
-        if origin.tutor is not None and config.alpha:
+        checkpoint, teacher = origin.checkpoint(past), None
+        is_complete = checkpoint.n_steps() >= loop.n_steps(options, len(setup.data.train))
+        if origin.tutor is not None and config.alpha and not is_complete:
             teacher = origin.tutor.teacher(setup, options, origin.first_epoch, config.alpha)
         student = StudentNetwork(
             network,
@@ -270,7 +271,7 @@ class FinetuneTraining:
             has_exits=bool(graph.exits),
             first_epoch=origin.first_epoch,
         )
-        return TrainingStage(setup, student, options, origin.checkpoint(past))
+        return TrainingStage(setup, student, options, checkpoint)
 
 
 FINE_TUNED = FinetuneTraining("fine-tuned", "Fine-tune", is_first=True)

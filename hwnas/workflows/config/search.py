@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
@@ -10,6 +11,7 @@ from hwnas import tasks
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds
 from hwnas.core.renamed_options import RENAMED_VALUES
+from hwnas.core.run_folder import WEIGHTS
 from hwnas.hardware import backends
 from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, derived_metrics
 from hwnas.hardware.latency_tables.latency_table import TableConfig
@@ -36,6 +38,11 @@ class RunConfig:
     resume: str | None = None  #: a run folder to continue with its own options
     #: folder of trained networks and supernets, shared by runs
     supernets: str = "runs/supernets"
+
+    @property
+    def weights(self) -> Path | None:
+        """The folder in the run that keeps the weights of its networks, if the run has a folder."""
+        return None if self.dir is None else Path(self.dir, WEIGHTS)
 
 
 SPACE = "mbconv_small"  # if neither the user nor the target names one

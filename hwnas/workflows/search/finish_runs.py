@@ -10,7 +10,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, accuracy_source
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantity
-from hwnas.core.run_folder import Row
+from hwnas.core.run_folder import WEIGHTS, Row
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
@@ -27,21 +27,26 @@ from hwnas.workflows.search.finisher import Finetuner
 _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
 
-def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
-    """Return the configuration of a search with its recorded fine-tuning and supernet folder.
+def as_recorded(search: SearchConfig, manifest: Manifest, run: Path) -> SearchConfig:
+    """Return the configuration of a search with its recorded fine-tuning and its weights.
 
     Args:
         search: The configuration, composed by this version, possibly with other defaults.
         manifest: Manifest of the search.
+        run: Folder of the search.
     """
     recorded = manifest["config"]
-    folder = recorded["run"]["supernets"]
-    if accuracy_source(manifest) == "supernet":
-        folder = str(jobs.folder_of(manifest["checkpoint"]))
+    folder = weights_folder(manifest, run)
     known: Row = {**recorded.get("finish", {}), **manifest.get("finishing", {})}
     done = {name: known[name] for name in _FINISH if known.get(name) is not None}
-    run = replace(search.run, supernets=str(folder))
-    return replace(search, run=run, finish=replace(search.finish, **done))
+    where = replace(search.run, dir=None, supernets=str(folder))
+    return replace(search, run=where, finish=replace(search.finish, **done))
+
+
+def weights_folder(manifest: Manifest, run: Path) -> Path:
+    """Return the folder with the weights of a search; of earlier versions, that of all runs."""
+    folder = run / WEIGHTS
+    return folder if folder.is_dir() else Path(manifest["config"]["run"]["supernets"])
 
 
 def finisher(
@@ -89,9 +94,8 @@ def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Man
     """
     parts = finisher.parts
     if accuracy_source(manifest) == "supernet":
-        kept = jobs.checkpoints(manifest["checkpoint"], parts.space)
         for genotype in genotypes:
-            jobs.check_kept(parts.setup_of(genotype), kept[genotype.space])
+            jobs.check_kept(parts.setup_of(genotype))
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     if lost := _lost(replace(finisher, other=None), genotypes, done):
@@ -223,7 +227,7 @@ def finished(
     """
     epochs, slot, crew = finisher.config.epochs, how.slot, how.crew
     n_steps = max(1, finisher.n_steps)
-    taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
+    taught = [g for g in genotypes if not finisher.is_teacher(g) and not finisher.is_kept(g)]
     if finisher.teacher is not None and taught:
         finisher.prepare(taught[0])
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []

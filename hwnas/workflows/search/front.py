@@ -209,7 +209,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     for more in (front.cascades, front.exits):
         page = search_page.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())
-    folder.write_json("manifest.json", manifest)
+    folder.write_manifest(manifest)
 
 
 def remove_front_files(folder: RunFolder, manifest: Row) -> None:
@@ -220,7 +220,7 @@ def remove_front_files(folder: RunFolder, manifest: Row) -> None:
     for name in (BASELINE, CASCADES, EXITS, *FILES):
         if name not in ("candidates.parquet", "manifest.json"):
             (folder.path / name).unlink(missing_ok=True)
-    folder.write_json("manifest.json", manifest)
+    folder.write_manifest(manifest)
 
 
 def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> None:

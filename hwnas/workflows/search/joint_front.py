@@ -158,7 +158,7 @@ def write_joint_front(
         findings += [f"{f.context.target}: {line}" for line in lines]
     page = search_page.with_more(page, findings)
     folder.write_bytes("report.html", render(page).encode())
-    folder.write_json("manifest.json", manifest)
+    folder.write_manifest(manifest)
 
 
 def _panel(front: TargetFront, ids: set[str]) -> FrontPanel:

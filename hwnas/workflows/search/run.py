@@ -12,10 +12,18 @@ import torch
 
 from hwnas.core import files
 from hwnas.core.database import redact_config
-from hwnas.core.errors import RunError
-from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
+from hwnas.core.run_folder import (
+    WEIGHTS,
+    Row,
+    RunFolder,
+    check_resumed,
+    damaged_files,
+    initial_manifest,
+    open_run_folder,
+)
 from hwnas.hardware import backends
 from hwnas.nas import engine
+from hwnas.nas.run import Run, check_resumable
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.search import check_link
 from hwnas.workflows.reporter import Reporter
@@ -53,6 +61,7 @@ def search_for_front(
     with contextlib.ExitStack() as stack:
         run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
         folder, earlier = stack.enter_context(run_folder)
+        configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
         with reporter.timed("Load data"):
             contexts = stack.enter_context(context.open_contexts(configs, reporter, own))
@@ -65,7 +74,15 @@ def search_for_front(
         baselines = _baselines(contexts)
         manifest = _manifest(contexts, arguments, folder, earlier)
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
+        if earlier:
+            check_resumable(Run.load(folder.path, "run.resume"))
         with engine.study(search, config, folder) as study:
+            if earlier:
+                check_kept_so_far(contexts[0], earlier, study.candidates, folder.path, reporter)
+                if engine.is_searched(study, config) and earlier.get("status") == "finished":
+                    manifest = _still_finished(manifest, earlier)
+                remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
+                reporter.say(remade, alarming=True)
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
             reporter.follow(study, context.followed(contexts))
@@ -74,17 +91,12 @@ def search_for_front(
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
         if outcome.leader:
             manifest |= {"status": "finished by another"}
-            folder.write_json("manifest.json", manifest)
+            folder.write_manifest(manifest)
             leader = (
                 f"{outcome.leader} finished the last trial: it verifies the front and writes the "
                 "report."
             )
             return SearchOutcome(folder, manifest, leader=leader)
-        try:
-            check_kept_so_far(contexts[0], earlier, outcome.candidates, folder.path, reporter)
-        except RunError:  # restore the earlier state
-            folder.write_json("manifest.json", earlier)
-            raise
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
 
@@ -95,6 +107,40 @@ def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
     from hwnas.workflows.search.baseline import read_baselines
 
     return read_baselines(contexts)
+
+
+def _still_finished(manifest: Row, earlier: Row) -> Row:
+    """Return the manifest of a run that remains finished until its results are replaced."""
+    results = {name: earlier[name] for name in earlier if name not in ("unverified", "baseline")}
+    return {**results, **manifest, "status": earlier["status"]}
+
+
+def _remove_damaged(folder: RunFolder, earlier: Row, supernets: Path) -> list[str]:
+    """Remove damaged files of a run, so that they are made again; return messages.
+
+    Args:
+        folder: Folder of the run.
+        earlier: The manifest with the digests of the files.
+        supernets: The folder of networks of all runs.
+    """
+    remade: dict[str, list[str]] = {}
+    for name, problem in damaged_files(folder.path, earlier.get("files", {})).items():
+        path, what = folder.path / name, "It is written again."
+        if path.parent.name == "models":
+            what = "Its network is verified again."
+            genotype_id = path.name.partition(".")[0].partition("_")[0]
+            path.with_name(f"{genotype_id}.json").unlink(missing_ok=True)
+        elif path.parent.parent.name == WEIGHTS:
+            what = "Its network is trained again if it is needed."
+            shared = supernets / path.parent.name / path.name
+            if path.is_file() and shared.is_file() and shared.samefile(path):
+                shared.unlink()
+            path.unlink(missing_ok=True)
+        remade.setdefault(f"{problem}. {what}", []).append(name)
+    return [
+        f"{names[0]}{f' (and {n} more)' if (n := len(names) - 1) else ''} {problem}"
+        for problem, names in remade.items()
+    ]
 
 
 def _manifest(

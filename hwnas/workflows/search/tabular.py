@@ -15,6 +15,7 @@ from hwnas.nas import benchmark_table, engine, loop
 from hwnas.nas.benchmark_table import Benchmark
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import pareto_front
+from hwnas.nas.run import Run, check_resumable
 from hwnas.nas.search_progress import SearchView
 from hwnas.workflows.config import TabularConfig
 from hwnas.workflows.reporter import Reporter
@@ -51,15 +52,17 @@ def search_table(
         search = engine.SearchTask(
             searched, partial(_again, config), benchmark.names, manifest["digests"]
         )
+        if earlier:
+            check_resumable(Run.load(folder.path, "run.resume"))
         with engine.study(search, config, folder) as study:
-            folder.write_json("manifest.json", manifest)
+            folder.write_manifest(manifest)
             reporter.say([f"Run folder: {folder.path}"])
             reporter.follow(study, [SearchView("", benchmark.names, config.allowed.limits)])
             outcome = engine.run_engine(search, config, folder, study, reporter)
         candidates = outcome.candidates
         members = pareto_front(candidates, benchmark.names)
         if not members:
-            folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
+            folder.write_manifest(manifest | {"status": "nothing fits the budget"})
             raise loop.no_feasible_candidate(candidates, config.allowed, str(folder.path))
         folder.write_csv(
             "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
@@ -74,7 +77,7 @@ def search_table(
             "hypervolume_share": None if math.isnan(share) else share,
             "seconds": {name: round(seconds, 2) for name, seconds in reporter.seconds.items()},
         }
-        folder.write_json("manifest.json", manifest | finished)
+        folder.write_manifest(manifest | finished)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
         return TabularOutcome(folder, benchmark, members, share)
 
