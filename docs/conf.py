@@ -48,17 +48,25 @@ napoleon_numpy_docstring = False
 # Other projects are not linked, because a build must work without a network. Of hwnas, the types
 # below appear in signatures, and are no part of the documented interface.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(collections|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*"),
+    (r"py:.*", r"(collections|contextlib|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*"),
     (r"py:.*", r"(Any|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
 ]
 nitpick_ignore = [
     ("py:class", name)
     for name in (
+        "CostModel",
+        "Evaluator",
+        "Folder",
         "LatencyBreakdown",
         "LatencyTable",
+        "Progress",
         "ProofEvidence",
+        "WhyReport",
         "hwnas.analysis.summary.Comparison",
         "hwnas.core.manifest.Manifest",
         "hwnas.hardware.costs.cost_model.LayerCost",
+        "hwnas.models.spaces.space.Genotype",
+        "hwnas.tasks.base.Incumbent",
+        "hwnas.workflows.why_sources.Section",
     )
 ]

@@ -51,7 +51,7 @@ def _metrics() -> str:
     for name, metric in metrics.all_metrics().items():
         is_cost = name in metrics.cost_names()
         limit = f"`budget.{name}` ({'lower' if metric.maximise else 'upper'} limit)"
-        facts = ", ".join(f"`target.facts.{fact}`" for fact in metric.facts)
+        needed = ", ".join(f"`target.facts.{fact}`" for fact in metric.facts)
         kind = "derived" if metric.derive else "mean over images" if metric.mean_of else ""
         rows.append(
             (
@@ -60,7 +60,7 @@ def _metrics() -> str:
                 metric.unit,
                 "maximised" if metric.maximise else "minimised",
                 limit if is_cost else "",
-                ", ".join(filter(None, [kind, facts and f"needs {facts}"])),
+                ", ".join(filter(None, [kind, needed and f"needs {needed}"])),
             )
         )
     facts = [

@@ -26,14 +26,13 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def _page(verb: str, schema: type) -> str:
     if verb == "tabular":
-        title, about, examples = "hwnas search accuracy=table", _TABULAR, []
+        title, about, lines = "hwnas search accuracy=table", _TABULAR, ""
     else:
-        title, about = f"hwnas {verb}", help_texts.ABOUT[verb]
-        examples = help_texts.EXAMPLES[verb]
-    lines = "\n".join(f"hwnas {example}" for example in examples)
+        title, about = f"hwnas {verb}", " ".join(help_texts.ABOUT[verb])
+        lines = "\n".join(f"hwnas {example}" for example in help_texts.EXAMPLES[verb])
     return page(
         title,
-        plain(" ".join(about) if isinstance(about, list) else about),
+        plain(about),
         f"```sh\n{lines}\n```" if lines else "",
         *_sections(verb, schema),
     )

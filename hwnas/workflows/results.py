@@ -57,7 +57,7 @@ class SearchResult(os.PathLike[str]):
 
     @property
     def front(self) -> pa.Table:
-        """The front with a row for each network: choices, searched and verified figures.
+        """The front with a row for each network, and columns for choices and figures.
 
         ``.to_pandas()`` makes a data frame of it, where pandas is installed.
 
