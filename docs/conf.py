@@ -48,7 +48,10 @@ napoleon_numpy_docstring = False
 # Other projects are not linked, because a build must work without a network. Of hwnas, the types
 # below appear in signatures, and are no part of the documented interface.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(collections|contextlib|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*"),
+    (
+        r"py:.*",
+        r"(collections|contextlib|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*",
+    ),
     (r"py:.*", r"(Any|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
 ]
 nitpick_ignore = [

@@ -1,0 +1,51 @@
+"""Commands in the documentation have verbs and options that exist."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hwnas.core import package
+from hwnas.core.options import iter_options
+from hwnas.tasks import metrics
+from hwnas.workflows.config import SCHEMAS
+
+DOCS = Path(__file__).parents[2] / "docs"
+GROUPS = ("budget", "dataset", "sampler", "task", "target")
+#: Mappings whose keys users choose, and launchers of Hydra.
+OPEN = ("budget.", "target.facts.", "target.onnxruntime.", "hydra", "benchmark.")
+TARGETS = package.entries(package.ROOT / "conf" / "target")
+
+
+def _commands() -> Iterator[tuple[str, str]]:
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text().replace("\\\n", " ")
+        for block in re.findall(r"^ *```(?:sh|{code-cell}).*?$(.*?)^ *```", text, re.M | re.S):
+            for line in re.findall(r"^ *!?hwnas ([a-z-]+ .*)$", block, re.M):
+                yield str(path.relative_to(DOCS)), line
+
+
+COMMANDS = [*dict.fromkeys(_commands())]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) > 100
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_options_exist(page: str, command: str) -> None:
+    verb, *arguments = shlex.split(command.partition(" > ")[0], comments=True)
+    schema = SCHEMAS["tabular" if "accuracy=table" in arguments else verb]
+    known = {*GROUPS, *(option.name for option in iter_options(schema))}
+    for argument in arguments:
+        name, is_option, value = argument.partition("=")
+        name = re.sub(rf"^({'|'.join(TARGETS)})\.", "", name.lstrip("+"))
+        if name.startswith("budget.") and is_option:
+            assert name.removeprefix("budget.") in metrics.cost_names()
+        elif is_option and not name.startswith(("-", *OPEN)):
+            assert name in known, f"{page}: {argument}"
+        if name == "target" and value and "{" not in value:
+            own = {"myboard", "mydevice", "TARGET", "NAME", "A", "B"}
+            assert {*re.split(r"[\[\],]+", value.strip("[]"))} <= {*TARGETS, *own}
