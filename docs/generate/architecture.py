@@ -27,7 +27,7 @@ PURPOSE = {
     "tasks": "classification, regression, metrics, budgets",
     "core": "errors, quantities, files, processes",
 }
-_ROW, _TOP, _NAMES, _GRID, _CELL = 34, 96, 320, 440, 34
+_ROW, _TOP, _NAMES, _GRID, _CELL = 34, 96, 390, 510, 34
 _WIDTH = _GRID + _CELL * len(LAYERS) + 10
 
 

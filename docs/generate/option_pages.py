@@ -14,8 +14,7 @@ from hwnas.tasks import metrics
 from hwnas.workflows.config import SCHEMAS
 from hwnas.workflows.config.option_sentences import option_sentences
 
-#: Verbs whose target options have no effect but through a target file.
-_TYPES = {str: "text", int: "int", float: "number", bool: "true or false", Any: "any"}
+_TYPES = {str: "text", int: "int", float: "number", bool: "true or false", Any: "text, or a list"}
 
 
 def pages() -> Iterator[tuple[str, str]]:
