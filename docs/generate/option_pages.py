@@ -50,7 +50,7 @@ def _sections(verb: str, schema: type) -> Iterator[str]:
     sections: dict[str, list[Option]] = {"": []}
     for option in iter_options(schema):
         sections.setdefault(option.name.rpartition(".")[0], []).append(option)
-    for name, options in sections.items():
+    for name, options in sorted(sections.items(), key=lambda section: _is_of_target(section[0])):
         rows = [_row(option, defaults, sentences) for option in options if option.name != "budget"]
         if not rows:
             continue
@@ -60,6 +60,11 @@ def _sections(verb: str, schema: type) -> Iterator[str]:
         yield table(("Option", "Type and range", "Default", "Meaning"), rows)
         if not name and "budget" in sentences:
             yield _budget(defaults.get("budget.name"))
+
+
+def _is_of_target(section: str) -> bool:
+    """Return whether options describe a target; they come last, because few users set them."""
+    return section.partition(".")[0] in ("target", "rpc", "timing", "tuning", "table")
 
 
 def _row(
