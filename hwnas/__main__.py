@@ -6,41 +6,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from hwnas.cli.help_texts import VERBS
 from hwnas.core.errors import ConfigError, HwnasError, cause_chain, unknown_name
-from hwnas.core.package import __version__
 
-VERBS = {
-    "search": "find, verify and report a Pareto front of networks for a target",
-    "train": "train the supernet of a search space, or one network of it alone",
-    "profile": "measure a target's latency table, and say how wrong it is",
-    "audit": "say whether a search's supernet ranks networks as training them alone does",
-    "why": "say when and why a search proposed a candidate, what it beat and what beats it",
-    "compare": "compare fronts: indicators with intervals, tests over seeds, tables, figures",
-    "export": "write models of a front as files for the device, with a proof of what they do",
-    "compress": "fit a network of a search into another budget: fewer bits, fewer channels",
-    "verify": "repeat the proof of an export with the runtimes at hand",
-    "split": "cut the network of an export in two, and time both parts on targets",
-    "plan": "choose models, devices and replicas for a service, from fronts to a fleet",
-    "simulate": "simulate a plan: latencies, failures, cost and energy, over several seeds",
-    "replan": "change a plan by telemetry: what nothing changed stays, and little is moved",
-    "serve-check": "hold simulated latencies against those of a real server of this machine",
-}
-_CONTINUE = {
-    "search": "run.resume=<run folder>",
-    "train": "the same command",
-    "profile": "the same command",
-    "audit": "the same command",
-    "why": "the same command",
-    "compare": "the same command",
-    "export": "the same command",
-    "compress": "the same command",
-    "verify": "the same command",
-    "split": "the same command",
-    "plan": "the same command",
-    "simulate": "the same command",
-    "replan": "the same command",
-    "serve-check": "the same command",
-}
+_CONTINUE = dict.fromkeys(VERBS, "the same command") | {"search": "hwnas resume RUN"}
 _INTERRUPTED = 130  #: exit code after Ctrl-C and SIGTERM, as shells have it for Ctrl-C
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -53,6 +22,10 @@ _FULL = (
 
 def main() -> None:
     """Run one verb and exit with its code."""
+    if "_ARGCOMPLETE" in os.environ:
+        from hwnas.cli.completion import complete
+
+        complete()
     from hwnas.core.processes import interrupt_on_signals
 
     interrupt_on_signals()
@@ -73,22 +46,13 @@ def run(arguments: Sequence[str]) -> int:
 
     It is 1 where an export is not what its proof says.
     """
-    from hwnas.cli.help import overview
-
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(overview(VERBS))
-        return 0
-    if arguments[0] == "--version":
-        print(f"hwnas {__version__}")
-        return 0
+    verb = arguments[0] if arguments else ""
     try:
-        _run_verb(arguments[0], arguments[1:])
+        _run_verb(verb, arguments[1:])
     except HwnasError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _refuse(
-            f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", _INTERRUPTED
-        )
+        return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[verb]} continues.", _INTERRUPTED)
     except Exception as error:
         if (message := _place_problem(error, arguments)) is None:
             raise
@@ -102,22 +66,38 @@ def _refuse(message: str, code: int) -> int:
 
 
 def _run_verb(verb: str, arguments: Sequence[str]) -> None:
-    if verb not in VERBS:
+    from hwnas.cli.help import help_words, overview, verb_help
+
+    if verb in ("-h", "--help", "help"):
+        verb, *arguments = [*arguments, "--help"] if arguments else ["", "--help"]
+    if verb == "--version":
+        from hwnas.cli.catalog import versions
+
+        print(versions())
+    elif not verb:
+        print(overview())
+    elif verb not in VERBS:
         raise ConfigError(unknown_name("verb", verb, VERBS))
-    if {"-h", "--help"} & {*arguments}:
-        from hwnas.cli.help import verb_help
-        from hwnas.workflows.config import SCHEMAS
+    elif (group := help_words(arguments)) is not None:
+        print(verb_help(verb, group))
+    elif verb == "list":
+        from hwnas.cli.catalog import catalog
 
-        print(verb_help(verb, SCHEMAS[verb]))
-        return
-    from hwnas.cli.dispatch import run_verb  # and with it Hydra, which help does without
+        print(catalog(arguments))
+    elif verb == "completion":
+        from hwnas.cli.completion import completion_script
 
-    run_verb(verb, arguments)
+        print(completion_script(arguments))
+    else:
+        from hwnas.cli.dispatch import run_verb  # and with it Hydra, which help does without
+
+        run_verb(verb, arguments)
 
 
 def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
     """Return a sentence if a file or folder cannot be read or written, else ``None``."""
-    cure = f"{_CONTINUE[arguments[0]]} continues; where nothing was begun, the same command does."
+    verb = arguments[0] if arguments else ""
+    cure = f"{_CONTINUE.get(verb)} continues; where nothing was begun, the same command does."
     for cause in cause_chain(error):
         if isinstance(cause, OSError) and cause.errno in _DISK:
             where = f" ({cause.filename})" if cause.filename else ""

@@ -31,7 +31,10 @@ import pytest
 import torch
 
 import hwnas
-from hwnas.__main__ import VERBS, run
+from hwnas.__main__ import VERBS as ALL_VERBS
+from hwnas.__main__ import run
+from hwnas.cli.help import options_with_defaults
+from hwnas.workflows.config import SCHEMAS
 
 Row = dict[str, Any]
 FOUND = Path(__file__).with_name("frozen.json")
@@ -277,9 +280,11 @@ def names_in_project() -> dict[str, list[str]]:
 
 
 def options_of(verb: str) -> list[str]:
-    """Return the options that the help of a verb names, with their defaults."""
-    said = words_of([verb, "--help"]).partition("\noptions with their defaults")[2]
-    return re.findall(r"^  ([a-z_][\w.]*=.*?) *$", said.partition("\n\n")[0], re.M)
+    """Return the options of a verb with their defaults."""
+    return [f"{n}={'' if v is None else v}" for n, v in options_with_defaults(verb)]
+
+
+VERBS = [verb for verb in ALL_VERBS if verb in SCHEMAS]
 
 
 def unpacked(folder: Path) -> None:

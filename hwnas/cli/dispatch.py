@@ -17,8 +17,9 @@ from omegaconf import DictConfig
 
 from hwnas.core import package, processes
 from hwnas.core.errors import ConfigError, RunInterruptedError
+from hwnas.core.manifest import read_manifest
 from hwnas.workflows import config
-from hwnas.workflows.config.arguments import flags_first, for_targets, named
+from hwnas.workflows.config.arguments import flags_first, for_targets, last_text, with_names
 from hwnas.workflows.config.compose import (
     as_overrides,
     check_folders,
@@ -132,8 +133,9 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     Raises:
         HwnasError: an error that the user can fix.
     """
-    if verb in ("verify", "split"):
-        arguments = named(arguments, "export")
+    arguments = with_names(verb, arguments)
+    if verb == "resume":
+        verb = _verb_of_run(arguments)
     arguments = flags_first(with_resumed(arguments))
     tabular = verb == "search" and says(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
@@ -153,6 +155,23 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
         configs = [config for each in by_target for config in _composed(verb, name, each)]
         if configs:
             dispatch(configs, arguments)
+
+
+def _verb_of_run(arguments: Sequence[str]) -> str:
+    """Return the verb of the run to be resumed.
+
+    Raises:
+        ConfigError: there is none, or its verb continues by the same command.
+    """
+    if (run := last_text(arguments, "run.resume")) is None:
+        raise ConfigError("resume needs the folder of a run: hwnas resume RUN.")
+    manifest = read_manifest(Path(run))
+    verb = str(manifest.get("verb", "search"))
+    if verb not in ("search", "train"):
+        raise ConfigError(
+            f"{run} is a run of '{verb}', which the same command continues: {manifest['command']}"
+        )
+    return verb
 
 
 def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:

@@ -1,19 +1,21 @@
-"""Output of ``hwnas`` and ``hwnas <verb> --help``."""
+"""Output of ``hwnas``, ``hwnas VERB --help`` and ``hwnas VERB --help GROUP``."""
 
 import re
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hwnas.cli.help_texts import ABOUT, EXAMPLES
-from hwnas.core import package as content
-from hwnas.core.options import option_defaults
-from hwnas.core.package import __version__
-from hwnas.hardware import backends
+from hwnas.cli.help_texts import ABOUT, COMMON, EXAMPLES, GROUPS, USAGE, VALUES, VERBS
+from hwnas.core import package
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import Option, allowed_range, iter_options, option_defaults
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
+from hwnas.workflows.config import SCHEMAS
+from hwnas.workflows.config.option_sentences import option_sentences
 
 # Default configuration files of a verb, and their values.
 
@@ -35,8 +37,8 @@ def values(verb: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for group, name in default_groups(verb).items():
         path = _conf() / group / f"{name}.yaml"
-        package = _PACKAGE.match(path.read_text(encoding="utf-8"))
-        within = package[1] if package else group
+        match = _PACKAGE.match(path.read_text(encoding="utf-8"))
+        within = match[1] if match else group
         options |= _flat(_read(path), "" if within == "_global_" else f"{within}.")
     raw = _read(_conf() / f"{verb}.yaml")
     raw.pop("defaults")
@@ -44,7 +46,7 @@ def values(verb: str) -> dict[str, Any]:
 
 
 def _conf() -> Path:
-    return content.ROOT / "conf"
+    return package.ROOT / "conf"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -60,40 +62,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-#: Titles of configuration groups by their prefix on the command line.
-_GROUPS = {
-    "+target=": "targets",
-    "budget=": "budgets",
-    "dataset=": "data sets",
-    "task=": "tasks",
-    "sampler=": "samplers",
-}
-
-
-_WRITING = (
-    "Paths, names, ids and URLs are taken as they are written, whatever signs they hold; those in",
-    "quotes are what is in the quotes, null is none. [A,B] is a list where several can be given;",
-    "elements with a comma need quotes. With -m, commas outside quotes and lists separate runs.",
-)
-
-
-def overview(verbs: Mapping[str, str]) -> str:
-    """Return the list of verbs."""
-    lines = [
-        f"hwnas {__version__}: hardware-constrained neural architecture search",
-        "",
-        "usage: hwnas <verb> [option=value ...]",
-        "",
-        "verbs:",
-        *(f"  {verb:<13}{text}" for verb, text in verbs.items()),
-        "",
-        "Start with:  hwnas search +target=npu",
-        "More of a verb:  hwnas <verb> --help",
-    ]
-    return "\n".join(lines)
-
-
-#: Prefixes of options that are not listed: facts of devices, and options set by data sets.
+#: Prefixes of options without effect in a verb: facts of devices, and options set by data sets.
 _HIDDEN = {
     "search": ("target.",),
     "profile": ("target.", "train.", "trained."),
@@ -101,118 +70,233 @@ _HIDDEN = {
     "verify": ("target.",),
     "split": ("target.",),
 }
-#: Required arguments.
-_FIRST = {
-    "search": "+target=<name> ",
-    "train": "",
-    "profile": "+target=<name> ",
-    "why": "run=DIR id=GENOTYPE ",
-    "audit": "run=DIR ",
-    "compare": "runs='[DIR,DIR]' ",
-    "export": "run=DIR ",
-    "compress": "run=DIR id=GENOTYPE budget.METRIC=LIMIT ",
-    "verify": "DIR ",
-    "split": "DIR ",
-    "plan": "service=FILE fleet=FILE ",
-    "simulate": "plan=DIR ",
-    "replan": "plan=DIR telemetry=FILE|URL ",
-    "serve-check": "plan=DIR ",
-}
 
 
-def verb_help(verb: str, schema: type) -> str:
-    """Return the help of a verb: targets, budgets, spaces, data sets and options."""
-    known, chosen = [name for name, _ in option_defaults(schema)], default_groups(verb)
-    lines = [f"hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *ABOUT[verb]]
-    for option, title in _GROUPS.items():
-        group = option.strip("+=")
-        if any(f"{name}.".startswith((f"{group}.", f"dataset.{group}.")) for name in known):
-            entries = content.entries(content.ROOT / "conf" / group)
-            if taken := chosen.get(group):
-                entries[taken] += " (default)"
-            lines += ["", f"{title}:", *_lines(option, entries)]
-    if "search_space" in known:
-        lines += _spaces(by_target="target.spaces" in known)
-    if "objectives" in known and "cost" in known:
-        lines += ["", *_metrics()]
-        lines += ["", "target.runtime, with the cost=... that each takes, the default first:"]
-        lines += _backends()
-    files = ", ".join(f"{group}={name}" for group, name in chosen.items())
-    by = f", by {files}; other files set others" if files else ""
-    lines += ["", f"options with their defaults{by}:"]
-    lines += _options(verb, schema)
-    if "target.spaces" in known:
-        lines += ["  target.NAME=VALUE: what the file of a target says; --cfg job prints it"]
-    lines += ["", "examples:", *(f"  hwnas {example}" for example in _examples(verb))]
-    lines += ["", *_WRITING]
-    lines += ["The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
+def options_with_defaults(verb: str) -> list[tuple[str, Any]]:
+    """Return the options of a verb with their defaults; a budget as its possible limits."""
+    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
+    listed = [
+        entry
+        for name, value in option_defaults(SCHEMAS[verb])
+        for entry in (limits if name == "budget" else [(name, value)])
+    ]
+    defaults, hidden = values(verb), _HIDDEN.get(verb, ())
+    return [(n, defaults.get(n, v)) for n, v in listed if not n.startswith(hidden)]
+
+
+# Pages.
+
+_WIDTH, _COLUMN = 80, 24
+
+
+def overview() -> str:
+    """Return the list of verbs."""
+    lines = [
+        f"hwnas {package.__version__}: hardware-constrained neural architecture search",
+        "",
+        "usage: hwnas VERB [OPTION=VALUE ...]",
+        "",
+        "verbs:",
+        *(f"  {verb:<13}{text}" for verb, text in VERBS.items()),
+        "",
+        "Start with:     hwnas search +target=npu",
+        "Help of a verb: hwnas VERB --help",
+        "Versions:       hwnas --version",
+    ]
     return "\n".join(lines)
 
 
-def _backends() -> list[str]:
-    """Return a line for each backend."""
-    entries = {f"{d.name} ({', '.join(d.costs)})": d.about for d in backends.known()}
-    return _lines("target.runtime=", entries)
+def verb_help(verb: str, group: str = "") -> str:
+    """Return the help of a verb.
+
+    Args:
+        verb: Name of the verb.
+        group: Empty for the short help; else a section of its options, one option, ``general`` for
+            the options without a section, or ``all``.
+
+    Raises:
+        ConfigError: there is no such section or option.
+    """
+    if verb not in SCHEMAS:
+        return "\n".join([*_head(verb), "", *_examples(verb)])
+    return "\n".join(_group_help(verb, group) if group else _short_help(verb))
+
+
+def _head(verb: str) -> list[str]:
+    return [f"usage: hwnas {verb} {USAGE[verb]}", "", *textwrap.wrap(ABOUT[verb], _WIDTH)]
 
 
 def _examples(verb: str) -> list[str]:
-    return [*EXAMPLES[verb], *(e for d in backends.known() for e in d.examples.get(verb, ()))]
+    return ["examples:", *(f"  hwnas {example}" for example in EXAMPLES[verb])]
+
+
+def _short_help(verb: str) -> list[str]:
+    sections = _sections(verb)
+    common = [*_common(verb)]
+    is_complete = verb not in COMMON
+    more = ["all"] if is_complete else [*sections, "all"]
+    return [
+        *_head(verb),
+        "",
+        "options:" if is_complete else "common options:",
+        *(line for option in common for line in option),
+        "",
+        *_wrapped("more: ", f"hwnas {verb} --help {'|'.join(more)}"),
+        "",
+        *_examples(verb),
+    ]
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(
+        text.replace("|", "| "), _WIDTH - len(start) - 1, break_on_hyphens=False
+    )
+    lines = [line.replace("| ", "|") for line in wrapped]
+    return [start + lines[0], *(" " * len(start) + line for line in lines[1:])]
+
+
+def _common(verb: str) -> Iterator[list[str]]:
+    options = _options(verb)
+    for name in [*COMMON.get(verb, options), "json"]:
+        yield _lines(name, options.get(name), verb)
+
+
+def _group_help(verb: str, group: str) -> list[str]:
+    options, sentences = _options(verb), _all_sentences(verb)
+    sections = _sections(verb)
+    if group == "all":
+        chosen = sections
+    elif group in sections:
+        chosen = {group: sections[group]}
+    else:
+        names = [name for name in options if f"{name}.".startswith(f"{group}.")]
+        if not names:
+            raise ConfigError(
+                f"hwnas {verb} --help: {unknown_name('group', group, [*sections, *options, 'all'])}"
+            )
+        chosen = {group: names}
+    lines = [f"usage: hwnas {verb} {USAGE[verb]}"]
+    for section, names in chosen.items():
+        title = "" if section in options else sentences.get(section, "").rstrip(".")
+        lines += ["", *_wrapped("", f"{section}: {title}" if title else f"{section}:")]
+        for name in names:
+            lines += _lines(name, options[name], verb)
+        if section == "budget":
+            lines += _metrics()
+    return [*lines, "", *textwrap.wrap(_WRITING, _WIDTH)] if group == "all" else lines
+
+
+_WRITING = (
+    "Paths, names, ids and URLs are taken literally; quotes around a value are removed; null is no "
+    "value. [A,B] is a list; elements with a comma need quotes. With -m, commas separate runs: "
+    "sampler=pareto,nsga2. The configuration is Hydra's: --cfg job prints it, and --hydra-help "
+    "lists its flags."
+)
+
+
+def _options(verb: str) -> dict[str, Option | None]:
+    """Return the options of a verb by name; ``None`` for those that are no fields."""
+    options: dict[str, Option | None] = {o.name: o for o in iter_options(SCHEMAS[verb])}
+    if verb == "search":
+        table = iter_options(SCHEMAS["tabular"])
+        options |= {o.name: o for o in table if o.name.startswith("benchmark.")}
+    return options | ({"budget.METRIC": None} if "budget" in options else {})
+
+
+def _all_sentences(verb: str) -> dict[str, str]:
+    schemas = [SCHEMAS["tabular"]] * (verb == "search") + [SCHEMAS[verb]]
+    return {name: text for schema in schemas for name, text in option_sentences(schema).items()}
+
+
+def _sections(verb: str) -> dict[str, list[str]]:
+    """Return the names of options by section; those without a section are ``general``."""
+    names, found = [*_options(verb)], dict[str, list[str]]()
+    for name in names:
+        first, _, rest = name.partition(".")
+        is_section = bool(rest) or f"{name}.METRIC" in names
+        found.setdefault(first if is_section else "general", []).append(name)
+    return {"general": found.pop("general", []), **found}
+
+
+def _lines(name: str, option: Option | None, verb: str) -> list[str]:
+    """Return the lines of an option: name, placeholder, sentence, default and range."""
+    if name == "json":
+        value, text = "true", "print the result as one JSON document, messages on stderr"
+    else:
+        value, text = _description(name, option, verb)
+    head = f"  {'+' * (name == 'target')}{name}={value}"
+    body = textwrap.wrap(text, _WIDTH - _COLUMN, break_on_hyphens=False, break_long_words=False)
+    first = [] if len(head) < _COLUMN - 1 else [head]
+    if not first:
+        first, body = [f"{head:<{_COLUMN}}{body[0] if body else ''}".rstrip()], body[1:]
+    return [*first, *(" " * _COLUMN + line for line in body)]
+
+
+def _description(name: str, option: Option | None, verb: str) -> tuple[str, str]:
+    """Return the placeholder of an option, and its sentence with default and range."""
+    default = values(verb).get(name, option.default if option else None)
+    group = name.removesuffix(".name") if option is None or name.endswith(".name") else name
+    if group in GROUPS and not (name == "target" and verb == "split"):
+        value, sentence = GROUPS[group]
+        default = default_groups(verb).get(group)
+    else:
+        value = _placeholder(option) if option else "VALUE"
+        sentence = _all_sentences(verb).get(name, "").replace("``", "")
+    facts = []
+    if default not in (None, "", [], {}, "???") and "default:" not in sentence:
+        facts.append(f"default {_shown(default)}{_unit(name)}")
+    if option is not None and (allowed := allowed_range(option.field)) is not None:
+        facts.append(_in_words(str(allowed)))
+    return value, f"{sentence} [{'; '.join(facts)}]".lstrip() if facts else sentence
+
+
+def _placeholder(option: Option) -> str:
+    for name in (option.name, option.name.rpartition(".")[2]):
+        if name in VALUES:
+            return VALUES[name]
+    kind = str(option.hint)
+    for word, placeholder in (("list", "[A,B]"), ("dict", "{A: B}"), ("bool", "true|false"),
+                              ("int", "INT"), ("float", "NUMBER")):  # fmt: skip
+        if word in kind:
+            return placeholder
+    return "NAME" if "Any" not in kind else "VALUE"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(_shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_UNITS = {"ms": "ms", "s": "s", "h": "h", "kib": "KiB", "minutes": "minutes", "seconds": "s"}
+
+
+def _unit(name: str) -> str:
+    """Return the unit in the name of an option, after a space."""
+    last = name.rpartition(".")[2].rpartition("_")[2]
+    return f" {_UNITS[last]}" if last in _UNITS else ""
+
+
+def _in_words(allowed: str) -> str:
+    """Return a range as words: ``(0, 1]`` is over 0, up to 1."""
+    low, high = (part.strip() for part in allowed[1:-1].split(","))
+    if allowed[0] == "[" and allowed[-1] == "]":
+        return f"{low} to {high}"
+    start = f"from {low}" if allowed[0] == "[" else f"over {low}"
+    return f"{start}, {'up to' if allowed[-1] == ']' else 'under'} {high}"
 
 
 def _metrics() -> list[str]:
-    """Return a line for each metric: objectives and limits of budgets."""
-    lines = [
-        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy and mae, budget.NAME=LIMIT,",
-        "too: an upper limit, or a lower one of what is to be maximised:",
-    ]
-    entries = {}
-    for name, metric in metrics.all_metrics().items():
-        words = metric.label + f", {metric.unit}" * bool(metric.unit)
-        words += "; to be maximised" * metric.maximise
-        words += "".join(f"; needs target.facts.{fact}=NUMBER" for fact in metric.facts)
-        entries[name] = words
-    return [*lines, *_lines("", entries)]
+    names = ", ".join(f"budget.{name}" for name in metrics.cost_names())
+    return textwrap.wrap(f"limits: {names}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 4)
 
 
-def _spaces(*, by_target: bool) -> list[str]:
-    """Return the search spaces, their folders, and the defaults of targets."""
-    root = content.ROOT / "search_spaces"
-    several = ", or a list: search_space='[A,B]'" if by_target else ""
-    lines = ["", f"search spaces (a path to a YAML file works too{several}):"]
-    lines += _lines("search_space=", content.entries(root))
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        inner = {f"{folder.name}/{n}": text for n, text in content.entries(folder).items()}
-        lines += [f"  search_space={folder.name}  all of:"] if inner and by_target else []
-        lines += _lines("search_space=", inner) if inner else []
-    if by_target:
-        lines += ["  by default those that suit the target:"]
-        targets: dict[str, list[str]] = {}
-        for path in sorted((content.ROOT / "conf" / "target").glob("*.yaml")):
-            named = yaml.safe_load(path.read_text(encoding="utf-8")).get("spaces") or [
-                "mbconv_small"
-            ]
-            targets.setdefault(", ".join(named), []).append(path.stem)
-        lines += [f"    {names}: {', '.join(users)}" for names, users in targets.items()]
-    return lines
-
-
-def _options(verb: str, schema: type) -> list[str]:
-    """Return a line for each option of a verb, with its default."""
-    defaults, hidden = values(verb), _HIDDEN.get(verb, ())
-    shown = [(n, defaults.get(n, v)) for n, v in _shown(schema) if not n.startswith(hidden)]
-    return [f"  {name}={'' if value is None else value}" for name, value in shown]
-
-
-def _shown(schema: type) -> list[tuple[str, Any]]:
-    """Return options with their defaults; a budget is listed as its possible limits."""
-    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
-    return [
-        shown
-        for name, value in option_defaults(schema)
-        for shown in (limits if name == "budget" else [(name, value)])
-    ]
-
-
-def _lines(option: str, entries: Mapping[str, str]) -> list[str]:
-    width = max(len(name) for name in entries) + len(option) + 2
-    return [f"  {option + name:<{width}}{text}" for name, text in entries.items()]
+def help_words(arguments: Sequence[str]) -> str | None:
+    """Return the group after ``--help``; empty: none; ``None`` if help is not requested."""
+    flags = [i for i, argument in enumerate(arguments) if argument in ("-h", "--help")]
+    if not flags:
+        return None
+    after = arguments[flags[0] + 1 : flags[0] + 2]
+    return after[0] if after and "=" not in after[0] and not after[0].startswith("-") else ""

@@ -1,188 +1,256 @@
-"""Help texts and examples of each verb."""
+"""Help texts of each verb: summary, usage, description, common options and examples."""
 
+#: One line for each verb, in the order of a first project.
+VERBS = {
+    "search": "find and verify a Pareto front of networks for a target",
+    "resume": "continue an interrupted search",
+    "export": "write networks of a front as files for the device, with a proof",
+    "verify": "repeat the proof of an export",
+    "why": "explain a candidate: its proposal, its figures, what dominates it",
+    "compare": "compare the fronts of several searches",
+    "train": "train the supernet of a search space, or one network",
+    "audit": "check the ranking of a supernet against separate trainings",
+    "profile": "measure the latency table of a target, and its error",
+    "compress": "fit a network of a search into a smaller budget",
+    "split": "cut an exported network in two, for two devices",
+    "plan": "choose models, devices and replicas for a service",
+    "simulate": "simulate a plan: latencies, failures, cost and energy",
+    "replan": "update a plan from telemetry",
+    "serve-check": "compare the simulation of a plan with a real server",
+    "list": "list targets, budgets, data sets, spaces, metrics, ...",
+    "completion": "print the completion script of a shell: bash, zsh or fish",
+}
+USAGE = {
+    "resume": "RUN [OPTION=VALUE ...]",
+    "list": "KIND [NAME]",
+    "completion": "bash|zsh|fish",
+    "search": "+target=NAME [OPTION=VALUE ...]",
+    "train": "[OPTION=VALUE ...]",
+    "profile": "+target=NAME [OPTION=VALUE ...]",
+    "why": "RUN [ID]",
+    "audit": "RUN [OPTION=VALUE ...]",
+    "compare": "RUN RUN ... [OPTION=VALUE ...]",
+    "export": "RUN [OPTION=VALUE ...]",
+    "compress": "RUN id=ID budget.METRIC=LIMIT [OPTION=VALUE ...]",
+    "verify": "EXPORT [OPTION=VALUE ...]",
+    "split": "EXPORT [OPTION=VALUE ...]",
+    "plan": "service=FILE fleet=FILE [OPTION=VALUE ...]",
+    "simulate": "PLAN [OPTION=VALUE ...]",
+    "replan": "PLAN telemetry=FILE|URL [OPTION=VALUE ...]",
+    "serve-check": "PLAN [OPTION=VALUE ...]",
+}
 ABOUT = {
-    "search": [
-        "Scores candidates by training each alone, or in a supernet (accuracy=trained, supernet),",
-        "finishes those that may be on the Pareto front, verifies each from its compiled artefact,",
-        "and writes runs/search/<time>/.",
-    ],
-    "train": [
-        "Trains the supernet of a search space, which searches with the same options use then, and",
-        "reads the accuracy of its smallest, its largest and 10 random subnets. With genotype=...",
-        "it trains one network alone. Writes runs/train/<time>/; the same command goes on with",
-        "what was interrupted. On several GPUs or machines: torchrun ... -m hwnas train ...",
-    ],
-    "profile": [
-        "Compiles, tunes and times the operators of a search space on a target, measures whole",
-        "networks to calibrate their sum, and reports the error on networks it has not seen.",
-        "Writes latency_tables/<target>/; only what is new is measured, and Ctrl-C loses nothing.",
-    ],
-    "audit": [
-        "Trains networks of a finished search from scratch, and measures how well the supernet",
-        "ranks them: rank correlations with intervals, noise between seeds, and members that would",
-        "leave the front. Writes DIR/audit/ and the report. Run the command again to resume.",
-        "It trains n_networks + n_repeated times; fewer epochs take less time.",
-    ],
-    "why": [
-        "Explains one candidate of a search, finished or not: when and why it was proposed, its",
-        "predicted and measured figures, the limits that it meets and exceeds, the candidates that",
-        "it dominated when it was scored, and those that dominate it now. Writes nothing.",
-    ],
-    "export": [
-        "Takes models of a finished search to the device: files of each runtime, runners of ten",
-        "lines, a stand-alone model.py, a model card, and proof.json: outputs against torch,",
-        "accuracy of each file itself, costs against the budget. Writes runs/export/<time>/<id>/;",
-        "what does not hold is kept as <id>.failed, and the exit code is 1.",
-        "pick: the knee is the member farthest above the chord of the front, all objectives scaled",
-        "to 0..1. An expression is 'COLUMN max|min where CONDITION' or 'where CONDITION', with",
-        "< <= > >= == != and or not ( ); columns are the verified figures (accuracy, latency_ms,",
-        "energy_mj, ..., see search --help; npu.latency_ms with several targets).",
-    ],
-    "compress": [
-        "Fits a network of a finished search into another budget without a new search: weights of",
-        "few bits where they gain most and lose least, as the target's compiler and the network",
-        "say layer by layer, and fewer channels where that does not suffice. Trains it for that,",
-        "and writes runs/compress/<time>/<id>/ as export does, with the proof.",
-    ],
-    "verify": [
-        "Repeats the proof of an export with the runtimes at hand: files, outputs against torch's",
-        "(which the export holds: torch is not needed), the accuracy on the test split where torch",
-        "and the data are, and with +target=... the costs on that target. A missing, changed or",
-        "extra file is named; exit code 1. It runs model.py and compiled libraries of the folder:",
-        "verify only what you would run. Writes nothing.",
-    ],
-    "split": [
-        "Splits the network of an export in two at each place that a single tensor crosses, unless",
-        "a shorter head sends as little. Head and tail may run on different devices. Compares the",
-        "outputs with the whole network's, and times them on +target='[A,B]' (default: that of the",
-        "export) for each batch size of batches. In int8, the tensor is sent as bytes.",
-        "Writes runs/split/<time>/: the parts as ONNX and compiled, cuts.csv, and profile.csv, for",
-        "plans with splits: [DIR] in service.yaml.",
-    ],
-    "compare": [
-        "Compares the fronts of searches, finished or not, and of other tools (CSV files with a",
-        "column for each objective; NAME_low, NAME_high, id, run, group if you like): indicators",
-        "with intervals, tests over seeds, tables that answer questions, figures for a paper, and",
-        "report.html, an interactive page of all that needs no network.",
-        "Writes runs/compare/<time>/; the same input gives the same numbers.",
-    ],
-    "plan": [
-        "Chooses which models of fronts run on which devices, at which batch size, in how many",
-        "replicas and in which hour, and which requests go where, so that p99, accuracies, quotas",
-        "and budgets hold, with any one machine dead or all spot machines gone where that is asked",
-        "for. Plans are simulated, and corrected until no class has 1 % late in any hour.",
-        "Writes runs/plan/<time>/: plan.yaml, report.html, tables, and deploy/, what launches it",
-        "by Triton on Kubernetes, KServe or Ray Serve. pip install 'hwnas[plan]'.",
-    ],
-    "simulate": [
-        "Simulates the hours of a plan by discrete events: arrivals at random or in the bursts of",
-        "a trace, batches, escalations, failures with retries, machines slowed by heat. Says p50,",
-        "p99 and the share of late requests of each class, cost and energy, with intervals over",
-        "seeds. Writes runs/simulate/<time>/; the same input gives the same bytes.",
-    ],
-    "replan": [
-        "Changes a plan by what was seen since: demands, late answers, machines that are down.",
-        "Hours in which nothing changed stay as they are; others are solved again near what runs:",
-        "moves count move_cost, and at most max_moved_fraction of an hour's replicas are stopped,",
-        "unless demand could not be served otherwise. telemetry is a CSV file with a column time",
-        "(dates, or seconds since 1970) or hour (of the plan), and class, requests_per_s, late,",
-        "p99_ms, or device, machines_down; or the URL of a Prometheus server, which query.* ask.",
-        "Writes runs/replan/<time>/: a plan as any; where something moved, decisions.csv says why.",
-    ],
-    "serve-check": [
-        "Serves pools of a plan by Triton on this machine's loopback, measures how",
-        "long batches take there, simulates a replica with that, and sends it requests at random",
-        "times. Latencies count from when requests were due. Prints simulated and measured p50,",
-        "p95 and p99 by load, with 95 % intervals over repeats, and says where the server is",
-        "slower under load than in its profile. A machine whose speed drifts is refused: end",
-        "other programs. Writes runs/serve-check/<time>/. Triton is a Python package: pip install",
-        "--no-deps nvidia-pytriton; python=PATH names an interpreter that has it.",
-    ],
+    "resume": "Continue a search that was interrupted, or extend a finished one. The options are "
+    "those of the run; options given here replace them, such as n_trials, minutes and "
+    "finish.max_candidates. The same as hwnas search run.resume=RUN.",
+    "list": "List names with their descriptions. Kinds: targets, budgets, datasets, spaces, "
+    "metrics, samplers, backends. With a name, print its details; those of spaces, targets, "
+    "budgets, data sets and samplers are YAML files to start from.",
+    "completion": "Print the script that completes verbs, options and names of hwnas in a shell.",
+    "search": "Search for networks that fit a target's budget. Candidates are compiled or "
+    "measured for the target, trained, and those that may be on the Pareto front are fine-tuned "
+    "and verified from their compiled files. Writes runs/search/TIME/.",
+    "train": "Train the supernet of a search space; searches with the same options use it. With "
+    "genotype=..., train one network. The same command continues an interrupted training. Several "
+    "GPUs: torchrun ... -m hwnas train ... Writes runs/train/TIME/.",
+    "profile": "Compile, tune and time the operators of a search space on a target, measure whole "
+    "networks, and report the prediction error on other networks. Writes latency_tables/TARGET/. "
+    "Known operators are not measured again, so the same command continues.",
+    "audit": "Train networks of a finished search from scratch and measure how well its supernet "
+    "ranks them: rank correlations with intervals, noise between seeds, and members that would "
+    "leave the front. Writes RUN/audit/. The same command continues.",
+    "why": "Explain one candidate of a search: when and why it was proposed, its predicted and "
+    "measured figures, the limits it meets or exceeds, and the candidates that it dominates or "
+    "that dominate it. Without an id, list the front. Writes nothing.",
+    "export": "Write networks of a finished search as files for the device: model files of each "
+    "runtime, runner scripts, a stand-alone model.py, a model card, and proof.json with accuracy, "
+    "costs and errors against torch. A network that fails its proof is kept as ID.failed (exit "
+    "code 1). Writes runs/export/TIME/ID/.",
+    "compress": "Fit a network of a finished search into another budget without a new search: "
+    "weights of few bits where the target's compiler supports them, then fewer channels. Trains "
+    "the network for both, and writes an export to runs/compress/TIME/ID/.",
+    "verify": "Repeat the proof of an export with the installed runtimes: digests of files, "
+    "outputs, the accuracy on the test split where torch and the data are available, and with "
+    "+target=NAME the costs. Exit code 1 if a check fails. This runs code of the export. Writes "
+    "nothing.",
+    "split": "Split an exported network at each place where a single tensor crosses. Head and "
+    "tail may run on different devices. Compares outputs with the whole network and times both "
+    "parts. Writes runs/split/TIME/: the parts, cuts.csv and profile.csv (for plans).",
+    "compare": "Compare the fronts of searches, finished or not, and of other tools (CSV files "
+    "with a column per objective; optional: NAME_low, NAME_high, id, run, group): indicators with "
+    "intervals, tests over seeds, tables, figures and report.html. Writes runs/compare/TIME/.",
+    "plan": "Choose models of fronts, devices, batch sizes and replicas for each hour, and route "
+    "requests, so that p99 latencies, accuracies, quotas and budgets hold, with failures if "
+    "required. Plans are simulated and corrected until at most 1 % of each class is late. Writes "
+    "runs/plan/TIME/: plan.yaml, report.html, deploy/. pip install 'hwnas[plan]'.",
+    "simulate": "Simulate the hours of a plan by discrete events: random or recorded arrivals, "
+    "batches, escalations, failures, retries, throttling. Reports p50, p99, late requests, cost "
+    "and energy with intervals over seeds. Writes runs/simulate/TIME/.",
+    "replan": "Change a plan to match telemetry: demand, late requests, failed machines. Hours "
+    "without a change stay; others are solved again near the running plan. Telemetry is a CSV "
+    "file with the columns time or hour, and class, requests_per_s, late, p99_ms, or device, "
+    "machines_down; or the URL of a Prometheus server (query.*). Writes runs/replan/TIME/.",
+    "serve-check": "Serve pools of a plan with Triton on this machine, measure batch latencies, "
+    "simulate a replica with them, and send it random requests. Prints simulated and measured "
+    "p50, p95 and p99 by load, with intervals. Triton: pip install --no-deps nvidia-pytriton. "
+    "Writes runs/serve-check/TIME/.",
+}
+#: The options in the short help; of other verbs, all.
+COMMON = {
+    "search": (
+        "target", "dataset", "dataset.path", "budget", "budget.METRIC", "objectives",
+        "search_space", "n_trials", "minutes", "sampler", "accuracy", "cost", "seed",
+        "study.workers", "train.epochs", "run.dir", "baseline",
+    ),
+    "train": (
+        "search_space", "dataset", "dataset.path", "genotype", "train.epochs", "train.batch_size",
+        "train.lr", "train.device", "train.init_from", "seed", "run.dir",
+    ),
+    "profile": (
+        "target", "search_space", "genotype", "tolerance", "coverage", "transfer_from", "kit", "n",
+        "measured", "rpc.tracker", "rpc.key", "seed",
+    ),
+    "verify": ("export", "target", "data", "key", "limit_s"),
+    "split": ("export", "target", "cuts", "batches", "dir", "limit_s"),
+    "compress": (
+        "run", "id", "budget.METRIC", "weight_bits", "prune", "epochs", "alpha", "max_int8_drop",
+        "target_name", "dir",
+    ),
+    "replan": (
+        "plan", "telemetry", "move_cost", "max_moved_fraction", "tolerance", "extrapolate",
+        "begin", "query.rate", "in_place", "limit_s", "n_seeds", "seed", "run.dir",
+    ),
+}  # fmt: skip
+#: Options that name a file in ``conf/``, and limits: value and sentence.
+GROUPS = {
+    "target": ("NAME", "the device: hwnas list targets"),
+    "dataset": ("NAME", "the data: hwnas list datasets; own images: images"),
+    "budget": ("NAME", "limits of costs: hwnas list budgets"),
+    "sampler": ("NAME", "the sampler of candidates: hwnas list samplers"),
+    "task": ("NAME", "classification or regression"),
+    "budget.METRIC": (
+        "LIMIT",
+        "one limit with its unit: budget.latency=0.5ms budget.flash=100KB; null: none; the others "
+        "of the budget stay: hwnas list metrics",
+    ),
+}
+#: Placeholders of values by the last part of an option's name.
+VALUES = {
+    **dict.fromkeys(("run", "dir", "path", "resume", "supernets", "plan", "export"), "DIR"),
+    **dict.fromkeys(
+        ("reference", "true_front", "trace", "sign", "key", "service", "fleet"), "FILE"
+    ),
+    **dict.fromkeys(("baseline", "start_from", "front_of"), "RUN"),
+    **dict.fromkeys(("search_space", "target_name", "transfer_from", "name"), "NAME"),
+    "runs": "[RUN,RUN]",
+    "telemetry": "FILE|URL",
+    "tracker": "HOST:PORT",
+    "rpc.key": "NAME",
+    "data": "DIR",
+    "kit": "DIR",
+    "measured": "CSV",
+    "id": "ID",
 }
 EXAMPLES = {
-    "compress": [
-        "compress run=runs/search/<time> id=3f2a budget.flash_kib=20",
-        "compress run=runs/search/<time> id=most_accurate budget.latency_ms=0.1 prune=[0]",
+    "resume": [
+        "resume runs/search/TIME",
+        "resume runs/search/TIME n_trials=400",
+        "resume runs/search/TIME minutes=120",
+        "resume runs/search/TIME finish.max_candidates=40",
     ],
-    "export": [
-        "export run=runs/search/<time> pick=knee      # or most_accurate, fastest, smallest, all",
-        "export run=runs/search/<time> pick=3f2a      # an id, or how it begins",
-        "export run=runs/search/<time> pick='accuracy max where latency_ms <= 0.8 and flash_kib"
-        " <= 300'",
-        "export run=runs/search/<time> pick='where energy_mj < 0.1 and sram_kib <= 64'",
+    "list": [
+        "list targets",
+        "list metrics flash_kib",
+        "list spaces",
+        "list spaces tiny > my_space.yaml",
     ],
-    "verify": [
-        "verify runs/export/<time>/<id>",
-        "verify runs/export/<time>/<id> data=DIR                 # the data set is in DIR",
-        "verify runs/export/<time>/<id> +target=npu",
-    ],
-    "split": [
-        "split runs/export/<time>/<id>",
-        "split runs/export/<time>/<id> '+target=[npu,ethos_u65_256]' cuts=8",
-    ],
-    "plan": [
-        "plan service=service.yaml fleet=fleet.yaml",
-        "plan service=service.yaml fleet=fleet.yaml objective=carbon limit_s=60",
-    ],
-    "simulate": [
-        "simulate plan=runs/plan/<time>",
-        "simulate plan=runs/plan/<time> trace=arrivals.csv n_seeds=10",
-        "simulate plan=runs/plan/<time> kill=spot",
-        "simulate plan=runs/plan/<time> 'kill=[cpu,gpu]' hours=[12,20] throttle=cpu:0.7",
-    ],
-    "replan": [
-        "replan plan=runs/plan/<time> telemetry=seen.csv",
-        "replan plan=runs/plan/<time> telemetry=seen.csv move_cost=0.5 max_moved_fraction=0.1",
-        "replan plan=runs/plan/<time> telemetry=http://localhost:9090 query.window_h=6"
-        " 'query.rate=sum by (class) (rate(requests_total[5m]))'",
-    ],
-    "serve-check": [
-        "serve-check plan=runs/plan/<time>",
-        "serve-check plan=runs/plan/<time> loads=[0.5,0.9] seconds=30 repeats=5",
-        "serve-check plan=runs/plan/<time> python=servers/bin/python drift=0.1",
+    "completion": [
+        "completion bash >> ~/.bashrc",
+        "completion zsh >> ~/.zshrc",
+        "completion fish > ~/.config/fish/completions/hwnas.fish",
     ],
     "search": [
-        "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
-        "search +target=cpu cost=measured budget=none",
-        "search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
-        "search +target=npu task=regression dataset=digit_angles",
-        "search '+target=[npu,cpu]' npu.budget.latency_ms=0.3 cpu.budget.latency_ms=0.1",
-        "search +target=npu study.workers=2",
-        "search +target=npu study.storage=postgresql://USER@HOST/NAME   # on every machine",
-        "search -m +target=npu sampler=pareto,nsga2 seed=0,1,2          # one run each",
-        "search +target=npu baseline=runs/search/<time>      # how much faster, at equal accuracy?",
-        "search run.resume=runs/search/<time>",
-        "search accuracy=table cost=table benchmark.path=FILE.parquet 'benchmark.genotype=[e0,e1]'"
-        " benchmark.accuracy=COLUMN 'benchmark.costs={latency_ms: COLUMN}' sampler=pareto",
-        "search --config-dir mydir +target=myboard",
+        "search +target=npu",
+        "search +target=npu dataset=images dataset.path=photos budget.flash=100KB",
+        "search +target=cpu cost=measured budget=none minutes=30",
+        "search '+target=[npu,cpu]' npu.budget.latency=0.3ms",
     ],
     "train": [
-        "train dataset=fashion_mnist dataset.path=DIR train.epochs=30",
-        "train search_space=tiny train.optimiser=adamw train.lr=0.002 train.ema=0.999",
-        "train train.tensorboard=true    # then: tensorboard --logdir runs/train",
-        "train search_space=ofa_mobilenet_v3 dataset=imagenet1k train.init_from=ofa.pth"
-        " train.epochs=0",
-        "train genotype=largest                           # one network from scratch",
-        "train genotype=largest train.from_supernet=true  # fine-tuned supernet weights",
+        "train dataset=fashion_mnist train.epochs=30",
+        "train search_space=tiny train.optimiser=adamw train.lr=0.002",
+        "train genotype=largest                           # one network",
+        "train genotype=largest train.from_supernet=true  # fine-tuned",
     ],
     "profile": [
         "profile +target=cpu",
-        "profile +target=cpu genotype=largest",
+        "profile +target=cpu genotype=largest             # time by operator",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=raspi4",
-        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=raspi4 transfer_from=cpu",
+        "profile +target=nvidia_t4 kit=DIR n=20           # not connected",
     ],
     "audit": [
-        "audit run=runs/search/<time>",
-        "audit run=runs/search/<time> n_networks=8 n_repeated=2 epochs=8",
+        "audit runs/search/TIME",
+        "audit runs/search/TIME n_networks=8 n_repeated=2",
+        "audit runs/search/TIME epochs=8                  # faster",
+        "audit runs/search/TIME workers=2",
     ],
     "why": [
-        "why run=runs/search/<time> id=front      # the ids of the front",
-        "why run=runs/search/<time> id=3f2a       # an id, or how it begins",
+        "why runs/search/TIME                             # the front",
+        "why runs/search/TIME 3f2a                        # an id or its prefix",
+        "why runs/search/TIME id=3f2a",
+        "why runs/search/TIME 3f2a json=true",
     ],
     "compare": [
-        "compare runs='[runs/search/a,runs/search/b]'",
-        "compare runs='runs/search/*' group_by=sampler        # many seeds a group: tests",
-        "compare runs='[a.csv,b.csv]' 'objectives={accuracy: max, latency_ms: min}'",
-        "compare runs='[c,d]' reference=runs/compare/<time>/comparison.json",
+        "compare runs/search/a runs/search/b",
+        "compare 'runs/search/*' group_by=sampler         # tests over seeds",
+        "compare a.csv b.csv 'objectives={accuracy: max, latency_ms: min}'",
+        "compare c d reference=runs/compare/TIME/comparison.json",
+    ],
+    "export": [
+        "export runs/search/TIME",
+        "export runs/search/TIME pick=3f2a                # an id or its prefix",
+        "export runs/search/TIME pick='accuracy max where latency_ms <= 0.8'",
+        "export runs/search/TIME pick='where flash_kib < 100'",
+    ],
+    "compress": [
+        "compress runs/search/TIME id=3f2a budget.flash=20KB",
+        "compress runs/search/TIME id=knee budget.latency=0.1ms",
+        "compress runs/search/TIME id=most_accurate budget.sram=32KiB prune=[0]",
+        "compress runs/search/TIME id=knee budget.flash=20KB weight_bits=[4]",
+    ],
+    "verify": [
+        "verify runs/export/TIME/ID",
+        "verify runs/export/TIME/ID data=DIR              # where the data set is",
+        "verify runs/export/TIME/ID +target=npu           # the costs, too",
+        "verify runs/export/TIME/ID key=public.pem        # the signature, too",
+    ],
+    "split": [
+        "split runs/export/TIME/ID",
+        "split runs/export/TIME/ID '+target=[npu,ethos_u65_256]' cuts=8",
+        "split runs/export/TIME/ID batches=[1]",
+        "split runs/export/TIME/ID limit_s=600",
+    ],
+    "plan": [
+        "plan service=service.yaml fleet=fleet.yaml",
+        "plan service.yaml fleet.yaml objective=carbon",
+        "plan service.yaml fleet.yaml limit_s=60 front=0",
+        "plan service.yaml fleet.yaml begin=2026-03-01",
+    ],
+    "simulate": [
+        "simulate runs/plan/TIME",
+        "simulate runs/plan/TIME trace=arrivals.csv n_seeds=10",
+        "simulate runs/plan/TIME kill=spot",
+        "simulate runs/plan/TIME 'kill=[cpu,gpu]' hours=[12,20] throttle=cpu:0.7",
+    ],
+    "replan": [
+        "replan runs/plan/TIME telemetry=seen.csv",
+        "replan runs/plan/TIME telemetry=seen.csv move_cost=0.5",
+        "replan runs/plan/TIME telemetry=seen.csv in_place=true",
+        "replan runs/plan/TIME telemetry=http://localhost:9090 query.window_h=6",
+    ],
+    "serve-check": [
+        "serve-check runs/plan/TIME",
+        "serve-check runs/plan/TIME loads=[0.5,0.9] seconds=30 repeats=5",
+        "serve-check runs/plan/TIME python=servers/bin/python",
+        "serve-check runs/plan/TIME drift=0.1",
     ],
 }

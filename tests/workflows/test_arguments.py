@@ -1,18 +1,60 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from hwnas.core.errors import ConfigError
-from hwnas.workflows.config.arguments import named, of_target
+from hwnas.workflows.config.arguments import in_units, of_target, with_names
 
 
 def test_folder_needs_no_name(tmp_path: Path) -> None:
     odd = tmp_path / "a=b"
     odd.mkdir()
     given = ["--config-dir", "mine", str(odd), "+target=board", "-h"]
-    assert named(given, "export") == ["--config-dir", "mine", f"export={odd}", *given[3:]]
-    with pytest.raises(ConfigError, match="One folder at a time, got a, b"):
-        named(["a", "b"], "export")
+    expected = [f"export={odd}", "--config-dir", "mine", *given[3:]]
+    assert with_names("verify", given) == expected
+    with pytest.raises(ConfigError, match=r"'b' has no name: .* hwnas verify EXPORT\."):
+        with_names("verify", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "expected"),
+    [
+        ("why", ["a", "3f2a"], ["run=a", "id=3f2a"]),
+        ("export", ["a", "pick=all"], ["run=a", "pick=all"]),
+        ("compare", ["a", "b", "seed=1"], ["runs=[a,b]", "seed=1"]),
+        ("compare", ["runs/*"], ["runs=runs/*"]),
+        ("search", ["npu", "cpu"], ["+target=[npu,cpu]"]),
+        ("search", ["target=npu"], ["+target=npu"]),
+        ("plan", ["s.yaml", "f.yaml"], ["service=s.yaml", "fleet=f.yaml"]),
+        ("resume", ["a"], ["run.resume=a"]),
+    ],
+)
+def test_subject_of_a_verb_needs_no_name(verb: str, given: list[str], expected: list[str]) -> None:
+    assert with_names(verb, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["run=a", "b"], "run is given twice, once as 'b'"),
+        (["--resume=a"], "Unknown flag '--resume'. To continue a search: hwnas resume RUN"),
+        (["--config", "a"], "--config-dir DIR"),
+        (["--n-trials=5"], "Options have no dashes: write n_trials=5"),
+    ],
+)
+def test_arguments_of_other_programs_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        with_names("export", given)
+
+
+def test_limits_are_in_the_unit_of_their_metric() -> None:
+    assert in_units(["budget.latency=500us", "npu.budget.flash=100KB", "budget.sram='2 MiB'"]) == [
+        "budget.latency_ms=0.5", "npu.budget.flash_kib=97.65625", "budget.sram_kib=2048.0",
+    ]  # fmt: skip
+    unchanged = ["budget.latency_ms=0.5", "budget=edge", "budget.name=own", "budget.own_ms=1"]
+    assert in_units(unchanged) == unchanged
+    assert in_units(["budget.latency=null"]) == ["budget.latency_ms=null"]
 
 
 def test_what_a_target_of_a_search_is() -> None:

@@ -1,5 +1,6 @@
 """Budgets: limits of metrics."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +22,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name, limit in self.limits.items():
-            if name not in cost_names():
-                allowed = [f"budget.{known}" for known in cost_names()]
-                raise ConfigError(unknown_name("limit", f"budget.{name}", allowed))
+            _check_cost(name)
             if limit not in _LIMIT:
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got {limit:g}.")
 
@@ -36,6 +35,7 @@ class Budget:
         """
         limits = {n: v for n, v in options.items() if n != "name" and v is not None}
         for name, limit in limits.items():
+            _check_cost(name)
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got '{limit}'.")
         numbers = {name: float(limit) for name, limit in limits.items()}
@@ -60,6 +60,12 @@ class Budget:
     def exceeded(self, figures: Quantities) -> str:
         """Return the violated limits as text; empty if a candidate meets the budget."""
         return exceeded(self.limits, figures)
+
+
+def _check_cost(name: str) -> None:
+    if name not in cost_names():
+        allowed = [f"budget.{known}" for known in cost_names()]
+        raise ConfigError(unknown_name("limit", f"budget.{name}", allowed))
 
 
 def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, float]:
@@ -92,3 +98,66 @@ def violated_side(name: str) -> str:
 def format_limits(limits: Mapping[str, float]) -> str:
     """Return limits as text: ``latency_ms <= 0.5, throughput_ips >= 100``."""
     return ", ".join(f"{n} {metric_of(n).relation} {v:g}" for n, v in limits.items()) or "none"
+
+
+# Limits with units: ``latency=0.5ms`` is ``latency_ms=0.5``.
+
+_BYTES = {
+    **{unit: 1024.0**power for power, unit in enumerate(("KiB", "MiB", "GiB"))},
+    **{unit: 1000**power / 1024 for power, unit in enumerate(("B", "KB", "MB", "GB"))},
+}
+#: Units of limits by the unit of their metric, with their size in that unit.
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "ms": {"ms": 1.0, "s": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6},
+    "mJ": {"mJ": 1.0, "J": 1e3, "uJ": 1e-3, "µJ": 1e-3, "nJ": 1e-6},
+    "KiB": _BYTES,
+    "W": {"W": 1.0, "mW": 1e-3, "kW": 1e3},
+    "g": {"g": 1.0, "mg": 1e-3, "kg": 1e3},
+    "millions": {"M": 1.0, "K": 1e-3, "k": 1e-3, "G": 1e3},
+    "images/s": {"/s": 1.0, "fps": 1.0},
+}
+_QUANTITY = re.compile(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([^\d\s,]*)")
+
+
+def limit_in_unit(name: str, text: str) -> tuple[str, str]:
+    """Return the metric of a limit, and the limit in the metric's unit.
+
+    Args:
+        name: Name of a metric, with or without its unit: ``latency_ms`` or ``latency``.
+        text: A number, with or without a unit. Other texts are returned as they are.
+
+    Raises:
+        ConfigError: the unit is missing or unknown.
+    """
+    metric = next((m for m in cost_names() if name in (m, short_name(m))), name)
+    units = _UNITS.get(metric_of(metric).unit, {}) if metric in cost_names() else {}
+    parts = [_QUANTITY.fullmatch(part.strip()) for part in text.split(",")]
+    if not units or not all(parts):
+        return (metric if text == "null" else name), text
+    return metric, ",".join(_number(name, metric, units, match) for match in parts if match)
+
+
+def short_name(metric: str) -> str:
+    """Return the name of a metric without its unit, if limits of it may have other units."""
+    return metric.rpartition("_")[0] if metric_of(metric).unit in _UNITS else metric
+
+
+def limit_units(metric: str) -> list[str]:
+    """Return the units in which a limit of a metric can be written; the metric's own first."""
+    return [*_UNITS.get(metric_of(metric).unit, {})]
+
+
+def _number(name: str, metric: str, units: Mapping[str, float], match: re.Match[str]) -> str:
+    number, unit = match.groups()
+    own = next(u for u, size in units.items() if size == 1.0)
+    if not unit and name != metric:
+        raise ConfigError(
+            f"budget.{name}={number} has no unit. Write budget.{name}={number}{own}, or "
+            f"budget.{metric}={number}."
+        )
+    if units is _BYTES:  # capital letters matter in mJ, not in kb
+        unit = next((known for known in units if known.lower() == unit.lower()), unit)
+    if unit and unit not in units:
+        raise ConfigError(f"budget.{name}: {unknown_name('unit', unit, units)}")
+    scale = units[unit or own]
+    return number if scale == 1.0 else repr(float(number) * scale)

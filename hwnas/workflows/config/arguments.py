@@ -10,6 +10,7 @@ from hwnas import tasks
 from hwnas.core.errors import ConfigError
 from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendSettings
+from hwnas.tasks.metrics.budget import limit_in_unit
 from hwnas.workflows.config import grammar
 from hwnas.workflows.config.grammar import in_quotes
 
@@ -74,21 +75,113 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [a for a, option in split if not option] + [a for a, option in split if option]
 
 
-def named(arguments: Sequence[str], option: str) -> list[str]:
-    """Return arguments with a positional folder converted to an option.
+#: Options that arguments without a name stand for, by verb; the last may take several.
+_SUBJECTS = {
+    "search": ("+target",),
+    "resume": ("run.resume",),
+    "profile": ("+target",),
+    "why": ("run", "id"),
+    "audit": ("run",),
+    "compare": ("runs",),
+    "export": ("run", "pick"),
+    "compress": ("run", "id"),
+    "verify": ("export",),
+    "split": ("export",),
+    "plan": ("service", "fleet"),
+    "simulate": ("plan",),
+    "replan": ("plan", "telemetry"),
+    "serve-check": ("plan",),
+}
+_SEVERAL = ("+target", "runs")
+
+
+def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the names of options: ``why RUN ID`` is ``why run=RUN id=ID``.
 
     Raises:
-        ConfigError: there are several folders.
+        ConfigError: there are too many arguments without a name, or a flag is unknown.
     """
     behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
     unnamed = [
-        not after and not a.startswith("-") and ("=" not in a or Path(a).is_dir())
+        not after and not a.startswith(("-", "~")) and ("=" not in a or Path(a).is_dir())
         for a, after in zip(arguments, behind, strict=False)
     ]
-    if sum(unnamed) > 1:
-        folders = [a for a, is_one in zip(arguments, unnamed, strict=True) if is_one]
-        raise ConfigError(f"One folder at a time, got {', '.join(folders)}.")
-    return [f"{option}={a}" if is_one else a for a, is_one in zip(arguments, unnamed, strict=True)]
+    named = [a for a, is_one in zip(arguments, unnamed, strict=True) if not is_one]
+    _check_flags(named)
+    named = [f"+{a}" if a.startswith("target=") else a for a in named]
+    subjects = [a for a, is_one in zip(arguments, unnamed, strict=True) if is_one]
+    return [*_named_subjects(verb, subjects, named), *named]
+
+
+def _named_subjects(verb: str, subjects: Sequence[str], named: Sequence[str]) -> list[str]:
+    """Return the options of the arguments without a name."""
+    options = _SUBJECTS.get(verb, ())
+    if len(subjects) > len(options) and options[-1:] and options[-1] in _SEVERAL:
+        subjects = [*subjects[: len(options) - 1], grammar.listed(subjects[len(options) - 1 :])]
+    if len(subjects) > len(options):
+        usage = " ".join(option.strip("+").upper() for option in options)
+        raise ConfigError(
+            f"'{subjects[len(options)]}' has no name: write OPTION=VALUE. "
+            + (f"Without a name: hwnas {verb} {usage}. " if usage else "")
+            + f"Options: hwnas {verb} --help."
+        )
+    keys = {_argument_key(a) for a in named}
+    for option, subject in zip(options, subjects, strict=False):
+        if option.lstrip("+") in keys:
+            raise ConfigError(f"{option.lstrip('+')} is given twice, once as '{subject}'.")
+    return [f"{option}={subject}" for option, subject in zip(options, subjects, strict=False)]
+
+
+_FLAGS = (
+    "--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--package", "-p",
+    "--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", *_TAKE_A_VALUE,
+    "--experimental-rerun", "--info", "-i",
+)  # fmt: skip
+#: What to write instead of flags of other programs.
+_INSTEAD = {
+    "--resume": "To continue a search: hwnas resume RUN.",
+    "--continue": "To continue a search: hwnas resume RUN.",
+    "--config": "Options are written as OPTION=VALUE. A folder with targets or data sets of your "
+    "own: --config-dir DIR. The present options: --cfg job.",
+    "--output": "The output folder is run.dir=DIR.",
+    "--json": "Write json=true.",
+}
+
+
+def _check_flags(arguments: Sequence[str]) -> None:
+    """Reject flags of other programs, with the option to write instead.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for argument in arguments:
+        flag, sign, value = argument.partition("=")
+        if not flag.startswith("-") or flag in _FLAGS:
+            continue
+        name = flag.lstrip("-").replace("-", "_")
+        instead = f"Options have no dashes: write {name}={value if sign else 'VALUE'}."
+        raise ConfigError(f"Unknown flag '{flag}'. {_INSTEAD.get(flag, instead)}")
+
+
+_LIMIT = re.compile(r"(\+{0,2}(?:\w+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
+
+
+def in_units(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with limits in the unit of their metric: ``budget.latency_ms=0.5``.
+
+    Raises:
+        ConfigError: a limit has no unit, or an unknown one.
+    """
+    return [_in_unit(argument) for argument in arguments]
+
+
+def _in_unit(argument: str) -> str:
+    match = _LIMIT.fullmatch(argument)
+    if match is None or match[2] == "name":
+        return argument
+    name, limit = limit_in_unit(match[2], grammar.text_of(match[3]))
+    unchanged = (name, limit) == (match[2], grammar.text_of(match[3]))
+    return argument if unchanged else f"{match[1]}.{name}={limit}"
 
 
 def of_target(arguments: Sequence[str], position: int) -> list[str]:

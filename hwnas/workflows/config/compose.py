@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hwnas.core import package
-from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.errors import ConfigError
 from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
@@ -28,8 +28,15 @@ from hwnas.training.evaluation.scoring_options import TrainedConfig
 from hwnas.training.options import TrainingConfig
 from hwnas.workflows import config
 from hwnas.workflows.config import SCHEMAS, agreed, grammar
-from hwnas.workflows.config.arguments import CONFIG_DIR, for_hydra, for_targets, last_text
+from hwnas.workflows.config.arguments import (
+    CONFIG_DIR,
+    for_hydra,
+    for_targets,
+    in_units,
+    last_text,
+)
 from hwnas.workflows.config.grammar import quoted
+from hwnas.workflows.config.suggestions import unknown_option
 
 _FOLDER = str(package.ROOT / "conf")
 _ALONE = threading.RLock()  # Hydra's state is global in the process
@@ -138,7 +145,7 @@ def _schema(name: str) -> Iterator[None]:
 def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
     """Return a composed configuration as an object of its schema."""
     with worded(name, arguments):
-        _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
+        _refuse_extra(OmegaConf.to_container(composed), name)
         return OmegaConf.to_object(composed)
 
 
@@ -151,15 +158,15 @@ def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
         raise ConfigError(grammar.explain(error, name, arguments)) from None
 
 
-def _refuse_extra(content: Any, schema: type) -> None:
+def _refuse_extra(content: Any, verb: str) -> None:
     """Reject a key that ``+`` added beyond the schema; OmegaConf would ignore it."""
-    known = [name for name, _ in option_defaults(schema)]
+    known = [name for name, _ in option_defaults(SCHEMAS[verb])]
 
     def check(part: dict[str, Any], prefix: str) -> None:
         for key, value in part.items():
             name = f"{prefix}{key}"
             if name not in known and not any(n.startswith(f"{name}.") for n in known):
-                raise ConfigError(unknown_name("option", name, known))
+                raise ConfigError(unknown_option(name, verb))
             if isinstance(value, dict) and name not in known:  # a mapping with user-defined keys
                 check(value, f"{name}.")
 
@@ -167,7 +174,11 @@ def _refuse_extra(content: Any, schema: type) -> None:
 
 
 def with_resumed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of the run to be resumed, if any, followed by the new ones."""
+    """Return the arguments of the run to be resumed, if any, followed by the new ones.
+
+    Limits are in the unit of their metric.
+    """
+    arguments = in_units(arguments)
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
 

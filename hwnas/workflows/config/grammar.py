@@ -179,7 +179,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         return f"The target has no default: write +target=<name>, one of {targets}."
     if key in options and not _KEY.search(text):
         return _not_so(options[key], _written(key, arguments))
-    return _other(key, text, options)
+    return _other(key, text, options, verb, arguments)
 
 
 def _of_grammar(
@@ -265,11 +265,14 @@ def _key(error: Exception, text: str) -> str:
     return (match[1] or match[2]) if match is not None else ""
 
 
-def _other(key: str, text: str, options: Mapping[str, Option]) -> str:
+def _other(
+    key: str, text: str, options: Mapping[str, Option], verb: str, arguments: Sequence[str]
+) -> str:
     """Return the message for an unknown option, or for a section used as an option."""
     if inner := [name for name in options if name.startswith(f"{key}.")]:
         return f"{key} has options of its own: write {inner[0]}=VALUE."
     if key or not text.strip():
-        groups = {name.partition(".")[0] for name in options} & {"dataset", "sampler"}
-        return unknown_name("option", key, [*options, *groups])
+        from hwnas.workflows.config.suggestions import unknown_option
+
+        return unknown_option(key, verb, _written(key, arguments) or "")
     return " ".join(text.partition("See https")[0].split())

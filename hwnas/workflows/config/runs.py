@@ -40,14 +40,11 @@ class WhyConfig:
     """Options of ``hwnas why``."""
 
     run: str = ""  #: the folder of a search
-    id: str = ""  #: id of a candidate or its prefix; or ``front``
+    id: str = "front"  #: id of a candidate or its prefix; front: list the front
 
     def __post_init__(self) -> None:
-        if not self.run or not self.id:
-            raise ConfigError(
-                "why needs run=DIR, the folder of a search, and id=GENOTYPE, of one of its "
-                "candidates; id=front lists the front."
-            )
+        if not self.run:
+            raise ConfigError("why needs the folder of a search: hwnas why RUN, or why RUN ID.")
 
 
 @dataclass

@@ -1,0 +1,101 @@
+"""Shell completion of verbs, options, names and paths."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import argcomplete
+from argcomplete.completers import FilesCompleter
+
+from hwnas.cli.catalog import kinds, names_of
+from hwnas.cli.help_texts import VERBS
+from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.options import iter_options
+from hwnas.tasks import metrics
+from hwnas.workflows.config import SCHEMAS
+
+_SHELLS = ("bash", "zsh", "fish")
+#: Kinds of the names that are values of options.
+_NAMES = {
+    "target": "targets",
+    "budget": "budgets",
+    "dataset": "datasets",
+    "sampler": "samplers",
+    "search_space": "spaces",
+    "target.runtime": "backends",
+}
+
+
+def completion_script(words: Sequence[str]) -> str:
+    """Return the completion script of a shell.
+
+    Raises:
+        ConfigError: the shell is unknown.
+    """
+    shell = words[0] if words else ""
+    if shell not in _SHELLS:
+        raise ConfigError(unknown_name("shell", shell, _SHELLS))
+    script: str = argcomplete.shellcode(["hwnas"], shell=shell)
+    return script
+
+
+def complete() -> None:
+    """Print the completions that a shell asks for, and exit."""
+    parser = argparse.ArgumentParser(add_help=False)
+    words = parser.add_argument("words", nargs="*")
+    words.completer = _completer  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _completer(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    before = [word for word in parsed_args.words or [] if word != prefix]
+    return [*completions(before, prefix)]
+
+
+def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
+    """Yield the words that may stand at the cursor.
+
+    Args:
+        before: The words of the command before it, without ``hwnas``.
+        prefix: The word at the cursor so far.
+    """
+    verb = before[0] if before else ""
+    key, sign, value = prefix.partition("=")
+    if not verb:
+        words: Sequence[str] = [*VERBS, "--help", "--version"]
+    elif verb == "list":
+        words = kinds() if len(before) == 1 else names_of(before[1])
+    elif verb == "completion":
+        words = _SHELLS
+    elif sign:
+        words = [f"{key}={name}" for name in _values(verb, key.lstrip("+"), value)]
+    else:
+        words = [*_options(verb), *FilesCompleter()(prefix)]
+    yield from (word for word in words if word.startswith(prefix))
+
+
+def _options(verb: str) -> Iterator[str]:
+    names = [option.name for option in iter_options(SCHEMAS.get(verb, SCHEMAS["search"]))]
+    groups = {name.partition(".")[0] for name in names} & {"dataset", "sampler", "budget"}
+    yield from (f"{name}=" for name in [*groups, *names, "json"] if name not in _REPLACED)
+    if "budget" in groups:
+        yield from (f"budget.{name}=" for name in metrics.cost_names())
+    if any(name.startswith("target") for name in names):
+        yield "+target="
+    yield "--help"
+
+
+_REPLACED = ("dataset.name", "sampler.name", "budget")
+
+
+def _values(verb: str, key: str, value: str) -> Sequence[str]:
+    if key in _NAMES:
+        return names_of(_NAMES[key])
+    option = next(
+        (o for o in iter_options(SCHEMAS.get(verb, SCHEMAS["search"])) if o.name == key), None
+    )
+    if key == "json" or (option is not None and option.hint is bool):
+        return ["true", "false"]
+    if option is not None and "str" in str(option.hint):
+        files: list[str] = FilesCompleter()(value)
+        return files
+    return []

@@ -1,0 +1,109 @@
+"""Suggestions for unknown options, ranked by meaning before spelling."""
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from hwnas.core.options import iter_options
+from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import limit_units, short_name
+from hwnas.workflows.config import SCHEMAS
+
+#: Options by words of other programs.
+_SYNONYMS = {
+    **dict.fromkeys(("lr", "learning_rate"), "train.lr"),
+    **dict.fromkeys(("batch", "batchsize", "bs"), "train.batch_size"),
+    **dict.fromkeys(("out", "output", "output_dir", "out_dir", "outdir"), "run.dir"),
+    **dict.fromkeys(("data", "images", "data_dir", "folder"), "dataset.path"),
+    **dict.fromkeys(("trials", "iterations", "budget_trials"), "n_trials"),
+    **dict.fromkeys(("time", "hours", "timeout", "duration"), "minutes"),
+    **dict.fromkeys(("jobs", "n_jobs", "processes", "num_workers"), "study.workers"),
+    **dict.fromkeys(("gpu", "cuda"), "train.device"),
+    **dict.fromkeys(("database", "db"), "study.storage"),
+    **dict.fromkeys(("space", "searchspace"), "search_space"),
+    **dict.fromkeys(("ram", "memory"), "budget.sram_kib"),
+    **dict.fromkeys(("rom", "size", "model_size"), "budget.flash_kib"),
+    **dict.fromkeys(("flops", "macs"), "budget.macs_m"),
+    "device": "target",
+    "board": "target",
+}
+#: Explanations of options that do not exist.
+_NOTES = {
+    "model": "hwnas searches its own network families; it does not start from a PyTorch model. "
+    "To time an ONNX model: hwnas profile +target=NAME genotype=MODEL.onnx.",
+    "audio": "hwnas reads images only; convert audio to spectrograms.",
+}
+#: Sections whose options are meant more often than others of the same name.
+_FREQUENT = {"budget": 0.3, "": 0.2, "train": 0.15, "run": 0.1, "dataset": 0.1, "study": 0.1}
+_MARGIN = 0.25  # in score: how much worse than the best match a suggestion may be
+_MOST = 3
+
+
+def unknown_option(name: str, verb: str, value: str = "") -> str:
+    """Return the error message for an unknown option.
+
+    Args:
+        name: The dotted name.
+        verb: Name of the schema.
+        value: The value as written.
+    """
+    shown = "search" if verb == "tabular" else verb
+    near = [_as_written(option, value) for option in closest_options(name, verb)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    note = f" {_NOTES[name]}" if name in _NOTES else ""
+    return f"Unknown option '{name}'.{hint}{note} All options: hwnas {shown} --help all"
+
+
+def closest_options(name: str, verb: str) -> list[str]:
+    """Return the options that an unknown name may stand for, the likeliest first."""
+    known = [*_known(verb)]
+    if (synonym := _SYNONYMS.get(name.rpartition(".")[2].lower())) in known:
+        return [str(synonym)]
+    scores = {option: _score(name, option) for option in known}
+    best = max(scores.values(), default=0.0)
+    near = [option for option, score in scores.items() if score and score > best - _MARGIN]
+    return sorted(near, key=lambda option: -scores[option])[:_MOST]
+
+
+def _known(verb: str) -> Iterator[str]:
+    names = [option.name for option in iter_options(SCHEMAS[verb])]
+    yield from names
+    groups = {name.partition(".")[0] for name in names}
+    yield from sorted(groups & {"dataset", "sampler", "target"})
+    if "budget" in groups:
+        yield from (f"budget.{metric}" for metric in metrics.cost_names())
+
+
+def _score(name: str, option: str) -> float:
+    """Return how likely an unknown name stands for an option; 0: not at all."""
+    section, _, last = option.rpartition(".")
+    stem = name.rpartition(".")[2]
+    bonus = _FREQUENT.get(section, 0.0)
+    if _plain(stem) == _plain(last):
+        return 3.0 + bonus
+    if section == "budget" and _plain(stem) == _plain(short_name(last)):
+        return 3.0 + bonus
+    spelled = max(_similarity(name, option), _similarity(stem, last))
+    if spelled > 0.8:
+        return 2.0 + spelled + bonus
+    if len(stem) > 2 and stem.lower() in last.split("_"):
+        return 2.0 + bonus
+    return spelled + bonus if spelled > 0.7 else 0.0
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[-_]", "", text.lower())
+
+
+def _similarity(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+
+
+def _as_written(option: str, value: str) -> str:
+    """Return a suggestion; of a limit with its value, if that is a number."""
+    section, _, metric = option.rpartition(".")
+    if section != "budget":
+        return f"'{option}'"
+    if re.fullmatch(r"[\d.]+", value) and (units := limit_units(metric)):
+        return f"'budget.{short_name(metric)}={value}{units[0]}' (a limit)"
+    return f"'{option}' (a limit)"

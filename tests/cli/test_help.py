@@ -1,0 +1,103 @@
+"""Help of verbs, lists of names, versions and completion."""
+
+import pytest
+import yaml
+
+from hwnas.__main__ import run
+from hwnas.cli import help
+from hwnas.cli.catalog import catalog, kinds, names_of
+from hwnas.cli.completion import completion_script, completions
+from hwnas.cli.help_texts import ABOUT, COMMON, EXAMPLES, GROUPS, USAGE, VERBS
+from hwnas.core import package
+from hwnas.core.errors import ConfigError
+from hwnas.workflows.config import SCHEMAS
+
+
+def _fits(page: str, lines: int) -> bool:
+    rows = page.splitlines()
+    return len(rows) <= lines and max(map(len, rows)) <= 80
+
+
+def test_overview_and_short_help_fit_a_terminal() -> None:
+    assert _fits(help.overview(), 60)
+    assert {*ABOUT} == {*USAGE} == {*EXAMPLES} == {*VERBS}
+    for verb in VERBS:
+        page = help.verb_help(verb)
+        assert _fits(page, 60), verb
+        assert page.startswith(f"usage: hwnas {verb} ")
+        assert all(f"  hwnas {example}" in page for example in EXAMPLES[verb])
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb in SCHEMAS])
+def test_long_help_has_each_option_with_its_sentence(verb: str) -> None:
+    page = help.verb_help(verb, "all")
+    assert max(map(len, page.splitlines())) <= 80
+    assert {*COMMON.get(verb, ())} <= {*help._options(verb), *GROUPS}
+    for name, _ in help.options_with_defaults(verb):
+        if not name.startswith("budget."):
+            assert f"  {name}=" in page
+
+
+def test_option_has_sentence_default_unit_and_range() -> None:
+    page = " ".join(help.verb_help("verify", "limit_s").split())
+    assert "limit_s=NUMBER time limit" in page
+    assert "[default 120 s; over 0, up to 86400]" in page
+    assert "benchmark.path=DIR" in help.verb_help("search", "benchmark")
+    with pytest.raises(ConfigError, match=r"Unknown group 'trian'.*Did you mean 'train'"):
+        help.verb_help("search", "trian")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["search", "-h"], ["--help", "search"], ["help", "search"], ["search", "--help"]]
+)
+def test_ways_to_ask_for_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.startswith("usage: hwnas search")
+
+
+def test_each_kind_lists_names_with_descriptions_and_details() -> None:
+    for kind in kinds():
+        page = catalog([kind])
+        assert max(map(len, page.splitlines())) <= 80
+        for name in names_of(kind):
+            assert name in page
+            assert catalog([kind, name]).strip()
+    assert "needs target.facts.grid_g_per_kwh" in catalog(["metrics"])
+    assert "B, KB, MB" in catalog(["metrics", "flash_kib"])
+    with pytest.raises(ConfigError, match=r"Unknown space 'tinyy'.*Did you mean 'tiny'"):
+        catalog(["spaces", "tinyy"])
+
+
+def test_details_of_a_space_are_that_space() -> None:
+    shown = yaml.safe_load(catalog(["spaces", "mbconv_small"]))
+    path = package.ROOT / "search_spaces" / "mbconv_small.yaml"
+    assert shown == yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_versions_are_those_of_a_bug_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"hwnas {package.__version__}\n")
+    assert all(name in shown for name in ("torch", "optuna", "vela", "tvm", "threads"))
+
+
+@pytest.mark.parametrize(
+    ("before", "prefix", "expected"),
+    [
+        ([], "se", ["search", "serve-check"]),
+        (["search"], "+tar", ["+target="]),
+        (["search"], "+target=n", ["+target=npu", "+target=nvidia_a100"]),
+        (["search"], "budget.lat", ["budget.latency_ms=", "budget.latency_p99_ms="]),
+        (["train"], "train.distillation=", ["train.distillation=true", "train.distillation=false"]),
+        (["list", "spaces"], "ti", ["tiny"]),
+        (["resume"], "n_tr", ["n_trials="]),
+    ],
+)
+def test_completion(before: list[str], prefix: str, expected: list[str]) -> None:
+    assert [*completions(before, prefix)][: len(expected)] == expected
+
+
+def test_completion_scripts_are_of_three_shells() -> None:
+    assert all("hwnas" in completion_script([shell]) for shell in ("bash", "zsh", "fish"))
+    with pytest.raises(ConfigError, match=r"Unknown shell 'tcsh'"):
+        completion_script(["tcsh"])
