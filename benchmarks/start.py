@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hwnas.__main__ import VERBS
+from hwnas.cli.help_texts import VERBS
 
 _SEARCH = (
     "search", "+target=npu", "search_space=tiny", "accuracy=supernet", "train.epochs=1",

@@ -31,7 +31,7 @@ import pytest
 import torch
 
 import hwnas
-from hwnas.__main__ import VERBS as ALL_VERBS
+from hwnas.cli.help_texts import VERBS as ALL_VERBS
 from hwnas.__main__ import run
 from hwnas.cli.help import options_with_defaults
 from hwnas.workflows.config import SCHEMAS

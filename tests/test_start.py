@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hwnas.__main__ import VERBS, run
+from hwnas.__main__ import run
+from hwnas.cli.help_texts import VERBS
 
 HEAVY = (
     "torch", "tvm", "sklearn", "onnxruntime", "openvino", "ai_edge_litert", "ethosu", "datasets",

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 
-import argcomplete
+import argcomplete.shell_integration
 from argcomplete.completers import FilesCompleter
 
 from hwnas.cli.catalog import kinds, names_of
@@ -34,7 +34,7 @@ def completion_script(words: Sequence[str]) -> str:
     shell = words[0] if words else ""
     if shell not in _SHELLS:
         raise ConfigError(unknown_name("shell", shell, _SHELLS))
-    script: str = argcomplete.shellcode(["hwnas"], shell=shell)
+    script: str = argcomplete.shell_integration.shellcode(["hwnas"], shell=shell)
     return script
 
 
