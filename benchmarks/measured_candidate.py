@@ -12,9 +12,8 @@ from typing import Any
 
 from hwnas.hardware.backends.tvm import TvmSettings
 from hwnas.hardware.costs.table_cost import latency_features
-from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.runtimes.worker import Worker
-from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.target import PowerModel, Remote, Target
 from hwnas.hardware.timing import TimingConfig
 from hwnas.models import families, spaces
 from hwnas.models.graph import Graph, OpSpec, Signature, distinct_ops, fuse

@@ -39,8 +39,7 @@ from hwnas.models import families, spaces
 from hwnas.models.graph import Signature
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import benchmark_table, loop
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
-from hwnas.nas.options import SamplerConfig
+from hwnas.nas.options import BenchmarkConfig, SamplerConfig
 from hwnas.nas.study import LocalStudy
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics.budget import Budget

@@ -35,7 +35,7 @@ from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.early_stopping import Bits, read_accuracy, score_of_all_bits, unpacked_bits
 from hwnas.tasks.metrics import metric_of
 from hwnas.training.evaluation import shared_weights
-from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.interfaces import Evaluator
 from hwnas.training.evaluation.shared_weights import TrainedOnDemand
 from hwnas.workflows import components, config
 

@@ -31,9 +31,9 @@ import pytest
 import torch
 
 import hwnas
-from hwnas.cli.help_texts import VERBS as ALL_VERBS
 from hwnas.__main__ import run
 from hwnas.cli.help import options_with_defaults
+from hwnas.cli.help_texts import VERBS as ALL_VERBS
 from hwnas.workflows.config import SCHEMAS
 
 Row = dict[str, Any]

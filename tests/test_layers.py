@@ -69,11 +69,11 @@ PLACES = {
     "hydra": {"cli.dispatch", "workflows.config"},
     "omegaconf": {"cli.dispatch", "workflows.config"},
     "optuna": {"nas"},
-    "sqlalchemy": {"core.database", "nas.study_source", "nas.storage"},
+    "sqlalchemy": {"core.database", "nas.study", "nas.storage"},
     "matplotlib": {"analysis", "fleet.page", "workflows.results"},
     "torch_pruning": {"training.finetuning.compression"},
     "torch.utils.tensorboard": {"workflows.train"},
-    "torch.distributed": {"models.families.sync_batch_norm", "training.parallel"},
+    "torch.distributed": {"models.families.elastic_layers", "training.parallel"},
     "rich": {"cli"},
 }
 

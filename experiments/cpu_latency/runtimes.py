@@ -23,9 +23,8 @@ from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.backends.onnxruntime import session as ort
 from hwnas.hardware.backends.tvm import TvmSettings
 from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.runtimes.bench import DeviceBench
-from hwnas.hardware.target import Target
+from hwnas.hardware.target import PowerModel, Target
 from hwnas.hardware.timing import TimingConfig, measure
 from hwnas.models import families, spaces
 from hwnas.models.graph import Graph, Signature, fuse

@@ -24,11 +24,9 @@ import numpy as np
 
 from hwnas.core.progress import NullProgress
 from hwnas.nas import benchmark_table, loop
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
 from hwnas.nas.explanation import kept_within
-from hwnas.nas.options import SamplerConfig
-from hwnas.nas.study import LocalStudy
-from hwnas.nas.study_source import study_in_file
+from hwnas.nas.options import BenchmarkConfig, SamplerConfig
+from hwnas.nas.study import LocalStudy, study_in_file
 from hwnas.tasks.metrics.budget import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler

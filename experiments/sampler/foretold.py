@@ -20,7 +20,7 @@ from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.nas.front_probability import scored
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.nas.pareto.features import ChoiceFeatures
-from hwnas.nas.study_source import study_in_file
+from hwnas.nas.study import study_in_file
 from hwnas.tasks.metrics import costs_in
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ from hwnas.analysis import search_page
 from hwnas.analysis.bootstrap import FrontUncertainty
 from hwnas.analysis.comparison_tables import comparison_tables
 from hwnas.analysis.fronts import FrontStage, RunFront
-from hwnas.analysis.page.model import FrontExplorer, Page, PagePoint, RunData, SvgFigure
+from hwnas.analysis.page.data import FrontExplorer, Page, PagePoint, RunData, SvgFigure
 from hwnas.analysis.summary import Comparison, kind_of
 from hwnas.analysis.tables import parts
 from hwnas.core.quantity import Quantities, Quantity

@@ -7,7 +7,7 @@ from typing import Any
 from hwnas.analysis import tables
 from hwnas.analysis.fronts import Objective
 from hwnas.analysis.indicators import INDICATORS
-from hwnas.analysis.page.model import PageTable
+from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.significance import PairTest
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.verdicts import p_value, size

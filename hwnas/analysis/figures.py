@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hwnas.analysis.page.model import OverlaidFront
+from hwnas.analysis.page.data import OverlaidFront
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.run_folder import Row
 from hwnas.nas.front import pareto_front

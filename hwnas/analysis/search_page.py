@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from hwnas.analysis.page.model import (
+from hwnas.analysis.page.data import (
     DecisionRow,
     FrontExplorer,
     OverlaidFront,

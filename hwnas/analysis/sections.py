@@ -10,8 +10,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from hwnas.analysis.figures import FOR_ALL, SEARCHED, VERIFIED
+from hwnas.analysis.page.data import PageTable, SvgFigure
 from hwnas.analysis.page.html import with_section
-from hwnas.analysis.page.model import PageTable, SvgFigure
 from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage

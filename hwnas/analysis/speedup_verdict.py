@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hwnas.analysis.fronts import Array, Objective
-from hwnas.analysis.page.model import PageTable
+from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.speedup import AccuracyLevel, AccuracyRange, CostRatio, Speedup
 from hwnas.tasks.metrics import is_metric, metric_of
 

@@ -16,8 +16,17 @@ from hwnas.export.checks import Check
 from hwnas.export.folder import PROOF
 from hwnas.export.runtimes import kinds
 from hwnas.hardware.target import Target, from_facts
-from hwnas.models.graph import ACTIVATIONS, BASES, INPUT, NATIVE_BITS, Graph, Node, OpSpec
-from hwnas.models.partition import split_at_exits, without_exits
+from hwnas.models.graph import (
+    ACTIVATIONS,
+    BASES,
+    INPUT,
+    NATIVE_BITS,
+    Graph,
+    Node,
+    OpSpec,
+    split_at_exits,
+    without_exits,
+)
 
 FORMAT = 2
 _MAX_BYTES = 16 << 20

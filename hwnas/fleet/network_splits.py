@@ -15,8 +15,7 @@ from hwnas.export.checks import FP32_ERROR, Floats
 from hwnas.export.proof_file import Proof, name_of, operators_from_json, target_of
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import TrainedNetwork
-from hwnas.models.graph import INPUT, Graph, fuse, n_macs
-from hwnas.models.partition import GraphSplit, iter_splits
+from hwnas.models.graph import INPUT, Graph, GraphSplit, fuse, iter_splits, n_macs
 
 Array = NDArray[Any]
 _MIN_FRACTION = 0.01  # of the multiply-accumulates: smaller parts are not worth a split

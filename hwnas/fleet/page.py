@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hwnas.analysis.comparison_figures import COLOURS, Pictures
+from hwnas.analysis.page.data import Page, PageTable, SvgFigure
 from hwnas.analysis.page.html import render
-from hwnas.analysis.page.model import Page, PageTable, SvgFigure
 from hwnas.core.run_folder import Row
 from hwnas.fleet.plan import DeploymentPlan
 

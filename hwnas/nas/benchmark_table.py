@@ -21,7 +21,7 @@ from hwnas.core.pareto import hypervolume, non_dominated
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, Option, SearchSpace
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.options import BenchmarkConfig
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics import maximise_flags, metric_of
 

@@ -14,7 +14,7 @@ from hwnas.core.run_folder import Row
 from hwnas.models.spaces import Genotype, Space
 from hwnas.models.spaces.union import ROOT
 from hwnas.tasks import metrics
-from hwnas.training.evaluation.scoring_options import ENOUGH
+from hwnas.training.evaluation.interfaces import ENOUGH
 
 State = Literal["complete", "stopped", "infeasible"]
 

@@ -31,7 +31,7 @@ from hwnas.nas.samplers import RunSampler
 from hwnas.tasks.metrics import costs_in, expected_costs, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import Predictions
-from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.interfaces import Evaluator
 
 # Positions of the initial designs between the smallest genotype (0) and the largest (1). Random
 # genotypes concentrate at medium costs; these cover the whole range of costs.

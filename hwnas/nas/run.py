@@ -18,7 +18,7 @@ from hwnas.nas import verified_files
 from hwnas.nas.candidates import Candidate, read_candidates
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member
-from hwnas.nas.study_source import StudyRecord, StudySource, study_in_database, study_in_file
+from hwnas.nas.study import StudyRecord, StudySource, study_in_database, study_in_file
 from hwnas.nas.targets import Targets
 from hwnas.nas.verified_files import VerifiedModelFile, read_front, read_model
 from hwnas.tasks.metrics import metric_of, quality_in

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,9 +17,8 @@ from hwnas.core.options import digest
 from hwnas.core.package import __version__
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models import families, spaces
-from hwnas.models.families import annotations, early_exits, layers, weight_compression
+from hwnas.models.families import annotations, early_exits, layers
 from hwnas.models.families.base import Family, Supernet
-from hwnas.models.families.elastic_layers import Rounding
 from hwnas.models.graph import Graph
 from hwnas.models.int8 import weight_grids
 from hwnas.models.int8.weight_grids import WeightGrids, quantise_weights_, weight_grids_of
@@ -29,8 +28,7 @@ from hwnas.training import loop, precision
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, ImageData, load_data, some
-from hwnas.training.evaluation.scoring_options import ScoringConfig
-from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial_weights import initialise
 from hwnas.training.loop import (
@@ -44,6 +42,10 @@ from hwnas.training.options import TrainingConfig, without_muon
 from hwnas.training.parallel import train_once
 from hwnas.training.sandwich import Sandwich
 from hwnas.training.single_network import StudentNetwork, train_network
+
+if TYPE_CHECKING:
+    from hwnas.models.families.elastic_layers import Rounding
+    from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 
 _N_QUICK_VALIDATION = 2000  # validation images for the metrics of a log
 _N_QUICK_CALIBRATION = 512
@@ -111,18 +113,18 @@ class TrainingSetup:
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
         """Return the weight grids of the plain network of a genotype."""
-        is_packed = weight_compression.weight_option_names(self.space)
+        is_packed = annotations.weight_option_names(self.space)
         return weight_grids_of(network, self.graph(genotype)) if is_packed else {}
 
-    def rounding(self, supernet: Supernet, genotype: Genotype) -> Rounding:
+    def rounding(self, supernet: Supernet, genotype: Genotype) -> "Rounding":
         """Return the rounding of shared weights for a genotype."""
-        if not weight_compression.weight_option_names(self.space):
-            return {}
-        return weight_grids.subnet_rounding(supernet, genotype, self.graph(genotype))
+        is_packed = annotations.weight_option_names(self.space)
+        subnet = (supernet, genotype, self.graph(genotype))
+        return weight_grids.subnet_rounding(*subnet) if is_packed else {}
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
-        is_packed = weight_compression.weight_option_names(self.space)
+        is_packed = annotations.weight_option_names(self.space)
         what = self.of | ({"packed weights": "trained"} if is_packed else {})
         return _checkpoint(self, what, "supernet.safetensors")
 
@@ -220,10 +222,8 @@ class TrainingSetup:
             start: Everything else that determines its weights, in addition to ``of``.
             first_epoch: First epoch of its last training.
         """
-        what = self.of | {
-            "genotype": annotations.weight_relevant_genotype(genotype).id,
-            "start": start,
-        }
+        relevant = annotations.weight_relevant_genotype(genotype)
+        what = self.of | {"genotype": relevant.id, "start": start}
         if first_epoch:
             what["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
@@ -250,8 +250,10 @@ class TrainingSetup:
             saving = CheckpointPolicy(checkpoint, log=log)
             return train_network(student, self.material, options, self.seed, saving, progress)
 
-    def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
+    def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> "SupernetEvaluator":
         """Return the evaluator of subnets."""
+        from hwnas.training.evaluation.shared_weights import SupernetEvaluator
+
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:

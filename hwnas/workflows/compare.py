@@ -16,7 +16,6 @@ from hwnas.analysis import (
     verdicts,
 )
 from hwnas.analysis import fronts as frame
-from hwnas.analysis import reading as foreign
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array, ComparedRun, Objective
 from hwnas.analysis.page.html import render
@@ -130,7 +129,7 @@ def _names(runs: Sequence[ComparedRun], found: Speedup) -> FrontLabels:
 
 
 def _true_front(path: Path, objectives: Sequence[Objective]) -> Array:
-    points = foreign.points(path, objectives)
+    points = reading.points(path, objectives)
     return np.array([[point.figures[o.name].value for o in objectives] for point in points])
 
 

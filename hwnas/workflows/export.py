@@ -13,7 +13,6 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder, default_path
 from hwnas.core.typed_files import to_json_bytes
 from hwnas.export import folder as folders
-from hwnas.export import folder as signing
 from hwnas.export import picking
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
@@ -107,7 +106,7 @@ def picked(
     """
     config = order.config
     if config.sign is not None:
-        signing.private_key(config.sign)  # fail now, not after the work
+        folders.private_key(config.sign)  # fail now, not after the work
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
@@ -278,6 +277,6 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         row["files"] = folders.digests(folder)
         files.write_file(folder / folders.PROOF, to_json_bytes(row))
         if order.config.sign is not None:
-            signing.sign(folder, signing.private_key(order.config.sign))
+            folders.sign(folder, folders.private_key(order.config.sign))
         place = folders.keep(folder, order.root, final)
     return Export(place, evidence=evidence)

@@ -8,15 +8,12 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.progress import Progress
 from hwnas.hardware import backends as descriptions
 from hwnas.hardware.backends import base
-from hwnas.hardware.backends import base as backends
 from hwnas.hardware.backends.base import Backend
 from hwnas.hardware.costs.measured_cost import dtype_of, fused_graph
 from hwnas.hardware.latency_tables.latency_table import TableConfig
 from hwnas.hardware.suggested_commands import changed_options, shipped_options, suggested_command
 from hwnas.hardware.target import Target
-from hwnas.models.families import annotations, early_exits, weight_compression
-from hwnas.models.families import annotations as precision
-from hwnas.models.families import annotations as running
+from hwnas.models.families import annotations, early_exits
 from hwnas.models.families.base import Family
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace, Space
@@ -51,7 +48,7 @@ class Networks:
             base.check_space(member, self.lower, self.target, self.backend)
 
     def _check_packing(self, space: SearchSpace) -> None:
-        names, target = weight_compression.weight_option_names(space), self.target
+        names, target = annotations.weight_option_names(space), self.target
         if names and not descriptions.get(target.runtime).packs_weights:
             able = [each.name for each in descriptions.known() if each.packs_weights]
             raise ConfigError(
@@ -60,7 +57,7 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
-        zeros = weight_compression.weight_option_names(space, weight_compression.SPARSITY)
+        zeros = annotations.weight_option_names(space, annotations.SPARSITY)
         if zeros and not target.weight_sparsity:
             raise ConfigError(
                 f"Space '{space.name}' says '{zeros[0]}', and the file of target '{target.name}' "
@@ -68,7 +65,7 @@ class Networks:
             )
 
     def _check_precision(self, space: SearchSpace) -> None:
-        chosen, target = precision.precision_options(space), self.target
+        chosen, target = annotations.precision_options(space), self.target
         able = descriptions.get(target.runtime).precisions
         if chosen and not {*chosen, target.dtype} <= {*able}:
             others = [
@@ -78,19 +75,19 @@ class Networks:
             ]
             remedy = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
             raise ConfigError(
-                f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
+                f"Space '{space.name}' says '{annotations.KEY}' of networks, and target "
                 f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {remedy}, or "
                 f"say {' or '.join(others)} of a target that has it."
             )
 
     def _check_running(self, space: SearchSpace) -> None:
-        for key in running.KEYS:
+        for key in annotations.BATCH_KEYS:
             able = [each.name for each in descriptions.known() if key in each.runs]
-            if running.run_options(space, key) and self.target.runtime not in able:
+            if annotations.run_options(space, key) and self.target.runtime not in able:
                 raise ConfigError(
                     f"Space '{space.name}' chooses '{key}', and target '{self.target.name}' "
                     f"({self.target.runtime}) has one for all: leave it out "
-                    f"(target.{running.OF_TARGETS[key]}=[]), or take a target of "
+                    f"(target.{annotations.OF_TARGETS[key]}=[]), or take a target of "
                     f"{' or '.join(able)}."
                 )
 
@@ -105,7 +102,7 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
-        largest = max([target.batch, *running.run_options(space, running.BATCH)])
+        largest = max([target.batch, *annotations.run_options(space, annotations.BATCH)])
         if early_exits.exit_names(space) and largest > 1:
             raise ConfigError(
                 f"Space '{space.name}' has exits, by which images leave one by one: say "
@@ -115,7 +112,7 @@ class Networks:
     @cached_property
     def backend(self) -> Backend:
         """How they get onto the target."""
-        return backends.backend_of(self.target)
+        return base.backend_of(self.target)
 
     def lower(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
@@ -140,7 +137,7 @@ class Networks:
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
         """Return the same network in float32, where one is in int8 by choice."""
-        return precision.float_genotype(self.space.member(genotype), genotype)
+        return annotations.float_genotype(self.space.member(genotype), genotype)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""
@@ -168,7 +165,7 @@ def read_networks(
     Raises:
         ConfigError: a package that the target's backend needs is not installed.
     """
-    backends.backend_of(config.target)  # before the data are read
+    base.backend_of(config.target)  # before the data are read
     found, by_name, data = supernet.read_space_and_data(
         config.spaces, config.dataset, progress, config.target.running
     )

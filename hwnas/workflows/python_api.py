@@ -24,7 +24,7 @@ from hwnas.workflows.reporter import RecordingReporter
 if TYPE_CHECKING:
     from hwnas.core.progress import Progress
     from hwnas.hardware.costs.cost_model import CostModel
-    from hwnas.training.evaluation.base import Evaluator
+    from hwnas.training.evaluation.interfaces import Evaluator
     from hwnas.workflows.compare import ComparisonResult
     from hwnas.workflows.result_folders import Export, FolderResult, ProfileResult, TrainResult
     from hwnas.workflows.results import SearchResult

@@ -326,7 +326,6 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
 def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
     """Return the telemetry of a file or a server."""
     from hwnas.fleet import telemetry
-    from hwnas.fleet import telemetry as prometheus
 
     if not telemetry.is_url(config.telemetry):
         return _ReadTelemetry(*telemetry.read_samples(Path(config.telemetry), plan))
@@ -334,6 +333,6 @@ def _seen(config: ReplanConfig, plan: "DeploymentPlan") -> _ReadTelemetry:
     queries = {name: query for name in ("rate", "late", "p99_ms", "down")
                if (query := getattr(asked, name))}  # fmt: skip
     now = time.time()
-    over = prometheus.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
-    found = prometheus.query_samples(config.telemetry, queries, over, asked.timeout_s, plan)
+    over = telemetry.TimeRange(now - asked.window_h * 3600, now, asked.step_s)
+    found = telemetry.query_samples(config.telemetry, queries, over, asked.timeout_s, plan)
     return _ReadTelemetry(found, by_hour=False)

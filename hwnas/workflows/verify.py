@@ -17,7 +17,6 @@ from hwnas import tasks
 from hwnas.core.errors import DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import early_exits, measure, recomputation, runtimes
 from hwnas.export import folder as folders
-from hwnas.export import folder as signing
 from hwnas.export import proof_file as proofs
 from hwnas.export.checks import Floats
 from hwnas.export.early_exits import LoadedSegments
@@ -96,7 +95,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         DataError: the named data set is not that of the export.
     """
     folder = Path(config.export)
-    signature = signing.check_signature(folder, config.key)
+    signature = folders.check_signature(folder, config.key)
     recorded = proofs.read_proof(folder)
     folders.check_unchanged(folder, recorded["files"])
     reporter.say([f"{folder}: {len(recorded['files'])} files are as they were.", signature])

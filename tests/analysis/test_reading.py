@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from hwnas.analysis import reading
-from hwnas.analysis import reading as foreign
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, front, objectives
 from hwnas.analysis.summary import chosen_kind
 from hwnas.core.errors import ConfigError, HwnasError, RunError
@@ -30,7 +29,7 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
         "y,0,ours,0.8,,,1,red\n"
         "z,1,theirs,0.7,0.6,0.8,1.5,blue\n",
     )
-    first, second = foreign.read_foreign_csv(path, PAIR)
+    first, second = reading.read_foreign_csv(path, PAIR)
     assert (first.name, first.group, first.block) == ("a/ours/0", "ours", "0")
     assert (second.name, second.group, second.block) == ("a/theirs/1", "theirs", "1")
     assert first.scored[0].figures["accuracy"] == Quantity(0.9, "measured", 0.88, 0.91)
@@ -40,7 +39,7 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
 
 def test_one_id_may_be_in_several_runs_and_repeat_what_it_said(tmp_path: Path) -> None:
     text = "id,run,accuracy,latency_ms\nx,0,0.9,1\nx,1,0.9,8\nx,1,0.9,8\n"
-    runs = foreign.read_foreign_csv(written(tmp_path, text), PAIR)
+    runs = reading.read_foreign_csv(written(tmp_path, text), PAIR)
     assert [[p.figures["latency_ms"].value for p in run.scored] for run in runs] == [[1.0], [8.0]]
 
 
@@ -52,11 +51,11 @@ def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -
         "float,0.7,,2,True\n"
         "over,0.6,0.6,9,False\n",
     )
-    found = foreign.verified_front(path, PAIR)
+    found = reading.verified_front(path, PAIR)
     assert found is not None
     assert {p.id: p.figures["accuracy"].value for p in found} == {"mixed": 0.8, "float": 0.7}
     plain = written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "plain.csv")
-    assert foreign.verified_front(plain, PAIR) is None
+    assert reading.verified_front(plain, PAIR) is None
 
 
 def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
         f"id,{','.join(f'verified_{name}' for name in columns)}\n"
         "fast,0.9,1,True,0.9\nno_faster,0.95,2,True,1.1\nalone,0.97,3,True,\n",
     )
-    found = foreign.verified_front(path, PAIR)
+    found = reading.verified_front(path, PAIR)
     assert [point.id for point in found or ()] == ["fast", "alone"]
 
 
@@ -89,7 +88,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
 )
 def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RunError) as error:
-        foreign.read_foreign_csv(written(tmp_path, text), PAIR)
+        reading.read_foreign_csv(written(tmp_path, text), PAIR)
     assert message in str(error.value)
     assert str(tmp_path / "a.csv") in str(error.value)
 

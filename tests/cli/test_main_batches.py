@@ -32,7 +32,6 @@ from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import Timing
 from hwnas.models import spaces
 from hwnas.models.families import annotations, family_of
-from hwnas.models.families import annotations as running
 from hwnas.models.graph import Signature
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
@@ -135,7 +134,7 @@ def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
 def test_operators_are_of_the_batch_and_digests_as_before() -> None:
     plain = spaces.load_space(spaces.find("tiny"))
     several, cpu, signature = (
-        running.with_run_choices(plain, {"batch": [1, 4]}),
+        annotations.with_run_choices(plain, {"batch": [1, 4]}),
         target("cpu"),
         Signature(1, 10),
     )
@@ -151,12 +150,12 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
             assert network_digest(fused_graph(lowered, cpu)) == network_digest(
                 fused_graph(alone, cpu)
             )
-    assert running.with_run_choices(plain, {"batch": [], "threads": []}) is plain
+    assert annotations.with_run_choices(plain, {"batch": [], "threads": []}) is plain
 
 
 def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
     plain, cpu = spaces.load_space(spaces.find("tiny")), target("cpu")
-    several = running.with_run_choices(plain, {"threads": [1, 2]})
+    several = annotations.with_run_choices(plain, {"threads": [1, 2]})
     assert table_name(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
     graphs = [
         fused_graph(
@@ -183,8 +182,10 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
 
 def test_words_say_what_was_chosen() -> None:
     said = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
-    assert {options: running.run_label(spaces.Genotype("s", options)) for options in said} == said
-    assert running.run_label(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
+    assert {
+        options: annotations.run_label(spaces.Genotype("s", options)) for options in said
+    } == said
+    assert annotations.run_label(spaces.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
 
 
 @pytest.mark.parametrize(
@@ -202,13 +203,13 @@ def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words
     choices: dict[str, tuple[Any, ...]] = {**plain.choices, **added}
     strange = spaces.SearchSpace(plain.name, plain.family, choices, plain.fixed)
     with pytest.raises(SpaceError, match=words):
-        running.check_run_options(strange)
+        annotations.check_run_options(strange)
     said = spaces.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"remove target\.batches=\[1, 2\]"):
-        running.with_run_choices(said, {"batch": [1, 2]})
+        annotations.with_run_choices(said, {"batch": [1, 2]})
     said = spaces.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):
-        running.with_run_choices(said, {})
+        annotations.with_run_choices(said, {})
 
 
 def test_a_target_with_one_batch_for_all_says_so(

@@ -21,7 +21,7 @@ from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
-from hwnas.nas.study_source import study_in_file
+from hwnas.nas.study import study_in_file
 from hwnas.tasks.predictions import EXITS_FILE, Predictions, pack_exit_predictions
 from hwnas.workflows.search import cascades
 

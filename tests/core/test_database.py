@@ -12,7 +12,7 @@ from hwnas.core.errors import ConfigError, RunError
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.options import StudyConfig
 from hwnas.nas.shared_study import Membership, SharedStudy
-from hwnas.nas.study_source import study_in_database
+from hwnas.nas.study import study_in_database
 
 SECRET = "geheim"
 ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\", "~", "new\nline"]

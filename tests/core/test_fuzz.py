@@ -25,7 +25,7 @@ from hwnas.hardware.latency_tables.latency_table import LatencyTable
 from hwnas.models import families, spaces
 from hwnas.models.onnx import importer
 from hwnas.nas import benchmark_table
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.options import BenchmarkConfig
 from hwnas.nas.verified_files import read_front, read_model
 from tests.core.test_kept_run import KEPT
 

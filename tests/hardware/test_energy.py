@@ -12,7 +12,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.backends import base
 from hwnas.hardware.derived_metrics import derived_metrics
-from hwnas.hardware.energy import EnergyModel, PowerModel
+from hwnas.hardware.target import EnergyModel, PowerModel
 from hwnas.models import families, spaces
 from hwnas.models.graph import Signature
 from tests.conftest import target

@@ -19,7 +19,7 @@ from hwnas.nas.options import SAMPLERS, SamplerConfig
 from hwnas.nas.study import LocalStudy
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.interfaces import Evaluator
 from tests.conftest import few_of
 from tests.nas.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 

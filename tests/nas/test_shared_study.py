@@ -22,7 +22,6 @@ from hwnas.core.progress import NullProgress
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas import engine, loop, trials
-from hwnas.nas import engine as workers
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.loop import initial_assignments
 from hwnas.nas.options import SamplerConfig, StudyConfig
@@ -170,7 +169,7 @@ def test_minutes_are_of_the_clock_however_many_processes_there_are(
         _evaluate(study, trial, tiny)
     assert 0.3 <= studies[0].spent_s <= time.monotonic() - began
     options: Any = SimpleNamespace(study=StudyConfig(workers=2), minutes=1.5)
-    assert workers.limit_s(options) == 90
+    assert engine.limit_s(options) == 90
 
 
 def test_first_trials_are_each_proposed_whatever_is_cut_off(

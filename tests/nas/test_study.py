@@ -13,8 +13,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import loop, storage, trials
 from hwnas.nas.options import NAME, SamplerConfig
-from hwnas.nas.study import LocalStudy
-from hwnas.nas.study_source import study_in_file
+from hwnas.nas.study import LocalStudy, study_in_file
 from hwnas.nas.trial_attributes import STD
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics.budget import Budget

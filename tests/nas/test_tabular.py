@@ -10,7 +10,7 @@ import pytest
 
 from hwnas.core.errors import CompileError, ConfigError, TableError
 from hwnas.nas.benchmark_table import Benchmark, load_benchmark
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
+from hwnas.nas.options import BenchmarkConfig
 
 COSTS = {"latency_ms": "ms_board", "energy_mj": "mj"}
 

@@ -19,12 +19,10 @@ from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models import spaces
 from hwnas.models.spaces import Genotype, SearchSpace, Space, union
 from hwnas.nas import loop
-from hwnas.nas import loop as ladder
 from hwnas.nas.candidates import Candidate, read_candidates
 from hwnas.nas.front import pareto_front
 from hwnas.nas.options import SAMPLERS, SamplerConfig
-from hwnas.nas.study import LocalStudy
-from hwnas.nas.study_source import study_in_file
+from hwnas.nas.study import LocalStudy, study_in_file
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics.budget import Budget
 from tests.conftest import space_yaml
@@ -219,12 +217,12 @@ def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Pat
 
 
 def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> None:
-    genotypes = [both.genotype(rung) for rung in ladder.initial_assignments(both)]
+    genotypes = [both.genotype(rung) for rung in loop.initial_assignments(both)]
     assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
     one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
     ones = union.join_spaces([replace(one, name=name) for name in "abc"])
-    assert [both_of["space"] for both_of in ladder.initial_assignments(ones)] == ["a", "b", "c"]
+    assert [both_of["space"] for both_of in loop.initial_assignments(ones)] == ["a", "b", "c"]
 
 
 def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hwnas.training import checkpoints, loop
 from hwnas.training.batches import StepContext, TrainingBatch
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import ImageData
-from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.loop import StepOutcome, TrainingJobSpec, device, n_steps
 from hwnas.training.options import TrainingConfig

@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from hwnas.models.families import sync_batch_norm
+from hwnas.models.families import elastic_layers
 from hwnas.models.families.elastic_layers import ElasticNorm
 from hwnas.training.checkpoints import Checkpoint
 
@@ -68,7 +68,7 @@ def test_synchronised_batch_norm_of_one_is_batch_norm() -> None:
     a, b = (x.clone().requires_grad_() for _ in range(2))
     weight, bias = norm.weight[:4], norm.bias[:4]
     expected = F.batch_norm(a, None, None, weight, bias, training=True)
-    found = sync_batch_norm.batch_norm(b, weight, bias)
+    found = elastic_layers.synchronised_batch_norm(b, weight, bias)
     torch.testing.assert_close(found, expected)
     direction = torch.randn_like(x)
     torch.autograd.backward([(expected * direction).sum(), (found * direction).sum()])

@@ -18,9 +18,9 @@ from hwnas.hardware.latency_tables.latency_table import (
     TableConfig,
     load_table,
 )
-from hwnas.hardware.profiling.options import TuningConfig
 from hwnas.hardware.profiling.table_transfer import SourceTable
 from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.timing import TuningConfig
 from hwnas.models.graph import Graph, Node, OpSpec
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.analysis.page import data as view
-from hwnas.analysis.page.model import DecisionRow, FrontExplorer, Page, PageTable, SvgFigure
+from hwnas.analysis.page.data import DecisionRow, FrontExplorer, Page, PageTable, SvgFigure
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (

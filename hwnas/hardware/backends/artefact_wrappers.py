@@ -27,8 +27,7 @@ from hwnas.hardware.costs.int8_speed import ratio_columns
 from hwnas.hardware.derived_metrics import DerivedMetrics
 from hwnas.hardware.runtimes.interfaces import Segment
 from hwnas.hardware.timing import InterleavedTimings
-from hwnas.models.graph import Graph
-from hwnas.models.partition import split_at_exits, without_exits
+from hwnas.models.graph import Graph, split_at_exits, without_exits
 
 
 @final

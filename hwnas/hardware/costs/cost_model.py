@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hwnas.core.quantity import Quantities, Quantity
-from hwnas.models.graph import Graph
-from hwnas.models.partition import split_at_exits
+from hwnas.models.graph import Graph, split_at_exits
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.metrics import builtin
 

@@ -16,7 +16,6 @@ from hwnas.hardware.costs.table_cost import (
     latency_features,
 )
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry, TableRow
-from hwnas.hardware.profiling.options import NetworksConfig
 from hwnas.hardware.profiling.passes import (
     MeasurementEffort,
     MeasurementPasses,
@@ -25,7 +24,7 @@ from hwnas.hardware.profiling.passes import (
 )
 from hwnas.hardware.runtimes.pool import DevicePool
 from hwnas.hardware.runtimes.worker import Worker
-from hwnas.hardware.timing import Timing
+from hwnas.hardware.timing import NetworksConfig, Timing
 from hwnas.models.graph import Graph, OpSpec, n_macs_of_batch
 from hwnas.models.spaces import Genotype
 

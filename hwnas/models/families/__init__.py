@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families import annotations
-from hwnas.models.families.base import Family
-from hwnas.models.families.builtin import MBCONV, RESNET, VIT
+from hwnas.models.families.base import MBCONV, RESNET, VIT, Family
 from hwnas.models.spaces import SearchSpace
 
 GROUP = "hwnas.families"  #: of entry points

@@ -8,32 +8,34 @@ space may define ``batch``, but not ``threads``, as the timing process gets the 
 the operators that read the image, and those from the last pooling on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hwnas.core.errors import SpaceError, unknown_name
-from hwnas.models.families import early_exits, weight_compression
-from hwnas.models.graph import INPUT, Graph, Signature
-from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.models.families import early_exits
+from hwnas.models.families.common_checks import blocks
+from hwnas.models.graph import INPUT, NATIVE_BITS, Graph, Node, Signature
+from hwnas.models.spaces import Genotype, Option, SearchSpace, closest
+from hwnas.models.spaces.space import BLOCK
 
 if TYPE_CHECKING:
     from hwnas.models.families.base import Family
 
 BATCH, THREADS = "batch", "threads"
-KEYS = (BATCH, THREADS)
+BATCH_KEYS = (BATCH, THREADS)
 MAX_VALUES = {BATCH: 65_536, THREADS: 1024}
 OF_TARGETS = {BATCH: "batches", THREADS: "thread_counts"}  #: names of the choices in targets
 KEY, EDGES = "precision", "float_edges"
 FLOAT, INT8 = "float32", "int8"
 #: Choices that do not affect the weights of a network.
-_WEIGHTLESS = (KEY, EDGES, *KEYS)
+_WEIGHTLESS = (KEY, EDGES, *BATCH_KEYS)
 
 
 def annotate_run_options(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
     """Return the graph of a genotype with its batch size and threads, if the space has them."""
     values = space.values(genotype)
-    batch, threads = (int(values.get(key, 0)) for key in KEYS)
+    batch, threads = (int(values.get(key, 0)) for key in BATCH_KEYS)
     return replace(graph, batch=batch, threads=threads) if batch or threads else graph
 
 
@@ -57,7 +59,7 @@ def with_run_choices(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -
             f"Space '{space.name}' defines '{THREADS}', an option of targets: remove it, and set "
             f"target.{THREADS}=NUMBER or target.{OF_TARGETS[THREADS]}=[NUMBER,NUMBER]."
         )
-    given = {key: tuple(numbers[key]) for key in KEYS if numbers.get(key)}
+    given = {key: tuple(numbers[key]) for key in BATCH_KEYS if numbers.get(key)}
     for key, options in given.items():
         if _defines(space, key):
             raise SpaceError(
@@ -82,9 +84,9 @@ def check_run_options(space: SearchSpace) -> None:
     """
     where = f"Space '{space.name}'"
     for name in space.names:
-        if name not in KEYS and (key := name.rpartition(".")[2]) in KEYS:
+        if name not in BATCH_KEYS and (key := name.rpartition(".")[2]) in BATCH_KEYS:
             raise SpaceError(f"{where}: '{name}': {key} is an option of networks: name it '{key}'.")
-    for key in KEYS:
+    for key in BATCH_KEYS:
         for n in space.options(key) if _defines(space, key) else ():
             if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_VALUES[key]:
                 raise SpaceError(
@@ -163,9 +165,7 @@ def check_precision(space: SearchSpace) -> None:
 
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
     """Return the graph of a genotype with all annotations of its space."""
-    graph = weight_compression.with_weight_options(
-        family.lower(space, genotype, signature), space, genotype
-    )
+    graph = with_weight_options(family.lower(space, genotype, signature), space, genotype)
     graph = annotate_precision(graph, space, genotype)
     graph = annotate_run_options(graph, space, genotype)
     return early_exits.with_exits(graph, space, genotype, signature.n_outputs)
@@ -188,11 +188,9 @@ def check_annotations(space: SearchSpace, family: "Family") -> None:
     Raises:
         SpaceError: if the space is invalid.
     """
-    plain = _without_keys(
-        early_exits.without_exit_choices(space), (*weight_compression.KEYS, *_WEIGHTLESS)
-    )
+    plain = _without_keys(early_exits.without_exit_choices(space), (*WEIGHT_KEYS, *_WEIGHTLESS))
     family.check(plain)
-    weight_compression.check_weight_options(space, plain, family)
+    check_weight_options(space, plain, family)
     check_precision(space)
     check_run_options(space)
     early_exits.check_exits(space, family)
@@ -200,3 +198,102 @@ def check_annotations(space: SearchSpace, family: "Family") -> None:
 
 def _without_keys(space: SearchSpace, keys: Collection[str]) -> SearchSpace:
     return space.without(lambda name: name.rpartition(".")[2] in keys, keys)
+
+
+BITS, SPARSITY = "weight_bits", "weight_sparsity"
+DENSE, TWO_OF_FOUR = "dense", "2:4"
+_GROUP = 4  # input channels, of which two have weights
+_ANY = Signature(3, 2)
+
+
+@dataclass(frozen=True)
+class _WeightOption:
+    """An option of weights."""
+
+    allowed: tuple[Option, ...]
+    description: str  #: of the allowed values
+    applies: Callable[[Node], bool]  #: whether the option has an effect on an operator
+    apply: Callable[[Node, Option], Node]
+
+
+def _is_wide(node: Node) -> bool:
+    return bool(node.op.weight_shape) and not node.op.depthwise
+
+
+def _has_fours(node: Node) -> bool:
+    return _is_wide(node) and node.op.weight_shape[1] >= _GROUP
+
+
+WEIGHT_KEYS: Mapping[str, _WeightOption] = {
+    BITS: _WeightOption(
+        tuple(range(3, NATIVE_BITS + 1)),
+        f"whole numbers from 3 to {NATIVE_BITS}",
+        _is_wide,
+        lambda node, bits: replace(node, weight_bits=int(bits)),
+    ),
+    SPARSITY: _WeightOption(
+        (DENSE, TWO_OF_FOUR),
+        f"{DENSE} and '{TWO_OF_FOUR}' in quotes, without which YAML reads a number",
+        _has_fours,
+        lambda node, kind: replace(node, is_sparse=kind == TWO_OF_FOUR),
+    ),
+}
+
+
+def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
+    """Return the graph of a genotype with the options of its weights."""
+    if not weight_option_names(space):
+        return graph
+    values = space.values(genotype)
+
+    def with_options(node: Node) -> Node:
+        for key, known in WEIGHT_KEYS.items():
+            name = closest(values, _place(node.name), key)
+            if name is not None and known.applies(node):
+                node = known.apply(node, values[name])
+        return node
+
+    return replace(graph, nodes=tuple(map(with_options, graph)))
+
+
+def weight_option_names(space: SearchSpace, *keys: str) -> list[str]:
+    """Return the names of a space that define options of weights, of some or of all keys."""
+    return [n for n in space.names if n.rpartition(".")[2] in (keys or WEIGHT_KEYS)]
+
+
+def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family") -> None:
+    """Check that options of weights have allowed values and an effect.
+
+    Args:
+        space: The space.
+        plain: The same space without annotations, as its family expects it.
+        family: The family.
+
+    Raises:
+        SpaceError: if an option is invalid.
+    """
+    where = f"Space '{space.name}'"
+    ends = (plain.smallest(), plain.largest())
+    nodes = [node for end in ends for node in family.lower(plain, end, _ANY)]
+    present = {_place(node.name) for node in nodes}  # families may use other names
+    stages = {place.partition(".blocks.")[0] for place in present if ".blocks." in place}
+    for key, known in WEIGHT_KEYS.items():
+        given = {*weight_option_names(space, key)}
+        for name in sorted(given):
+            if strange := [o for o in space.options(name) if o not in known.allowed]:
+                raise SpaceError(
+                    f"{where}: '{name}' is {strange[0]}; allowed: {known.description}."
+                )
+        reading = {_place(node.name) for node in nodes if known.applies(node)}
+        places = reading | (present & {*blocks(plain)})
+        readers = [key, *(f"{place}.{key}" for place in sorted(places | stages))]
+        for name in sorted(given - {*readers}):
+            raise SpaceError(f"{where}: {unknown_name('name', name, readers)}")
+        for name in sorted(given - {closest(given, place, key) for place in places}):
+            raise SpaceError(f"{where}: '{name}' has no effect: closer options override it.")
+
+
+def _place(node: str) -> str:
+    """Return the block, or the layer outside of stages, of a node."""
+    match = BLOCK.fullmatch(node)
+    return f"{match['stage']}.blocks.{match['index']}" if match else node.partition(".")[0]

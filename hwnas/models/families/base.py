@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Genotype, SearchSpace
@@ -73,3 +74,71 @@ class Family(Protocol):
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet; draws from torch's global generator."""
         ...
+
+
+@final
+@dataclass(frozen=True)
+class BuiltInFamily:
+    """A family of hwnas; its torch modules are imported only when one is built."""
+
+    recipe: TrainingRecipe
+    lowering: str  #: module with ``dimensions`` and ``lower``; it needs no torch
+    check_space: str  #: function, as ``module:name``
+    network: str  #: torch class, as ``module:name``
+    supernet_class: str
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise ``SpaceError`` if the space is not one of this family."""
+        _named(self.check_space)(space)
+
+    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
+        """Return the height and width of the input images."""
+        return int(space.values(genotype)["resolution"])
+
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
+        """Return the graph of a genotype."""
+        graph = _named(f"{self.lowering}:lower")(
+            self._dimensions(space, genotype, signature), signature
+        )
+        return cast("Graph", graph)
+
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
+        """Return a freshly initialised network."""
+        dims = self._dimensions(space, genotype, signature)
+        return cast("nn.Module", _named(self.network)(dims, signature))
+
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
+        """Return a freshly initialised supernet."""
+        return cast("Supernet", _named(self.supernet_class)(space, signature))
+
+    def _dimensions(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Any:
+        return _named(f"{self.lowering}:dimensions")(space, genotype, signature)
+
+
+def _named(name: str) -> Any:
+    """Return an attribute of a module of this folder; it is imported when it is needed."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(f"hwnas.models.families.{module}"), attribute)
+
+
+MBCONV = BuiltInFamily(
+    TrainingRecipe("muon", lr=0.2, weight_decay=5e-5),  # supernets: see ``by_descent``
+    "mbconv.lowering",
+    "mbconv.space_checks:check_mbconv_space",
+    "mbconv.network:MBConvNet",
+    "mbconv.supernet:MBConvSupernet",
+)
+RESNET = BuiltInFamily(
+    TrainingRecipe("sgd", lr=0.1, weight_decay=5e-5),
+    "resnet.lowering",
+    "resnet.lowering:check_resnet_space",
+    "resnet.network:ResidualNetwork",
+    "resnet.network:ResidualSupernet",
+)
+VIT = BuiltInFamily(
+    TrainingRecipe("adamw", lr=2e-3, weight_decay=0.05),
+    "vit.lowering",
+    "vit.lowering:check_vit_space",
+    "vit.network:VisionTransformer",
+    "vit.network:ViTSupernet",
+)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.families.common_checks import check_one_of, n_stages, whole_numbers
-from hwnas.models.graph import Graph, Node, OpSpec, Signature
-from hwnas.models.partition import boundary_tensors
+from hwnas.models.graph import Graph, Node, OpSpec, Signature, boundary_tensors
 from hwnas.models.spaces import Genotype, SearchSpace
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.models.families.layers import fold_batch_norm, layer_of
-from hwnas.models.graph import INPUT, Graph, Node
+from hwnas.models.graph import INPUT, Graph, Node, without_exits
 from hwnas.models.int8.quantisation import (
     ActivationScales,
     calibrate,
@@ -33,7 +33,6 @@ from hwnas.models.int8.quantised_network import (
     int8_tensors,
     needs_inner,
 )
-from hwnas.models.partition import without_exits
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,

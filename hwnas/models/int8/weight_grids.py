@@ -8,15 +8,18 @@ https://arxiv.org/abs/1902.08153.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from hwnas.models.families.base import Supernet
-from hwnas.models.families.elastic_layers import Rounding, record_copies
 from hwnas.models.families.layers import layer_of
 from hwnas.models.graph import NATIVE_BITS, Graph, max_integer
 from hwnas.models.spaces import Genotype
+
+if TYPE_CHECKING:
+    from hwnas.models.families.elastic_layers import Rounding
 
 #: Candidate maxima of a grid as fractions of the largest weight, in descending order.
 _SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -119,7 +122,7 @@ def weight_grids_of(network: nn.Module, graph: Graph) -> WeightGrids:
     }
 
 
-def subnet_rounding(supernet: Supernet, genotype: Genotype, graph: Graph) -> Rounding:
+def subnet_rounding(supernet: Supernet, genotype: Genotype, graph: Graph) -> "Rounding":
     """Return the rounding of shared weights for a subnet.
 
     Args:
@@ -127,6 +130,8 @@ def subnet_rounding(supernet: Supernet, genotype: Genotype, graph: Graph) -> Rou
         genotype: The subnet.
         graph: Its graph.
     """
+    from hwnas.models.families.elastic_layers import record_copies
+
     with torch.random.fork_rng(devices=[]), record_copies() as pairs:
         network = supernet.extract(genotype)
     by_name = weight_grids_of(network, graph)

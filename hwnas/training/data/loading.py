@@ -17,7 +17,6 @@ from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import Progress
 from hwnas.tasks.base import Targets, TaskType
 from hwnas.training.data.arrays import ARGUMENT, SUFFIX, read_arrays
-from hwnas.training.data.division import SPLIT_SEED, divide
 from hwnas.training.data.encoded import (
     GREY,
     UNREADABLE,
@@ -31,7 +30,7 @@ from hwnas.training.data.encoded import (
 )
 from hwnas.training.data.folders import is_image_folder, read_folder
 from hwnas.training.data.hub import EMBEDDED, read_table
-from hwnas.training.data.image_data import ImageData
+from hwnas.training.data.image_data import SPLIT_SEED, ImageData, divide
 from hwnas.training.data.splits import (
     DataSplit,
     Decoder,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.core.errors import CollapseError, TrainingError
-from hwnas.models.families import annotations, weight_compression
+from hwnas.models.families import annotations
 from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph
@@ -18,7 +18,7 @@ from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.base import Incumbent, Index, PerImageResults, Score
 from hwnas.training.data import ImageData, InMemorySplit
-from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.inference import per_sample, recalibrate
 
 _MAX_CACHED_BYTES = 1 << 30  # prepared images of all resolutions
@@ -94,7 +94,7 @@ class SupernetEvaluator:
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated, ready for further training."""
         network = self._supernet.extract(genotype)
-        if weight_compression.weight_option_names(self._space):
+        if annotations.weight_option_names(self._space):
             quantise_weights_(network, weight_grids_of(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network

@@ -25,7 +25,7 @@ from hwnas.tasks.predictions import Predictions, score_outputs
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.evaluation import fidelity
-from hwnas.training.evaluation.scoring_options import ENOUGH, TrainedConfig
+from hwnas.training.evaluation.interfaces import ENOUGH, TrainedConfig
 from hwnas.training.inference import per_sample
 from hwnas.training.options import TrainingConfig
 from hwnas.training.single_network import StudentNetwork

@@ -15,16 +15,14 @@ from hwnas.core.run_folder import Row
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.models.families import annotations
 from hwnas.models.families.layers import fold_batch_norm
-from hwnas.models.graph import Graph
+from hwnas.models.graph import Graph, without_exits
 from hwnas.models.int8.quantisation import calibrate, quantise_with_scales
 from hwnas.models.int8.quantised_network import QuantisedNetwork
 from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, as_executed
 from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.onnx.writer import check_int8
-from hwnas.models.partition import without_exits
 from hwnas.tasks.base import PerImageResults
 from hwnas.tasks.metrics import is_better
-from hwnas.training.finetuning import compression
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import (
     FINE_TUNED,
@@ -84,7 +82,9 @@ def finetune(
         ConfigError: the network does not support pruning.
     """
     if config.prune:
-        compression.check_pruning(config.prune, origin.graph())
+        from hwnas.training.finetuning.compression import check_pruning
+
+        check_pruning(config.prune, origin.graph())
     pipeline = _Pipeline(origin, config, progress)
     network = pipeline.finetune()
     if config.prune:
@@ -171,7 +171,9 @@ class _Pipeline:
 
     def prune(self, network: nn.Module) -> nn.Module:
         """Return a narrower network after further training."""
-        network, self.graph = compression.prune(network, self.graph, self._config.prune)
+        from hwnas.training.finetuning.compression import prune
+
+        network, self.graph = prune(network, self.graph, self._config.prune)
         recalibrate(network, self._origin.images)
         self._past.append(f"pruned by {self._config.prune}")
         self.note("narrowed", network)

@@ -22,7 +22,7 @@ from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import PerImageResults, Task
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
-from hwnas.training.evaluation.base import NetworkProvider
+from hwnas.training.evaluation.interfaces import NetworkProvider
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.options import TrainingConfig, without_muon
 from hwnas.training.parallel import lock_folder

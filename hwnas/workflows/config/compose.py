@@ -24,7 +24,7 @@ from hwnas.core.renamed_options import check_names
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware.suggested_commands import register_config_folders
 from hwnas.models.spaces.union import space_names
-from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.options import TrainingConfig
 from hwnas.workflows import config
 from hwnas.workflows.config import SCHEMAS, agreed, grammar

@@ -9,11 +9,10 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.options import SEED, bounded, check_bounds
 from hwnas.hardware import backends
 from hwnas.hardware.latency_tables.latency_table import TableConfig
-from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
 from hwnas.hardware.target import Remote, Target, check_name
-from hwnas.hardware.timing import TimingConfig
+from hwnas.hardware.timing import NetworksConfig, TimingConfig, TuningConfig
 from hwnas.models.spaces.union import space_names
-from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig, TrainedConfig
 from hwnas.training.options import DatasetConfig, TrainingConfig
 from hwnas.workflows.config.search import SPACE, RunConfig, not_several, spaces_of
 

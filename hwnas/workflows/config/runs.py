@@ -7,7 +7,7 @@ from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds, limits
 from hwnas.fleet.service_file import OBJECTIVES
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.training.evaluation.scoring_options import MIN_NETWORKS
+from hwnas.training.evaluation.interfaces import MIN_NETWORKS
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 
 

@@ -15,15 +15,13 @@ from hwnas.core.run_folder import WEIGHTS
 from hwnas.hardware import backends
 from hwnas.hardware.derived_metrics import DerivedMetrics, check_facts, derived_metrics
 from hwnas.hardware.latency_tables.latency_table import TableConfig
-from hwnas.hardware.profiling.options import TuningConfig
 from hwnas.hardware.target import Remote, Target
-from hwnas.hardware.timing import TimingConfig
+from hwnas.hardware.timing import TimingConfig, TuningConfig
 from hwnas.models.spaces.union import space_names
-from hwnas.nas.benchmark_table_options import BenchmarkConfig
-from hwnas.nas.options import SamplerConfig, StudyConfig
+from hwnas.nas.options import BenchmarkConfig, SamplerConfig, StudyConfig
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.training.evaluation.scoring_options import ScoringConfig, TrainedConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig, TrainedConfig
 from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.options import DatasetConfig, TrainingConfig
 

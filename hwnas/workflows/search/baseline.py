@@ -8,7 +8,7 @@ from typing import Any
 
 from hwnas.analysis import reading, run_fronts
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, FrontStage, Objective, RunFront, declared
-from hwnas.analysis.page.model import OverlaidFront, PageTable
+from hwnas.analysis.page.data import OverlaidFront, PageTable
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
 from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
 from hwnas.core.errors import ConfigError, RunError, unknown_name

@@ -6,7 +6,7 @@ from functools import cached_property
 from statistics import median
 
 from hwnas.analysis import sections as report
-from hwnas.analysis.page.model import PageTable, SvgFigure
+from hwnas.analysis.page.data import PageTable, SvgFigure
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.families import annotations
 from hwnas.nas import cascades, early_exits

@@ -19,7 +19,7 @@ from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets
 from hwnas.nas.verification import verify
 from hwnas.tasks.metrics import costs_in, expected_costs, metric_of
-from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.interfaces import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, accuracies

@@ -14,7 +14,7 @@ from hwnas.hardware.derived_metrics import DerivedMetrics
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.metrics import is_better, metric_of
-from hwnas.training.evaluation.base import Evaluator
+from hwnas.training.evaluation.interfaces import Evaluator
 
 
 @final

@@ -17,7 +17,6 @@ from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import cascades, context, finishing, joint_front
-from hwnas.workflows.search import cascades as exits
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finishing import FinetuningOutcome
 from hwnas.workflows.search.front import (
@@ -69,7 +68,7 @@ def end(
     with reporter.timed("Count cascades"):
         fronts = _with_cascades(fronts)
     with reporter.timed("Count exits"):
-        fronts = [replace(f, exits=exits.exits_of_target(f.folder, f.members)) for f in fronts]
+        fronts = [replace(f, exits=cascades.exits_of_target(f.folder, f.members)) for f in fronts]
     if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):

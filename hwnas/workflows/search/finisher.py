@@ -12,7 +12,6 @@ from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.backends import base as backends
 from hwnas.models.families import annotations
-from hwnas.models.families import annotations as precision
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.verification import NETWORK_ERRORS, Verifier
@@ -80,7 +79,7 @@ class Finetuner:
 
     def finished(self, genotype: Genotype) -> DeployableNetwork:
         """Return a network with final weights for the target; train it if necessary."""
-        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        is_int8 = self.parts.networks.dtype(genotype) == annotations.INT8
         return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
@@ -97,7 +96,7 @@ class Finetuner:
             genotype: Genotype of the fine-tuned network.
             left_s: Returns the remaining seconds.
         """
-        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        is_int8 = self.parts.networks.dtype(genotype) == annotations.INT8
         if not is_int8 or not self.config.later:
             return False
         try:

@@ -11,8 +11,7 @@ from hwnas.analysis.search_page import FrontData
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware import backends
 from hwnas.hardware.backends.offline import COST as OFFLINE_COST
-from hwnas.hardware.energy import EnergyModel, PowerModel
-from hwnas.hardware.target import Target
+from hwnas.hardware.target import EnergyModel, PowerModel, Target
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, sync_playwright
 from playwright.sync_api import Page as Tab
 
+from hwnas.analysis.page.data import Page
 from hwnas.analysis.page.html import render
-from hwnas.analysis.page.model import Page
 
 #: Where the ring is that marks a point, in pixels of its canvas.
 _RING = """canvas => {

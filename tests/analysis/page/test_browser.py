@@ -9,9 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas.analysis.page.html import _asset as asset
-from hwnas.analysis.page.html import render
-from hwnas.analysis.page.model import (
+from hwnas.analysis.page.data import (
     DecisionRow,
     FrontExplorer,
     OverlaidFront,
@@ -21,6 +19,8 @@ from hwnas.analysis.page.model import (
     RunData,
     SvgFigure,
 )
+from hwnas.analysis.page.html import _asset as asset
+from hwnas.analysis.page.html import render
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.models.spaces import Option
 from hwnas.tasks import metrics

@@ -6,9 +6,7 @@ import pytest
 
 from hwnas.analysis import search_page
 from hwnas.analysis.figures import FrontPanel, front_figure, front_png
-from hwnas.analysis.page.data import content
-from hwnas.analysis.page.html import render, with_section
-from hwnas.analysis.page.model import (
+from hwnas.analysis.page.data import (
     DecisionRow,
     FrontExplorer,
     Page,
@@ -16,7 +14,9 @@ from hwnas.analysis.page.model import (
     PageTable,
     RunData,
     SvgFigure,
+    content,
 )
+from hwnas.analysis.page.html import render, with_section
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import Genotype, SearchSpace

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.analysis.page.data import content, thinned
-from hwnas.analysis.page.model import FrontExplorer, PagePoint, RunData
+from hwnas.analysis.page.data import FrontExplorer, PagePoint, RunData, content, thinned
 from hwnas.core.quantity import Quantity
 from hwnas.tasks import metrics
 

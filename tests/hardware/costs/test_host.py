@@ -5,8 +5,8 @@ import pytest
 
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.measured_cost import fused_graph, host_cost
-from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.meters.meter import MeasuredEnergy
+from hwnas.hardware.target import PowerModel
 from hwnas.models import families
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, n_macs, n_params
 from hwnas.models.spaces import SearchSpace

@@ -16,8 +16,7 @@ from hwnas.hardware.costs.roofline_cost import (
     network_cost,
     operator_bound,
 )
-from hwnas.hardware.energy import PowerModel
-from hwnas.hardware.target import Roofline, Target
+from hwnas.hardware.target import PowerModel, Roofline, Target
 from hwnas.models import families
 from hwnas.models.graph import Graph, OpSpec, Signature, fuse
 from hwnas.models.spaces import Genotype, SearchSpace

@@ -8,8 +8,7 @@ from hwnas.hardware.costs.cost_model import Cost, sequential_cost
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
-from hwnas.models.graph import Signature
-from hwnas.models.partition import split_at_exits, without_exits
+from hwnas.models.graph import Signature, split_at_exits, without_exits
 
 
 def _cost(latency: float, sram: float, energy: float, **details: float) -> Cost:

@@ -10,13 +10,12 @@ from typing import Any, cast
 
 from hwnas.core.errors import CompileError, HwnasError
 from hwnas.hardware.costs.measured_cost import fused_graph
-from hwnas.hardware.energy import PowerModel
 from hwnas.hardware.latency_tables.latency_table import LatencyTable, OperatorEntry
 from hwnas.hardware.memory import activation_bytes, parameter_bytes
 from hwnas.hardware.profiling.passes import ProfiledSpace
 from hwnas.hardware.profiling.table_transfer import group
 from hwnas.hardware.runtimes.pool import DevicePool
-from hwnas.hardware.target import Target
+from hwnas.hardware.target import PowerModel, Target
 from hwnas.hardware.timing import Timing
 from hwnas.models import families
 from hwnas.models.graph import Graph, OpSpec, Signature

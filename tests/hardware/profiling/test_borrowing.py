@@ -21,16 +21,15 @@ from hwnas.hardware.latency_tables.latency_table import (
 from hwnas.hardware.latency_tables.provenance import writable_table
 from hwnas.hardware.profiling import initial_table, table_transfer
 from hwnas.hardware.profiling.operator_measurement import network_digest
-from hwnas.hardware.profiling.options import NetworksConfig, TuningConfig
 from hwnas.hardware.profiling.passes import MeasurementEffort, ProfiledSpace
 from hwnas.hardware.profiling.table_transfer import SourceTable
 from hwnas.hardware.target import Remote
+from hwnas.hardware.timing import NetworksConfig, TuningConfig
 from hwnas.models.graph import OpSpec, Signature
 from hwnas.models.spaces import SearchSpace
 from hwnas.training.data import DatasetConfig
 from hwnas.workflows import device as device_module
 from hwnas.workflows import profile as profiling
-from hwnas.workflows import profile as transferring
 from hwnas.workflows.config import ProfileConfig
 from hwnas.workflows.reporter import RecordingReporter
 from tests.conftest import few_of
@@ -263,13 +262,13 @@ def test_table_that_does_not_know_all_operators_is_not_enough(
 def test_own_table_is_transferred_from_before_one_that_ships(
     tiny: SearchSpace, task: Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transferring, "SHIPPED", tmp_path)
+    monkeypatch.setattr(profiling, "SHIPPED", tmp_path)
     config = ProfileConfig(
         target=replace(CPU, name="lab"), dataset=DatasetConfig("digits"), transfer_from="cpu",
         search_space="tiny", table=TableConfig(str(tmp_path)), n_samples=10,
     )  # fmt: skip
     with pytest.raises(TableError, match=r"no latency table .* for tvm-float32-1t-b1 in"):
-        transferring.references(config)
+        profiling.references(config)
     target, second = replace(CPU, name="cpu"), subject(tiny, task)
     shipped = REFERENCE.table(table_folder(target, tmp_path), second.operators(0))
     shipped.provenance = {"device": {"cpu": "theirs"}}
@@ -278,7 +277,7 @@ def test_own_table_is_transferred_from_before_one_that_ships(
     own.save()
 
     def of() -> Path:
-        return transferring._covering(transferring.references(config), config, second)[0].path
+        return profiling._covering(profiling.references(config), config, second)[0].path
 
     assert of() == shipped.path  # the other knows no network
     own.entries = dict(shipped.entries)

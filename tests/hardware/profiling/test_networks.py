@@ -17,9 +17,8 @@ from hwnas.hardware.profiling.operator_measurement import (
     prediction_error,
     time_networks,
 )
-from hwnas.hardware.profiling.options import NetworksConfig
 from hwnas.hardware.profiling.passes import ProfiledSpace, RepeatedMeasurement
-from hwnas.hardware.timing import Timing
+from hwnas.hardware.timing import NetworksConfig, Timing
 from hwnas.models.graph import Graph, Signature, distinct_ops
 from hwnas.models.spaces import Genotype, SearchSpace
 from tests.hardware.profiling.fakes import CPU, Device, FakeWorker, pool, subject, timing

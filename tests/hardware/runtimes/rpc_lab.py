@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.hardware.energy import PowerModel
-from hwnas.hardware.target import Remote, Target
+from hwnas.hardware.target import PowerModel, Remote, Target
 from hwnas.hardware.timing import TimingConfig
 from hwnas.models.graph import INPUT, Node, OpSpec
 from tests.conftest import TVM

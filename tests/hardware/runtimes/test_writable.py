@@ -4,7 +4,6 @@ import pytest
 
 from hwnas.core.errors import CompileError
 from hwnas.hardware.backends import base
-from hwnas.hardware.backends import base as writable
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.graph import Graph, Signature
@@ -45,15 +44,15 @@ def test_space_that_cannot_be_written_is_refused_by_name(
     vit: SearchSpace, on: Target, message: str
 ) -> None:
     with pytest.raises(CompileError, match=message) as error:
-        writable.check_space(vit, _lower(vit), on, base.backend_of(on))
+        base.check_space(vit, _lower(vit), on, base.backend_of(on))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("on", [target("cpu"), target("npu"), target("sketch"), _int8_cpu()])
 def test_what_can_be_written_is_taken(tiny: SearchSpace, vit: SearchSpace, on: Target) -> None:
-    writable.check_space(tiny, _lower(tiny), on, base.backend_of(on))
+    base.check_space(tiny, _lower(tiny), on, base.backend_of(on))
     if on.dtype == "float32":
-        writable.check_space(vit, _lower(vit), on, base.backend_of(on))
+        base.check_space(vit, _lower(vit), on, base.backend_of(on))
 
 
 def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: SearchSpace) -> None:
@@ -64,7 +63,7 @@ def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: Searc
             return _lower(tiny)(tiny.smallest())
         return _lower(vit)(genotype)
 
-    writable.check_space(vit, lower, target("npu"), base.backend_of(target("npu")))
+    base.check_space(vit, lower, target("npu"), base.backend_of(target("npu")))
     for end in (vit.smallest(), vit.largest()):
         with pytest.raises(CompileError, match=r"blocks\.0\.norm1' cannot"):
             base.backend_of(target("npu")).check(lower(end))

@@ -18,11 +18,10 @@ from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations, layers
 from hwnas.models.families.layers import fold_batch_norm, weights_of
-from hwnas.models.graph import INPUT, Graph, Signature, fuse
+from hwnas.models.graph import INPUT, Graph, Signature, fuse, split_at_exits, without_exits
 from hwnas.models.int8.quantisation import quantise
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32, write_int8
-from hwnas.models.partition import split_at_exits, without_exits
 from hwnas.models.spaces import Option, SearchSpace
 from hwnas.training.inference import recalibrate
 from hwnas.workflows.networks import Networks

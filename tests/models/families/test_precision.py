@@ -8,7 +8,6 @@ from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
 from hwnas.models.families import annotations
-from hwnas.models.families import annotations as precision
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import Option, SearchSpace
 from hwnas.workflows.networks import Networks
@@ -83,10 +82,10 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
     genotypes = [space.genotype({**in_int8, "float_edges": edges}) for edges in (0, 1)]
     assert len({genotype.id for genotype in genotypes}) == 2
     for genotype in genotypes:
-        found = precision.float_genotype(space, genotype)
+        found = annotations.float_genotype(space, genotype)
         assert found is not None
         assert {found.id} == ids
-        assert precision.float_genotype(space, found) is None
+        assert annotations.float_genotype(space, found) is None
         assert annotations.weight_relevant_genotype(
             genotype
         ) == annotations.weight_relevant_genotype(found)

@@ -9,7 +9,7 @@ import pytest
 from hwnas.core.errors import CompileError
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
-from hwnas.models import families, partition, spaces
+from hwnas.models import families, graph, spaces
 from hwnas.models.graph import Graph, Signature, fuse
 from hwnas.models.int8 import tflite
 from hwnas.models.int8.quantised_network import random_int8_network
@@ -69,7 +69,7 @@ def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
     images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
     images = images.astype(np.float32)
     expected = OrtSession(write_int8(whole)).run(images)
-    found = [cut for cut in partition.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
+    found = [cut for cut in graph.iter_splits(lowered) if cut.shape[1:] != (1, 1)]
     assert found
     for cut in found:
         head, tail = (
@@ -97,7 +97,7 @@ def test_no_cut_goes_through_a_residual() -> None:
         ]
     }
     assert inside
-    assert not inside & {cut.after for cut in partition.iter_splits(lowered)}
+    assert not inside & {cut.after for cut in graph.iter_splits(lowered)}
 
 
 def test_a_file_of_another_network_is_refused() -> None:

@@ -13,8 +13,7 @@ from hwnas.core import package
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.hardware.derived_metrics import check_facts, derived_metrics
-from hwnas.hardware.energy import PowerModel
-from hwnas.hardware.target import Target, facts
+from hwnas.hardware.target import PowerModel, Target, facts
 from tests.workflows.test_configs import _compose
 
 FIGURES = {

@@ -11,7 +11,7 @@ from hwnas.models.int8.simulation import as_executed
 from hwnas.models.spaces import SearchSpace
 from hwnas.tasks.base import Incumbent
 from hwnas.training.data import ImageData
-from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.inference import per_sample, recalibrate
 from tests.conftest import images_of

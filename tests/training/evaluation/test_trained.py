@@ -15,7 +15,7 @@ from hwnas.tasks.base import Incumbent
 from hwnas.training import supernet
 from hwnas.training.batches import StepContext, TrainingBatch
 from hwnas.training.data import DatasetConfig
-from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig

@@ -20,7 +20,7 @@ from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.onnx.writer import write_fp32
 from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
-from hwnas.training.evaluation.scoring_options import ScoringConfig
+from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.pipeline import finetune

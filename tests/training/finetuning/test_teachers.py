@@ -10,7 +10,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.training import soft_targets, supernet
 from hwnas.training.batches import StepContext, TrainingBatch
 from hwnas.training.data import DatasetConfig
-from hwnas.training.evaluation.scoring_options import TrainedConfig
+from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig

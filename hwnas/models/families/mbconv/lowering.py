@@ -104,7 +104,9 @@ class MBConvDimensions:
         return self.head.width or self.blocks[-1].c_out
 
 
-def dimensions(space: SearchSpace, genotype: Genotype) -> MBConvDimensions:
+def dimensions(
+    space: SearchSpace, genotype: Genotype, signature: Signature | None = None
+) -> MBConvDimensions:
     """Return the dimensions of a network of a checked space."""
     return dimensions_of_values(space, space.values(genotype))
 

@@ -52,7 +52,9 @@ class ViTDimensions:
     activation: str
 
 
-def dimensions(space: SearchSpace, genotype: Genotype) -> ViTDimensions:
+def dimensions(
+    space: SearchSpace, genotype: Genotype, signature: Signature | None = None
+) -> ViTDimensions:
     """Return the dimensions of a network of a checked space."""
     values = space.values(genotype)
 

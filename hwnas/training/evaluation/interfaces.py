@@ -1,10 +1,17 @@
-"""Options ``scoring.*`` and ``trained.*``, and constants of other options."""
+"""Interfaces of evaluation and fine-tuning, and the options ``scoring.*`` and ``trained.*``."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from hwnas.core.errors import ConfigError
 from hwnas.core.options import bounded, check_bounds, limits
+from hwnas.models.spaces import Genotype
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hwnas.tasks.base import Incumbent, Score
 
 MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
 ENOUGH = 5  #: minimum number of networks with both trainings for a forecast
@@ -46,3 +53,41 @@ class TrainedConfig:
     def n_read(self, metric: str, details: Container[str]) -> int:
         """Return the number of completed fidelities, from the candidate's columns."""
         return sum(self.column(metric, i) in details for i in range(len(self.fidelities)))
+
+
+class Evaluator(Protocol):
+    """Estimates the quality of a genotype's network."""
+
+    def score(self, genotype: Genotype, incumbent: "Incumbent | None" = None) -> "Score":
+        """Return the task's metric on the validation split.
+
+        Args:
+            genotype: Genotype of the network.
+            incumbent: Reading stops early once the network is significantly worse than this one.
+        """
+        ...
+
+
+class NetworkProvider(Protocol):
+    """Provides networks with the weights that the search evaluated."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The first epoch whose batches no network was trained on; fine-tuning starts there."""
+        ...
+
+    def extracted(self, genotype: Genotype) -> "nn.Module":
+        """Return the plain network with recalibrated batch norm, ready for further training."""
+        ...
+
+    def network(self, genotype: Genotype) -> "nn.Module":
+        """Return the plain network with batch norm folded."""
+        ...
+
+    def calibration_images(self, genotype: Genotype) -> "Tensor":
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        ...
+
+    def origin(self, genotype: Genotype) -> str:
+        """Return a text with everything that determines the weights; enters digests."""
+        ...
