@@ -7,6 +7,7 @@ import matplotlib
 
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 DOCS = Path(__file__).parent
 DATA = DOCS.parent / "experiments" / "worth_it"
@@ -27,7 +28,7 @@ def _front(name: str) -> list[Point]:
     return front
 
 
-def _draw(axes: plt.Axes, points: list[Point], label: str, colour: str, marker: str) -> None:
+def _draw(axes: Axes, points: list[Point], label: str, colour: str, marker: str) -> None:
     latencies, accuracies, lows, highs = zip(*points, strict=True)
     below = [a - low for a, low in zip(accuracies, lows, strict=True)]
     above = [high - a for a, high in zip(accuracies, highs, strict=True)]
