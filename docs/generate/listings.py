@@ -15,6 +15,7 @@ from hwnas.hardware import backends
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models.spaces.files import find, load_space
 from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import limit_units, short_name
 from hwnas.workflows.config.option_sentences import field_comments
 from hwnas.workflows.config.search import SPACE
 
@@ -50,7 +51,7 @@ def _metrics() -> str:
     rows = []
     for name, metric in metrics.all_metrics().items():
         is_cost = name in metrics.cost_names()
-        limit = f"`budget.{name}` ({'lower' if metric.maximise else 'upper'} limit)"
+        limit = _limit(name, lower=metric.maximise)
         needed = ", ".join(f"`target.facts.{fact}`" for fact in metric.facts)
         kind = "derived" if metric.derive else "mean over images" if metric.mean_of else ""
         rows.append(
@@ -82,6 +83,14 @@ def _metrics() -> str:
         "A Python package adds a metric by an entry point in the group `hwnas.metrics`: see "
         "{doc}`extension-points`.",
     )
+
+
+def _limit(name: str, *, lower: bool) -> str:
+    """Return how a limit of a metric is written, with and without a unit."""
+    forms = [f"`budget.{name}=NUMBER`"]
+    if units := limit_units(name):
+        forms.append(f"`budget.{short_name(name)}=NUMBER` with {', '.join(units)}")
+    return f"{' or '.join(forms)}{' (lower limit)' if lower else ''}"
 
 
 def _targets() -> str:

@@ -9,6 +9,7 @@ from text import code, page, plain, sentence, table
 
 from hwnas.cli import help as command_help
 from hwnas.cli import help_texts
+from hwnas.cli.help_texts import VERBS
 from hwnas.core.options import Option, allowed_range, iter_options
 from hwnas.tasks import metrics
 from hwnas.workflows.config import SCHEMAS
@@ -18,25 +19,67 @@ _TYPES = {str: "text", int: "int", float: "number", bool: "true or false", Any: 
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the page of each verb."""
-    for verb, schema in SCHEMAS.items():
-        yield f"reference/cli/{verb}.md", _page(verb, schema)
+    """Yield the page of each verb, and the list of verbs."""
+    for verb in help_texts.VERBS:
+        yield f"reference/cli/{verb}.md", _page(verb)
+    yield (
+        "reference/cli/tabular.md",
+        page("hwnas search accuracy=table", _TABULAR, *_sections("tabular", SCHEMAS["tabular"])),
+    )
+    rows = [(f"{{doc}}`{verb} <cli/{verb}>`", sentence(text)) for verb, text in VERBS.items()]
+    rows.insert(1, ("{doc}`search accuracy=table <cli/tabular>`", "Search in a benchmark table."))
+    yield "reference/cli.md", page("Command line", _INTRODUCTION, table(("Verb", ""), rows), _REST)
 
 
-def _page(verb: str, schema: type) -> str:
-    if verb == "tabular":
-        title, about, lines = "hwnas search accuracy=table", _TABULAR, ""
-    else:
-        title, about = f"hwnas {verb}", " ".join(help_texts.ABOUT[verb])
-        lines = "\n".join(f"hwnas {example}" for example in help_texts.EXAMPLES[verb])
+def _page(verb: str) -> str:
+    lines = "\n".join(f"hwnas {example}" for example in help_texts.EXAMPLES[verb])
+    options = _sections(verb, SCHEMAS[verb]) if verb in SCHEMAS else ()
     return page(
-        title,
-        plain(about),
-        f"```sh\n{lines}\n```" if lines else "",
-        *_sections(verb, schema),
+        f"hwnas {verb}",
+        f"```text\nhwnas {verb} {help_texts.USAGE[verb]}\n```",
+        plain(help_texts.ABOUT.get(verb, sentence(VERBS[verb]))),
+        f"```sh\n{lines}\n```",
+        _OF_SEARCH if verb == "resume" else "",
+        *options,
     )
 
 
+_OF_SEARCH = "Options are those of {doc}`search`; what decides the outcome cannot change."
+_INTRODUCTION = """\
+`hwnas VERB OPTION=VALUE ...` runs one verb. `python -m hwnas` is the same.
+`hwnas VERB --help` prints the common options of a verb, `hwnas VERB --help all` all of them, and
+`hwnas VERB --help train` those of one section. The pages below have all options."""
+_REST = """\
+```{toctree}
+:hidden:
+:glob:
+cli/*
+```
+
+## How values are written
+
+- Paths, names, ids and URLs are taken literally, whatever characters they contain. A value in
+  quotes is the text inside the quotes. `null` is no value.
+- `[A,B]` is a list, where an option takes several values. An element with a comma needs quotes.
+- `{NAME: VALUE}` is a mapping, for example `'objectives={accuracy: max, latency_ms: min}'`. Quote
+  it for the shell.
+- What a verb works on needs no name: `hwnas export RUN`, `hwnas compare RUN RUN`,
+  `hwnas why RUN ID`.
+- Limits may have units: `budget.latency=0.5ms`, `budget.flash=100KB`.
+- `+target=NAME` has a plus sign, because a search has no default target.
+- `--config-dir DIR` adds a folder with your own files: `DIR/target/NAME.yaml`,
+  `DIR/budget/NAME.yaml`, `DIR/dataset/NAME.yaml`.
+- `json=true` prints the result of a verb as one JSON document for scripts; messages go to stderr.
+- `-m` (multirun) runs one command for each combination of values with commas:
+  `hwnas search -m +target=npu sampler=pareto,nsga2 seed=0,1,2`. Run folders are in
+  `runs/multirun/TIME/NUMBER`.
+- `--cfg job` prints the complete configuration and runs nothing. The configuration is
+  [Hydra's](https://hydra.cc).
+
+## In Python
+
+Every option is a keyword of the Python functions: `train__epochs=3`, `train={"epochs": 3}` and
+`**{"train.epochs": 3}` are the same. See {doc}`python/index`."""
 _TABULAR = (
     "Search in a benchmark table: a Parquet or CSV file with the accuracy and the costs of every "
     "network of a search space. Nothing is trained or compiled. The last line of the output is the "

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hwnas.cli.help_texts import VERBS
 from hwnas.core import package
 from hwnas.core.options import iter_options
 from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import short_name
 from hwnas.workflows.config import SCHEMAS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,13 +39,17 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_options_exist(page: str, command: str) -> None:
     verb, *arguments = shlex.split(command.partition(" > ")[0], comments=True)
-    schema = SCHEMAS["tabular" if "accuracy=table" in arguments else verb]
-    known = {*GROUPS, *(option.name for option in iter_options(schema))}
+    assert verb in VERBS
+    is_table = "accuracy=table" in arguments
+    schema = SCHEMAS.get("tabular" if is_table else "search" if verb == "resume" else verb)
+    options = [] if schema is None else [option.name for option in iter_options(schema)]
+    known = {*GROUPS, "json", *options}
     for argument in arguments:
         name, is_option, value = argument.partition("=")
         name = re.sub(rf"^({'|'.join(TARGETS)})\.", "", name.lstrip("+"))
         if name.startswith("budget.") and is_option:
-            assert name.removeprefix("budget.") in metrics.cost_names()
+            limit = name.removeprefix("budget.")
+            assert limit in [*metrics.cost_names(), *map(short_name, metrics.cost_names())]
         elif is_option and not name.startswith(("-", *OPEN)):
             assert name in known, f"{page}: {argument}"
         if name == "target" and value and "{" not in value:
