@@ -1,0 +1,53 @@
+"""The snippets of the how-to guide for Python give the answers of the export's proof."""
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "use-in-python.md").read_text()
+NORMALISE, PHOTO, ONNX, LITERT, TORCH, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+EXPORT = "exports/4dd8db3b2a67/"
+
+
+@pytest.fixture
+def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of an export as the working directory, with images in ``images.npy``."""
+    with zipfile.ZipFile(ROOT / "tests" / "frozen" / "made.zip") as archive:
+        for name in archive.namelist():
+            if name.startswith(EXPORT) and not name.endswith("/"):
+                (tmp_path / name.removeprefix(EXPORT)).write_bytes(archive.read(name))
+    with np.load(tmp_path / "images.npz") as images:
+        np.save(tmp_path / "images.npy", images["pixels"][:20])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+    return tmp_path
+
+
+def _answers(code: str, capsys: pytest.CaptureFixture[str]) -> list[int]:
+    variables: dict[str, Any] = {}
+    exec(NORMALISE + code, variables)
+    return [int(number) for number in re.findall(r"\d+", capsys.readouterr().out)]
+
+
+def test_all_runtimes_agree(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = _answers(ONNX, capsys)
+    assert len(onnx) == 20
+    assert _answers(LITERT, capsys) == onnx
+    in_float = _answers(TORCH, capsys)
+    assert np.mean(np.equal(in_float, onnx)) > 0.8
+
+
+def test_photo_becomes_an_input(export: Path) -> None:
+    Image.new("RGB", (40, 30), "white").save("photo.jpg")
+    variables: dict[str, Any] = {}
+    exec(NORMALISE + PHOTO, variables)
+    assert variables["images"].shape[1:] == tuple(variables["spec"]["shape"])
+    assert variables["images"].min() > 250
