@@ -28,6 +28,7 @@ def test_folder_needs_no_name(tmp_path: Path) -> None:
         ("search", ["target=npu"], ["+target=npu"]),
         ("plan", ["s.yaml", "f.yaml"], ["service=s.yaml", "fleet=f.yaml"]),
         ("resume", ["a"], ["run.resume=a"]),
+        ("export", ["a", "--cfg", "job"], ["run=a", "--cfg", "job"]),
     ],
 )
 def test_subject_of_a_verb_needs_no_name(verb: str, given: list[str], expected: list[str]) -> None:

@@ -23,7 +23,10 @@ _OWN_KEYS = (
     "target.facts.",
 )
 #: Hydra's options that take a value.
-_TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
+_TAKE_A_VALUE = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--cfg", "-c", "--package", "-p"),
+)
 #: Of them, the option that names a folder of the user's configurations.
 CONFIG_DIR = ("--config-dir", "-cd")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")

@@ -77,11 +77,14 @@ def compile_tflite(
         CompileError: Vela refuses the file, or exceeds the limit.
     """
     options = target.section(VelaSettings)
+    # Vela looks for FOLDER/FILE among its own configuration files only: give it an absolute path.
+    own_file = Path(options.config)
+    config = str(own_file.resolve()) if own_file.is_file() else options.config
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
         source = Path(folder, "network.tflite")
         source.write_bytes(tflite)
         arguments = [str(source), "--output-dir", folder, "--verbose-performance"]
-        arguments += ["--accelerator-config", options.accelerator, "--config", options.config]
+        arguments += ["--accelerator-config", options.accelerator, "--config", config]
         arguments += ["--system-config", options.system_config]
         arguments += ["--memory-mode", options.memory_mode]
         if limit_s is None:
