@@ -98,7 +98,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     signature = folders.check_signature(folder, config.key)
     recorded = proofs.read_proof(folder)
     folders.check_unchanged(folder, recorded["files"])
-    reporter.say([f"{folder}: {len(recorded['files'])} files are as they were.", signature])
+    reporter.say([f"{folder}: {len(recorded['files'])} files are unchanged.", signature])
     with contextlib.ExitStack() as stack:
         repeating = _RepeatedProof(folder, recorded, config, reporter)
         repeating.load(stack)
@@ -113,7 +113,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
             failed += measured.failed
     if failed:
         raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
-    reporter.say(["Everything that was repeated holds."])
+    reporter.say(["All repeated checks passed."])
 
 
 @final
