@@ -54,23 +54,9 @@ nitpick_ignore_regex = [
         r"(collections|contextlib|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*",
     ),
     (r"py:.*", r"(Any|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
-]
-nitpick_ignore = [
-    ("py:class", name)
-    for name in (
-        "CostModel",
-        "Evaluator",
-        "Folder",
-        "LatencyBreakdown",
-        "LatencyTable",
-        "Progress",
-        "ProofEvidence",
-        "WhyReport",
-        "hwnas.analysis.summary.Comparison",
-        "hwnas.core.manifest.Manifest",
-        "hwnas.hardware.costs.cost_model.LayerCost",
-        "hwnas.models.spaces.space.Genotype",
-        "hwnas.tasks.base.Incumbent",
-        "hwnas.workflows.why_sources.Section",
-    )
+    (
+        r"py:class",
+        r"(hwnas\.[\w.]+\.)?(Comparison|CostModel|Evaluator|Folder|Genotype|Incumbent|LatencyBreakdown"
+        r"|LatencyTable|LayerCost|Manifest|Progress|ProofEvidence|Section|WhyReport)",
+    ),
 ]

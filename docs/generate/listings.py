@@ -48,17 +48,18 @@ def _files(group: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _metrics() -> str:
-    rows = []
+    rows, units = [], dict[str, str]()
     for name, metric in metrics.all_metrics().items():
         is_cost = name in metrics.cost_names()
-        limit = _limit(name, lower=metric.maximise)
-        needed = ", ".join(f"`target.facts.{fact}`" for fact in metric.facts)
+        limit = f"`budget.{short_name(name)}`{' (lower limit)' if metric.maximise else ''}"
+        needed = ", ".join(f"`{fact}`" for fact in metric.facts)
         kind = "derived" if metric.derive else "mean over images" if metric.mean_of else ""
+        if is_cost and limit_units(name):
+            units[metric.unit] = ", ".join(limit_units(name))
         rows.append(
             (
                 f"`{name}`",
-                metric.label,
-                metric.unit,
+                metric.title,
                 "maximised" if metric.maximise else "minimised",
                 limit if is_cost else "",
                 ", ".join(filter(None, [kind, needed and f"needs {needed}"])),
@@ -73,7 +74,11 @@ def _metrics() -> str:
         "Metrics",
         "A metric is an objective (`objectives=[accuracy,latency_ms]`), a limit "
         "(`budget.latency_ms=0.5`) and a column of files. Its name ends with its unit.",
-        table(("Name", "Meaning", "Unit", "Direction", "Limit", "Remarks"), rows),
+        table(("Name", "Meaning", "Direction", "Limit", "Remarks"), rows),
+        "## Units of limits",
+        "A limit has a unit (`budget.latency=0.5ms`), or the name ends with it "
+        "(`budget.latency_ms=0.5`).",
+        table(("Unit of the metric", "Allowed"), units.items()),
         "Costs are those of one inference, that is of `target.batch` images. `macs_m` counts one "
         "image. Every figure has an interval and a source: see {doc}`columns`.",
         "## Facts of a target",
@@ -83,14 +88,6 @@ def _metrics() -> str:
         "A Python package adds a metric by an entry point in the group `hwnas.metrics`: see "
         "{doc}`extension-points`.",
     )
-
-
-def _limit(name: str, *, lower: bool) -> str:
-    """Return how a limit of a metric is written, with and without a unit."""
-    forms = [f"`budget.{name}=NUMBER`"]
-    if units := limit_units(name):
-        forms.append(f"`budget.{short_name(name)}=NUMBER` with {', '.join(units)}")
-    return f"{' or '.join(forms)}{' (lower limit)' if lower else ''}"
 
 
 def _targets() -> str:
