@@ -42,7 +42,7 @@ suppress_warnings = ["myst-nb.lexer"]  # tutorials that are not executed have no
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
