@@ -13,11 +13,14 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import RangeSweep
 from omegaconf import DictConfig
 
-from hwnas.core import package, processes
+from hwnas.core import files, package, processes
 from hwnas.core.errors import ConfigError, RunInterruptedError
 from hwnas.core.manifest import read_manifest
+from hwnas.core.run_folder import default_path
 from hwnas.workflows import config
 from hwnas.workflows.config.arguments import flags_first, for_targets, last_text, with_names
 from hwnas.workflows.config.compose import (
@@ -188,9 +191,31 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
+    if last_text(arguments, "hydra.sweep.dir") is None:
+        arguments = [*arguments, f"hydra.sweep.dir={default_path('multirun')}"]
     folder = _prepare(verb, name, arguments)
     with worded(name, arguments):
-        sweep(verb, name, folder)
+        _check_ranges(sys.argv[1:])
+        try:
+            sweep(verb, name, folder)
+        except BaseException:
+            files.remove_unused(
+                Path(str(last_text(arguments, "hydra.sweep.dir"))), ["multirun.yaml"]
+            )
+            raise
+
+
+def _check_ranges(overrides: Sequence[str]) -> None:
+    """Reject a range without values, which would start no run.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    parsed = OverridesParser.create().parse_overrides([a for a in overrides if a[:1] != "-"])
+    for override in parsed:
+        swept = override.value()
+        if isinstance(swept, RangeSweep) and not [*swept.range()]:
+            raise ConfigError(f"{override.input_line}: the range is empty, it starts no run.")
 
 
 def _run_hydra(application: Callable[[], None]) -> None:

@@ -75,6 +75,8 @@ def check_folder_path(folder: Path, option: str) -> None:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise RunError(f"{option}={folder} cannot be created: {reason}.") from None
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise RunError(f"{option}={folder} cannot be written to: choose another folder.")
 
 
 def remove_empty_folders(folders: Iterable[Path]) -> None:
@@ -82,6 +84,14 @@ def remove_empty_folders(folders: Iterable[Path]) -> None:
     with contextlib.suppress(OSError):  # not empty: another process writes there
         for folder in folders:
             folder.rmdir()
+
+
+def remove_unused(folder: Path, names: Iterable[str]) -> None:
+    """Remove a folder that has no other files than ``names``, and its empty parents."""
+    if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {*names}:
+        for entry in folder.iterdir():
+            entry.unlink()
+        remove_empty_folders([folder, *folder.parents])
 
 
 def lock_folder(folder: Path) -> IO[str]:

@@ -263,8 +263,10 @@ def check_resumable(run: Run) -> None:
     Raises:
         RunError: the study is missing, damaged or lacks trials.
     """
-    table = columns.read_table(run.path, ["trial"])
-    n_known = run.manifest.get("n_candidates", 0 if table is None else table.num_rows)
+    n_known = run.manifest.get("n_candidates", 0)
+    with contextlib.suppress(RunError):  # the file is written again
+        table = columns.read_table(run.path, ["trial"])
+        n_known = max(n_known, 0 if table is None else table.num_rows)
     try:
         if (study := run.study) is None:
             raise RunError("study.db is missing")
@@ -296,6 +298,7 @@ def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list
 
 def _read_state(run: Run) -> RunState:
     study = run.study
+    check_files(run, columns.NAME)
     if not run.is_running and study is not None:
         with contextlib.suppress(RunError):
             summary = study.summary()
@@ -318,7 +321,6 @@ def _read_state(run: Run) -> RunState:
 def _from_file(
     run: Run, spaces: Sequence[str], objectives: Sequence[str]
 ) -> list[Candidate] | None:
-    check_files(run, columns.NAME)
     return read_candidates(run.path, spaces, [columns.read_column(quality_in(objectives))])
 
 

@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from hwnas.core import database
-from hwnas.core.errors import ConfigError, RunError, cause_chain
+from hwnas.core.errors import ConfigError, RunError, SpaceError, cause_chain
 from hwnas.nas.options import StudyConfig
 from hwnas.nas.trial_attributes import trial_id
 from hwnas.nas.trials import ALIVE
@@ -61,6 +61,7 @@ def readable(where: str, *, writes: bool = True) -> Iterator[None]:
         AssertionError,
         AttributeError,
         LookupError,
+        SpaceError,
         TypeError,
         ValueError,
     ) as error:  # of Optuna and of reading attributes; KeyError: no such study

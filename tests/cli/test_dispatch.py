@@ -67,3 +67,24 @@ def test_interrupted_sweep_says_where_its_searches_are(
     folder = r"runs/multirun/[-_\d]+"
     assert re.search(rf"begun are in {folder}; none after {folder}/1 was\. ", line)
     assert re.search(rf"the last by: hwnas search run\.resume={folder}/1$", line)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("seed=range(0,0)", "seed=range(0,0): the range is empty"),
+        ("seed=a,b", "seed must be a whole number"),
+    ],
+)
+def test_refused_sweep_leaves_no_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [])
+    assert run(["search", "-m", "+target=npu", option]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -95,6 +95,47 @@ def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_network._SingleNetworkStep, "__call__", step)
 
 
+def test_copy_of_a_run_is_exported_and_resumed_by_its_own_weights(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forbid_training(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(searched, "copy")
+    before = {file: file.read_bytes() for file in Path("copy").rglob("*.[cjs]*")}
+    assert run(["export", "run=copy", "dir=out"]) == 0
+    (proof,) = (json.loads(file.read_text()) for file in Path("out").glob("*/proof.json"))
+    assert "model.int8.tflite" in proof["source"]["reported"]["same_files"]
+    assert {file: file.read_bytes() for file in Path("copy").rglob("*.[cjs]*")} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", "out"}
+    assert run(["search", "run.resume=copy", "run.supernets=none"]) == 0
+    assert Path("copy/front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+    assert not Path("none").exists()
+
+
+@pytest.mark.slow
+def test_damaged_files_of_a_run_are_made_again(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(searched, tmp_path / "run"))
+    files = {file: file.read_bytes() for file in folder.glob("models/*")}
+    weights = {file: file.read_bytes() for file in folder.glob("weights/*/*")}
+    broken = next(file for file in files if file.suffix == ".tflite")
+    broken.write_bytes(b"damaged")
+    next(iter(folder.glob("models/*.npz"))).unlink()
+    for file, content in weights.items():
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # the file can still be read
+    assert run(["export", f"run={folder}", f"dir={tmp_path / 'out'}"]) == 2
+    assert "does not have the digest in manifest.json" in capsys.readouterr().err
+    assert run(["search", f"run.resume={folder}", f"run.supernets={tmp_path / 'none'}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Its network is verified again." in said
+    assert "Its network is trained again if it is needed." in said
+    assert {file: file.read_bytes() for file in files if file.suffix != ".json"} == {
+        file: content for file, content in files.items() if file.suffix != ".json"
+    }
+    assert run(["export", f"run={folder}", f"dir={tmp_path / 'out'}"]) == 0
+
+
 @pytest.mark.slow
 def test_another_target_trains_no_candidate_again(
     searched: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +259,7 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
     run_folder, networks = folder / "run", folder / "networks"
     shutil.copytree(searched, run_folder)
     shutil.copytree(searched.parent / "networks", networks)
-    for file in networks.glob("*/network.safetensors"):
+    for file in [*networks.glob("*/*.safetensors"), *run_folder.glob("weights/*/*")]:
         if b"taught by" in file.read_bytes():
             shutil.rmtree(file.parent)
     manifest = json.loads((run_folder / "manifest.json").read_text())
@@ -257,7 +298,7 @@ def test_a_front_whose_networks_are_not_kept_any_more_is_not_lost_for_want_of_ti
 ) -> None:
     _forbid_training(monkeypatch)
     folder = tmp_path / "run"
-    shutil.copytree(searched, folder)
+    shutil.copytree(searched, folder, ignore=shutil.ignore_patterns("weights"))
     for kept in sorted((searched.parent / "networks").iterdir())[:n_kept]:
         shutil.copytree(kept, tmp_path / "others" / kept.name)
     before = {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")}

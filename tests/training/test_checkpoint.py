@@ -120,3 +120,23 @@ def test_one_earlier_checkpoint_is_kept_until_the_end(
     assert checkpoint.kept(WINDOW + 60).endswith(f"are in {checkpoint.previous}.")
     checkpoint.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_checkpoint_is_kept_in_the_run_and_read_from_there(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    state = _state(tiny, digits)
+    path, in_run = tmp_path / "shared" / "c.safetensors", tmp_path / "run" / "c.safetensors"
+    checkpoint = Checkpoint(path, OF, in_run)
+    checkpoint.save(state, 7)
+    assert in_run.samefile(path)
+    checkpoint.save(state, 8)
+    path.unlink()
+    assert checkpoint.n_steps() == checkpoint.load(_state(tiny, digits)) == 8
+    checkpoint.finish()
+    assert not path.exists()  # a complete network of the run is not copied back
+    checkpoint.save(state, 300)
+    assert in_run.samefile(path)
+    in_run.unlink()
+    checkpoint.finish()  # of another run
+    assert in_run.samefile(path)

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from hwnas.core.errors import ConfigError
-from hwnas.workflows.config.arguments import in_units, of_target, with_names
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.workflows.config.arguments import check_meaning, in_units, of_target, with_names
 
 
 def test_folder_needs_no_name(tmp_path: Path) -> None:
@@ -67,3 +68,31 @@ def test_what_a_target_of_a_search_is() -> None:
         assert of_target(["+target=board", *said], 0) == ["+target=board", *said]
     board = ["+target=raspi4", "rpc.tracker=HOST:1", "budget=none"]
     assert of_target(board, 0) == board[:2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["seed=1", "seed=2"], "seed is given twice: 1 and 2"),
+        (["+target=npu", "target=cpu"], "target is given twice"),
+        (["budget.latency_ms=1", "++budget.latency_ms=2"], "budget.latency_ms is given twice"),
+        (["objectives=[]"], "objectives=[] names none"),
+        (["objectives=[ ]"], "objectives=[] names none"),
+        (["hydra.run.dir=a b"], "write run.dir=a b"),
+        (["hydra.launcher._target_=foo.bar"], "hydra/launcher=NAME"),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_meaning("search", given)
+
+
+def test_budget_is_removed_and_equal_values_are_given_once() -> None:
+    given = ["seed=1", "+seed=1", "~budget", "--config-dir=a", "--config-dir=b"]
+    assert check_meaning("search", given) == [*given[:2], "budget=none", *given[3:]]
+    assert check_meaning("compare", ["~budget"]) == ["~budget"]
+
+
+def test_name_of_a_budget_is_a_text() -> None:
+    with pytest.raises(ConfigError, match=r"budget.name must be one text, got '\[1\]'"):
+        Budget.of({"name": [1]})

@@ -39,7 +39,9 @@ class Budget:
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got '{limit}'.")
         numbers = {name: float(limit) for name, limit in limits.items()}
-        return Budget(numbers, str(options.get("name", Budget.name)))
+        if not isinstance(name := options.get("name", Budget.name), str):
+            raise ConfigError(f"budget.name must be one text, got '{name}'.")
+        return Budget(numbers, name)
 
     def digested(self) -> dict[str, Any]:
         """Return the content that enters digests; it always has the keys ``BASE_COSTS``."""

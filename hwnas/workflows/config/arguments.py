@@ -23,7 +23,7 @@ _OWN_KEYS = (
     "target.facts.",
 )
 #: Hydra's options that take a value.
-_TAKE_A_VALUE = (
+TAKE_A_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--cfg", "-c", "--package", "-p"),
 )
@@ -69,7 +69,7 @@ def _is(key: str, option: str) -> bool:
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """Return Hydra's flags with their values, then the options: argparse requires this order."""
-    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     is_option = [
         not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
         for a, after in zip(arguments, behind, strict=False)
@@ -104,7 +104,7 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: there are too many arguments without a name, or a flag is unknown.
     """
-    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
         not after and not a.startswith(("-", "~")) and ("=" not in a or Path(a).is_dir())
         for a, after in zip(arguments, behind, strict=False)
@@ -137,7 +137,7 @@ def _named_subjects(verb: str, subjects: Sequence[str], named: Sequence[str]) ->
 
 _FLAGS = (
     "--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--resolve", "--package", "-p",
-    "--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", *_TAKE_A_VALUE,
+    "--run", "-r", "--multirun", "-m", "--shell-completion", "-sc", *TAKE_A_VALUE,
     "--experimental-rerun", "--info", "-i",
 )  # fmt: skip
 #: What to write instead of flags of other programs.
@@ -185,6 +185,28 @@ def _in_unit(argument: str) -> str:
     name, limit = limit_in_unit(match[2], grammar.text_of(match[3]))
     unchanged = (name, limit) == (match[2], grammar.text_of(match[3]))
     return argument if unchanged else f"{match[1]}.{name}={limit}"
+
+
+def check_meaning(schema: str, arguments: Sequence[str]) -> list[str]:
+    """Return arguments with ``~budget`` written as ``budget=none``.
+
+    Raises:
+        ConfigError: an option is given twice with different values, or has no effect.
+    """
+    known: dict[str, str] = {}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        name = key.lstrip("+~")
+        if known.setdefault(name, value) != value and key not in CONFIG_DIR:
+            raise ConfigError(f"{name} is given twice: {known[name]} and {value}. Give one value.")
+        if name == "hydra.run.dir":
+            raise ConfigError(f"{argument} has no effect: write run.dir={value}.")
+        if name.endswith("._target_"):
+            raise ConfigError(f"{argument}: name a launcher or a sweeper by hydra/launcher=NAME.")
+        if name == "objectives" and value.replace(" ", "") == "[]" and schema == "search":
+            raise ConfigError("objectives=[] names none: objectives=[accuracy,latency_ms].")
+    without_limits = schema in ("search", "tabular") and "~budget" in arguments
+    return ["budget=none" if a == "~budget" and without_limits else a for a in arguments]
 
 
 def of_target(arguments: Sequence[str], position: int) -> list[str]:

@@ -30,12 +30,14 @@ from hwnas.workflows import config
 from hwnas.workflows.config import SCHEMAS, agreed, grammar
 from hwnas.workflows.config.arguments import (
     CONFIG_DIR,
+    TAKE_A_VALUE,
+    check_meaning,
     for_hydra,
     for_targets,
     in_units,
     last_text,
 )
-from hwnas.workflows.config.grammar import quoted
+from hwnas.workflows.config.grammar import quoted, text_of
 from hwnas.workflows.config.suggestions import unknown_option
 
 _FOLDER = str(package.ROOT / "conf")
@@ -94,9 +96,10 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
         swept: Whether commas separate runs.
 
     Raises:
-        ConfigError: An option was renamed or deleted, or is empty.
+        ConfigError: An option was renamed or deleted, is empty, or is given twice.
     """
     check_names(name, arguments)
+    arguments = check_meaning(name, arguments)
     if any(option.name == "target" for option in iter_options(SCHEMAS[name])):  # no config group
         arguments = [a.replace("+target=", "target=", 1) for a in arguments]
     return [for_hydra(argument, swept=swept) for argument in arguments]
@@ -187,7 +190,51 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 
     renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
     recorded = _searched(read_manifest(Path(resume)))
-    return [old for old in recorded if key(old) not in renewed] + list(arguments)
+    kept = [old for old in recorded if key(old) not in renewed]
+    _check_places(kept, f"run.resume={resume}")
+    return kept + list(arguments)
+
+
+#: Recorded options that connect to another place or start a program: the user must repeat them.
+_REPEATED = ("study.storage", "target.tvm.cc")
+
+
+def _check_places(recorded: Sequence[str], run: str) -> None:
+    """Reject options of a run folder that only the user may decide: it may be of someone else.
+
+    Raises:
+        ConfigError: there is one, and the user did not repeat it.
+    """
+    for argument in recorded:
+        key, _, value = argument.partition("=")
+        is_path = "/" in value or key.endswith("storage")  # else a program of this machine
+        if key.lstrip("+").endswith(_REPEATED) and is_path and text_of(value) not in ("", "null"):
+            raise ConfigError(
+                f"{run}: the run folder names {argument}. If you trust it, repeat it: {argument}"
+            )
+
+
+def _of_run(arguments: Sequence[str]) -> list[str]:
+    """Return the recorded arguments that a run folder may decide: options, and ``--config-dir``.
+
+    Flags and options of Hydra are dropped, and folders of networks that do not exist here. Of an
+    option that is given twice, the last value counts.
+    """
+    found, rest = dict[str, str](), iter(arguments)
+    folders = []
+    for argument in rest:
+        key, sign, value = argument.partition("=")
+        name = key.lstrip("+~")
+        if key in CONFIG_DIR:
+            folders += [argument] if sign else [argument, next(rest, "")]
+        elif key in TAKE_A_VALUE and not sign:
+            next(rest, None)
+        elif name == "run.supernets" and not Path(text_of(value)).is_dir():
+            continue
+        elif not key.startswith("-") and not name.startswith(("hydra.", "hydra/")):
+            found.pop(name, None)
+            found[name] = argument
+    return [*folders, *found.values()]
 
 
 def _searched(manifest: Manifest) -> list[str]:
@@ -195,7 +242,7 @@ def _searched(manifest: Manifest) -> list[str]:
 
     These are the search spaces of a target, and the recipe and duration of training.
     """
-    arguments = [str(argument) for argument in manifest["arguments"]]
+    arguments = _of_run([str(argument) for argument in manifest["arguments"]])
     config, found = manifest.get("config", {}), [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:

@@ -64,6 +64,8 @@ def search_table(
         if not members:
             folder.write_manifest(manifest | {"status": "nothing fits the budget"})
             raise loop.no_feasible_candidate(candidates, config.allowed, str(folder.path))
+        listed = [candidate.row(benchmark.space, "accuracy") for candidate in candidates]
+        folder.write_parquet("candidates.parquet", listed)
         folder.write_csv(
             "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
         )

@@ -1,0 +1,152 @@
+"""Files of a run: digests, damage, and refused resumes."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.core.errors import RunError
+from hwnas.core.run_folder import damaged_files, file_digests
+from hwnas.nas.run import Run, check_files
+from hwnas.workflows.config.compose import with_resumed
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished search in a benchmark table, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [
+        {"e0": f"a{i}", "e1": j, "acc": i / 9 + j / 99, "ms": i + j}
+        for i in range(8)
+        for j in (1, 2)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "cells.parquet")
+    options = (
+        "accuracy=table", "cost=table", f"benchmark.path={folder / 'cells.parquet'}",
+        "benchmark.genotype=[e0,e1]", "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
+        "sampler=random", "n_trials=5", f"run.dir={folder / 'run'}",
+    )  # fmt: skip
+    assert run(["search", *options]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run."""
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def _changed_manifest(folder: Path, **fields: Any) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def _sql(folder: Path, *commands: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "study.db")) as connection:
+        for command in commands:
+            connection.execute(command)
+        connection.commit()
+
+
+_LOSSES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda folder: (folder / "study.db").unlink(),
+    "empty": lambda folder: (folder / "study.db").write_bytes(b""),
+    "no table": lambda folder: _sql(folder, "DROP TABLE trials"),
+    "no values": lambda folder: _sql(folder, "DROP TABLE trial_values"),
+    "no trials": lambda folder: _sql(folder, "DELETE FROM trials"),
+    "one trial less": lambda folder: _sql(folder, "DELETE FROM trials WHERE number = 4"),
+    "no parameters": lambda folder: _sql(folder, "DELETE FROM trial_params"),
+    "no objectives": lambda folder: _sql(folder, "DELETE FROM study_system_attributes"),
+    "no study": lambda folder: _sql(folder, "DELETE FROM studies"),
+    "no version": lambda folder: _sql(folder, "DELETE FROM version_info"),
+}
+
+
+@pytest.mark.parametrize("loss", _LOSSES)
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_run_whose_study_lost_trials_is_refused_and_unchanged(
+    folder: Path, loss: str, n_workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _LOSSES[loss](folder)
+    before = _contents(folder)
+    assert run(["search", f"run.resume={folder}", "n_trials=8", f"study.workers={n_workers}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "study.db" in line
+    assert f"start_from={folder}" in line
+    assert _contents(folder) == before
+
+
+@pytest.mark.parametrize("option", ["seed=9", "n_trials=2", "sampler=tpe", "budget.latency_ms=3"])
+def test_refused_resume_changes_nothing(folder: Path, option: str) -> None:
+    before = _contents(folder)
+    assert run(["search", f"run.resume={folder}", option]) == 2
+    assert _contents(folder) == before
+
+
+def test_damaged_file_is_refused_by_name_and_written_again(folder: Path) -> None:
+    content = (folder / "candidates.parquet").read_bytes()
+    (folder / "candidates.parquet").write_bytes(content[:-9] + b"x" + content[-8:])
+    (folder / "front.csv").unlink()
+    with pytest.raises(RunError, match=rf"front.csv is missing\. .*run.resume={folder}"):
+        check_files(Run.load(folder), "front.csv", "of no digest")
+    with pytest.raises(RunError, match=r"candidates\.parquet does not have the digest"):
+        _ = Run.load(folder).candidates
+    assert run(["search", f"run.resume={folder}"]) == 0
+    check_files(Run.load(folder))
+    assert (folder / "candidates.parquet").read_bytes() == content
+
+
+def test_digests_are_of_what_commands_read(folder: Path) -> None:
+    recorded = json.loads((folder / "manifest.json").read_text())["files"]
+    assert [*recorded] == ["candidates.parquet", "front.csv"]
+    assert recorded == file_digests(folder)
+
+
+def test_digests_lead_nowhere_else(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").touch()
+    (folder / "models").symlink_to(tmp_path / "other")
+    for name in ("../other/a", str(tmp_path / "other" / "a"), "models/a"):
+        with pytest.raises(RunError, match=re.escape(f"'files' has the name {name!r}")):
+            damaged_files(folder, {name: "0"})
+
+
+def test_run_folder_names_no_other_storage_and_starts_no_sweep(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = json.loads((folder / "manifest.json").read_text())["arguments"]
+    storage = f"study.storage=sqlite:///{tmp_path / 'made.db'}"
+    _changed_manifest(folder, arguments=[*arguments, storage])
+    assert run(["search", f"run.resume={folder}"]) == 2
+    assert f"repeat it: {storage}" in capsys.readouterr().err
+    assert not (tmp_path / "made.db").exists()
+    _changed_manifest(folder, arguments=[*arguments, "target.tvm.cc=/made/gcc"])
+    assert run(["search", f"run.resume={folder}"]) == 2
+    own = [*arguments, "-m", "--config-name", "x", "hydra.verbose=true", "+hydra/launcher=joblib"]
+    own += ["run.supernets=/made/up", "--config-dir", "mine", "seed=1", "seed=0"]
+    _changed_manifest(folder, arguments=own)
+    taken = with_resumed([f"run.resume={folder}"])
+    assert not {"-m", "--config-name", "x", "run.supernets=/made/up", "seed=1"} & {*taken}
+    assert not any("hydra" in argument for argument in taken)
+    assert taken[:2] == ["--config-dir", "mine"]
+    assert "seed=0" in taken
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_without_access_is_refused_with_its_option(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert run(["search", "+target=npu", f"run.supernets={tmp_path}"]) == 2
