@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.nas.pareto.expectation import History
 from hwnas.nas.pareto.features import Assignment, ProposalSpace
-from hwnas.nas.pareto.models import least
+from hwnas.nas.pareto.models import LARGEST, least
 from hwnas.nas.trial_attributes import CANDIDATE, STD, read_proposal
 
 Array = NDArray[np.float64]
@@ -76,17 +76,19 @@ class Trials:
         self._expected = np.zeros(
             (0, 2)
         )  # predicted medians, and standard deviations of log errors
-        self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
+        self.taken: set[Hashable] = set()  #: keys of the candidates of finished and failed trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
         """Return the trials before a trial, and the scale of their errors."""
         finished, refused = [], list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:
-            if other.state == TrialState.COMPLETE:
-                finished.append(other)
-            elif self._is_refused(other):
+            if self._is_refused(other):
                 refused.append(self._assignment(other))
+            elif other.state == TrialState.COMPLETE:
+                finished.append(other)
+            elif other.state == TrialState.FAIL and self._is_within(other):
+                self.taken.add(self._space.key(self._assignment(other)))
         n = len(self._read)
         if [
             other.number for other in finished[:n]
@@ -116,7 +118,7 @@ class Trials:
     ) -> tuple[list[Assignment], int]:
         pending, n_ahead, known = list[Assignment](), 0, {trial.number, *self._read}
         for other in trials:
-            if other.state == TrialState.FAIL or other.number in known:
+            if other.state == TrialState.FAIL or other.number in known or self._is_refused(other):
                 continue
             if self._is_within(other):
                 pending.append(self._assignment(other))
@@ -150,8 +152,11 @@ class Trials:
         self.taken |= {self._space.key(assignment) for assignment in assignments}
 
     def _is_refused(self, trial: FrozenTrial) -> bool:
-        """Return whether a trial has no costs: its candidate would fail again."""
-        failed = trial.state == TrialState.FAIL and CANDIDATE in trial.system_attrs
+        """Return whether a trial has no finite objectives: its candidate would fail again."""
+        if trial.state == TrialState.COMPLETE:
+            failed = max(map(abs, trial.values)) > LARGEST
+        else:
+            failed = trial.state == TrialState.FAIL and CANDIDATE in trial.system_attrs
         return failed and self._is_within(trial)
 
     def _is_within(self, trial: FrozenTrial) -> bool:

@@ -112,6 +112,10 @@ def least(errors: NDArray[np.float64], is_share: bool) -> float:
     return _LEAST if is_share or len(usual) == 0 else _LEAST * float(np.median(usual))
 
 
+#: Largest magnitude of an objective; a larger one counts as infinite: products would overflow.
+LARGEST = 1e100
+
+
 # Models of costs that are known only after a trial.
 
 

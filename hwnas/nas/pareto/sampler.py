@@ -8,6 +8,7 @@ gain per second. A proposal depends only on the seed, the trial's number and ear
 resumed study makes the same proposals.
 """
 
+import math
 import random
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
+from hwnas.core.errors import ConfigError
 from hwnas.nas.pareto import selection, startup
 from hwnas.nas.pareto.expectation import Expectation, History, Knowledge, Learner
 from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, FeatureFunction, ProposalSpace
@@ -28,6 +30,9 @@ from hwnas.nas.pareto.history import ObjectiveScale, Trials
 from hwnas.nas.pareto.models import FeasibilityModel, Work, learned
 from hwnas.nas.pareto.selection import CostedSpace, Costs, account, ranked
 from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, set_system_attr
+
+_DISCRETE = CategoricalDistribution, IntDistribution
+_N_OBJECTIVES = 2, 3
 
 
 @final
@@ -64,6 +69,13 @@ class ParetoSampler(BaseSampler):
         work: Returns non-negative quantities that are proportional to trial time, ``(n, k)``. The
             sampler then maximises gain per second, using a model fitted to ended trials.
         summary: Returns fast summary features of a candidate; called for all compared candidates.
+
+    A trial with an infinite objective, or one of a magnitude above 1e100, is infeasible. The
+    candidate of a failed trial (NaN, or an exception) is not proposed again.
+
+    Raises:
+        ConfigError: An argument is out of range; at the first trial: the study has one objective or
+            more than three, or ``costs`` returns an array of another shape.
     """
 
     def __init__(  # noqa: PLR0913
@@ -84,6 +96,20 @@ class ParetoSampler(BaseSampler):
         work: Work | None = None,
         summary: FeatureFunction | None = None,
     ):
+        lowest = {"expensive": (expensive, 0), "n_startup": (n_startup, 1), "n_costs": (n_costs, 1)}
+        for name, (value, least) in lowest.items():
+            if value is not None and value < least:
+                raise ConfigError(f"ParetoSampler: {name} is {value}. Allowed: {least} or more")
+        if bound is not None and not math.isfinite(bound):
+            raise ConfigError(f"ParetoSampler: bound is {bound}. Allowed: a finite number, or None")
+        for name, distribution in (search_space or {}).items():
+            if not isinstance(distribution, _DISCRETE):
+                raise ConfigError(
+                    f"ParetoSampler: search_space[{name!r}] is a {type(distribution).__name__}. "
+                    "Allowed: CategoricalDistribution, IntDistribution"
+                )
+        if search_space is not None and root and root not in search_space:
+            raise ConfigError(f"ParetoSampler: root is {root!r}, not a name in search_space")
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._root, self._scope = root, scope
@@ -96,6 +122,20 @@ class ParetoSampler(BaseSampler):
         self._trials: Trials | None = None
         self._learner: Learner | None = None
 
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Check the number of objectives of the study."""
+        n = len(study.directions)
+        if n not in _N_OBJECTIVES:
+            raise ConfigError(
+                f"ParetoSampler: the study has {n} objective{'s' * (n > 1)}. Allowed: 2 or 3, "
+                "one expensive objective and one or two costs"
+            )
+        if self._expensive >= n:
+            raise ConfigError(
+                f"ParetoSampler: expensive is {self._expensive}, and the study has {n} objectives. "
+                f"Allowed: 0 to {n - 1}"
+            )
+
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
@@ -105,7 +145,7 @@ class ParetoSampler(BaseSampler):
         return {
             name: distribution
             for name, distribution in self._common.calculate(study).items()
-            if isinstance(distribution, (CategoricalDistribution, IntDistribution))
+            if isinstance(distribution, _DISCRETE)
         }
 
     def sample_relative(
@@ -118,7 +158,8 @@ class ParetoSampler(BaseSampler):
             choices = {name: _options(d) for name, d in search_space.items()}
             features = ChoiceFeatures(choices, self._optional, self._summary)
             space = ProposalSpace(choices, self._active, features, self._root, self._scope)
-            self._costed = CostedSpace(space, self._costs, self._n_costs)
+            n_objectives = len(study.directions)
+            self._costed = CostedSpace(space, self._costs, self._n_costs, n_objectives)
             self._trials = Trials(space, self._expensive, self._bound)
             self._learner = Learner(self._n_startup, features.n_shares)
         assert self._trials is not None

@@ -8,18 +8,19 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.core.errors import ConfigError
 from hwnas.core.pareto import non_dominated
 from hwnas.nas.pareto.expectation import CostedCandidates, Expectation, History
 from hwnas.nas.pareto.features import Assignment, Offspring, ProposalSpace
 from hwnas.nas.pareto.history import ObjectiveScale
-from hwnas.nas.pareto.models import ModelledCost
+from hwnas.nas.pareto.models import LARGEST, ModelledCost
 from hwnas.nas.trial_attributes import Proposal
 
 # Candidates of a space with their costs.
 
 Array = NDArray[np.float64]
 #: Maps assignments to costs ``(n, m)``: all objectives except the expensive one, in the study's
-#: order. Costs of infeasible candidates are not finite; such candidates are not proposed.
+#: order. Costs of infeasible candidates are NaN, or above ``LARGEST``; they are not proposed.
 Costs = Callable[[Sequence[Assignment]], Array]
 
 ENUMERATED = 50_000  #: maximum size of a space that is enumerated
@@ -32,12 +33,15 @@ class CostedSpace:
     Args:
         space: Space of the candidates.
         costs: Computes costs; ``None`` if costs are known only after a trial.
-        n_costs: Maximum number of costs computed per proposal; ``None``: no limit.
+        n_costs: Maximum number of candidates with computed costs per proposal; ``None``: no limit.
+        n_objectives: Number of objectives of the study.
     """
 
-    def __init__(self, space: ProposalSpace, costs: Costs | None, n_costs: int | None):
+    def __init__(
+        self, space: ProposalSpace, costs: Costs | None, n_costs: int | None, n_objectives: int
+    ):
         self.space, self.n_costs = space, n_costs
-        self._costs = costs
+        self._costs, self._width = costs, n_objectives - 1
         self._all: CostedCandidates | None = None
 
     def of(
@@ -53,12 +57,27 @@ class CostedSpace:
         if modelled:
             costs = np.column_stack([cost.predict(features) for cost in modelled])
         elif self._costs is not None:
-            costs = np.asarray(self._costs(assignments), np.float64)
+            costs = self._computed(self._costs, assignments)
         else:
             costs = np.zeros((len(assignments), 0))
-        fits = np.asarray(np.isfinite(costs).all(axis=1))
+        fits = np.asarray((np.abs(costs) <= LARGEST).all(axis=1))  # False for NaN
         feasible = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
         return CostedCandidates(feasible, features[fits], costs[fits])
+
+    def _computed(self, costs: Costs, assignments: Sequence[Assignment]) -> Array:
+        """Return the costs of candidates, ``(n, m)``.
+
+        Raises:
+            ConfigError: The function returned an array of another shape.
+        """
+        values, shape = np.asarray(costs(assignments), np.float64), (len(assignments), self._width)
+        if values.shape != shape:
+            raise ConfigError(
+                f"ParetoSampler: costs() returned an array of shape {values.shape} for {shape[0]} "
+                f"candidates. Expected: {shape}, one row for each candidate and one column for "
+                "each objective except the expensive one"
+            )
+        return values
 
     @property
     def are_told(self) -> bool:

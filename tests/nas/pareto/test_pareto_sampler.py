@@ -10,8 +10,14 @@ import numpy as np
 import optuna
 import pytest
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
+from hwnas.core.errors import ConfigError
 from hwnas.core.pareto import hypervolume
 from hwnas.nas.pareto import expectation
 from hwnas.nas.pareto.sampler import ParetoSampler
@@ -488,3 +494,68 @@ def test_resumed_noisy_study_proposes_the_same() -> None:
         _read_noisily(sampler(), n, cut, told=True)
     assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
     assert [t.system_attrs for t in cut.trials] == [t.system_attrs for t in whole.trials]
+
+
+@pytest.mark.parametrize("value", [math.inf, -1e308])
+@pytest.mark.parametrize("at", [0, 1])  # the error, the cost
+@pytest.mark.parametrize("costs", [None, _costs(latency)])
+def test_infinite_objectives_are_infeasible(
+    value: float, at: int, costs: Callable[..., NDArray[np.float64]] | None
+) -> None:
+    sampler = ParetoSampler(costs, search_space=SMALL, n_startup=5)
+    study = optuna.create_study(directions=[MAXIMISE, MINIMISE], sampler=sampler)
+    for number in range(12):
+        trial = study.ask(SMALL)
+        objectives = [accuracy(trial.params), latency(trial.params)]
+        if number % 3 == 1:
+            objectives[at] = value
+        study.tell(trial, objectives)
+    proposals = [read_proposal(trial.system_attrs) for trial in study.trials]
+    # The model waits for five feasible trials: those without an infinite value.
+    assert [p.phase for p in proposals] == ["startup"] * 7 + ["gain"] * 5
+    assert all(p.expected is not None and 0 <= p.expected[0] <= 1 for p in proposals[7:])
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 12
+
+
+def test_failed_candidates_are_not_proposed_again() -> None:
+    """Nothing of the study changes then, and the best candidate would be the same again."""
+    sampler = ParetoSampler(_costs(latency), search_space=SMALL, n_startup=5)
+    study = _run(sampler, 5)
+    for _ in range(10):
+        study.tell(study.ask(SMALL), state=optuna.trial.TrialState.FAIL)
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "n_objectives", "message"),
+    [
+        ({}, 1, "the study has 1 objective. Allowed: 2 or 3"),
+        ({}, 4, "the study has 4 objectives. Allowed: 2 or 3"),
+        ({"expensive": 2}, 2, "expensive is 2, and the study has 2 objectives"),
+        ({"expensive": -1}, 2, "expensive is -1. Allowed: 0 or more"),
+        ({"n_startup": 0}, 2, "n_startup is 0. Allowed: 1 or more"),
+        ({"n_costs": 0}, 2, "n_costs is 0. Allowed: 1 or more"),
+        ({"bound": math.nan}, 2, "bound is nan. Allowed: a finite number"),
+        ({"root": "stage"}, 2, "root is 'stage', not a name in search_space"),
+        (
+            {"search_space": {"lr": FloatDistribution(0, 1)}},
+            2,
+            r"search_space\['lr'\] is a FloatDistribution. Allowed: Categorical",
+        ),
+        ({"costs": _costs(latency)}, 3, r"shape \(2500, 1\) .* Expected: \(2500, 2\)"),
+        (
+            {"costs": lambda rows: np.ones(len(rows))},
+            2,
+            r"shape \(2500,\) .* Expected: \(2500, 1\)",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_first_evaluation(
+    arguments: dict[str, Any], n_objectives: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"ParetoSampler: .*{message}"):
+        _run(
+            ParetoSampler(**{"search_space": SMALL} | arguments),
+            1,
+            functions=[latency] * n_objectives,
+        )
