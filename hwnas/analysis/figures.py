@@ -62,11 +62,12 @@ def front_figure(*panels: FrontPanel) -> NotebookFigure:
     figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
     all_axes = figure.subplots(1, n, squeeze=False)
     for axes, panel in zip(all_axes[0], panels, strict=True):
-        _draw_front(axes, panel)
+        draw_front(axes, panel)
     return figure
 
 
-def _draw_front(axes: Axes, panel: FrontPanel) -> None:
+def draw_front(axes: Axes, panel: FrontPanel) -> None:
+    """Draw the metric over a cost into axes of matplotlib."""
     front = panel.front
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]

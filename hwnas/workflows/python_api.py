@@ -1,7 +1,8 @@
 """The Python API: one function per verb, with the options of the command line as keywords.
 
 ``train__epochs=3``, ``train={"epochs": 3}`` and ``**{"train.epochs": 3}`` all set ``train.epochs``.
-Lists are lists; paths may be ``Path``. Nothing is printed.
+Lists are lists; paths may be ``Path``. Nothing is printed: messages are in ``.messages`` of the
+result. In notebooks, bars show the progress; ``progress=False`` hides them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from hwnas.workflows.config import RunConfig
 from hwnas.workflows.config.arguments import as_arguments, for_targets, last_text
 from hwnas.workflows.config.compose import compose, with_resumed
 from hwnas.workflows.config.grammar import says
+from hwnas.workflows.notebook_progress import ProgressOption, progress_display
 from hwnas.workflows.reporter import RecordingReporter
 
 if TYPE_CHECKING:
-    from hwnas.core.progress import Progress
     from hwnas.hardware.costs.cost_model import CostModel
     from hwnas.training.evaluation.interfaces import Evaluator
     from hwnas.workflows.compare import ComparisonResult
@@ -42,7 +43,7 @@ def search(
     *,
     evaluator: Evaluator | None = None,
     cost_model: CostModel | None = None,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     resume: str | Path | None = None,
     **options: Any,
 ) -> SearchResult:
@@ -73,7 +74,8 @@ def search(
                         latency = hwnas.Quantity(0.001 * width, "modelled")
                         return hwnas.Cost({"latency_ms": latency})
 
-        progress: Receives the phases.
+        progress: ``True`` or ``False``; default: bars in notebooks, nothing in scripts. An object
+            with the method ``phase`` receives the phases.
         resume: Folder of a run to continue, with the same ``evaluator`` and ``cost_model``.
         options: Options of ``hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may be
             a pair of arrays, images ``(N, H, W[, C])`` or ``(N, C, H, W)`` and targets ``(N,)`` or
@@ -93,7 +95,8 @@ def search(
     from hwnas.workflows.results import SearchResult
     from hwnas.workflows.search.custom import CustomComponents
 
-    reporter, custom = RecordingReporter(progress), CustomComponents(evaluator, cost_model)
+    reporter = RecordingReporter(progress_display(progress))
+    custom = CustomComponents(evaluator, cost_model)
     if says(arguments, "accuracy", "table"):
         return _search_table(arguments, custom, reporter)
     from hwnas.workflows.search.run import search_for_front as run
@@ -152,21 +155,22 @@ def load(path: str | Path) -> SearchResult:
 def _run(
     verb: Callable[[Any, Sequence[str], RecordingReporter], Result],
     name: str,
-    progress: Progress | None,
+    progress: ProgressOption,
     options: dict[str, Any],
 ) -> tuple[Result, tuple[str, ...]]:
     """Run a verb of one target; return its result and the messages on the way."""
     processes.tune_process()
-    arguments, reporter = with_resumed(as_arguments(options)), RecordingReporter(progress)
+    arguments = with_resumed(as_arguments(options))
+    reporter = RecordingReporter(progress_display(progress))
     result = verb(compose(name, arguments), arguments, reporter)
     return result, tuple(reporter.lines)
 
 
-def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
+def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
     """Train the supernet of a search space, or with ``genotype=...`` one network.
 
     Args:
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas train``; ``dataset`` as for ``search``.
     """
     from hwnas.workflows.train import train as run
@@ -177,11 +181,11 @@ def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
     return replace(result, messages=messages)
 
 
-def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResult:
+def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult:
     """Measure the latency table of a target and its prediction error.
 
     Args:
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas profile``.
     """
     from hwnas.workflows.profile import profile as run
@@ -191,14 +195,14 @@ def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResul
 
 
 def compare(
-    runs: Folder | Sequence[Folder], *, progress: Progress | None = None, **options: Any
+    runs: Folder | Sequence[Folder], *, progress: ProgressOption = None, **options: Any
 ) -> ComparisonResult:
     """Compare the fronts of searches, and of other tools in CSV files.
 
     Args:
         runs: Searches, their folders, CSV files, or patterns such as ``"runs/search/*"``; one or
             several.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas compare``.
     """
     from hwnas.workflows.compare import compare as run
@@ -207,14 +211,14 @@ def compare(
     return _run(run, "compare", progress, {"runs": paths, **options})[0]
 
 
-def export(run: Folder, *, progress: Progress | None = None, **options: Any) -> list[Export]:
+def export(run: Folder, *, progress: ProgressOption = None, **options: Any) -> list[Export]:
     """Write networks of a search as files for the device, with a proof of their behaviour.
 
     Exports of the same command, if it was interrupted, are returned too.
 
     Args:
         run: A search, or its folder.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas export``: ``pick="knee"``, ``dir="models"``.
 
     Raises:
@@ -227,14 +231,14 @@ def export(run: Folder, *, progress: Progress | None = None, **options: Any) -> 
 
 
 def compress(
-    run: Folder, *, pick: str = "knee", progress: Progress | None = None, **options: Any
+    run: Folder, *, pick: str = "knee", progress: ProgressOption = None, **options: Any
 ) -> Export:
     """Fit a network of a search into another budget, and export it.
 
     Args:
         run: A search, or its folder.
         pick: The network: an id, or as for ``export``.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas compress``: ``budget={"flash_kib": 20}``.
 
     Raises:
@@ -248,12 +252,12 @@ def compress(
     return replace(done, messages=messages)
 
 
-def verify(export: Folder, *, progress: Progress | None = None, **options: Any) -> list[str]:
+def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -> list[str]:
     """Repeat the proof of an export with the installed runtimes; return the messages.
 
     Args:
         export: The folder of an export.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas verify``: ``data=DIR``, ``target="npu"``.
 
     Raises:
@@ -267,12 +271,12 @@ def verify(export: Folder, *, progress: Progress | None = None, **options: Any) 
     return [*_run(verb, "verify", progress, {"export": export, **options})[1]]
 
 
-def split(export: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
+def split(export: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
     """Split the network of an export in two, and time both parts on targets.
 
     Args:
         export: The folder of an export.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
     """
     processes.tune_process()
@@ -280,18 +284,18 @@ def split(export: Folder, *, progress: Progress | None = None, **options: Any) -
 
     arguments = as_arguments({"export": export, **options})
     configs = [compose("split", each) for each in for_targets(arguments, searched=False)]
-    return run(configs, arguments, RecordingReporter(progress))
+    return run(configs, arguments, RecordingReporter(progress_display(progress)))
 
 
 def plan(
-    service: str | Path, fleet: str | Path, *, progress: Progress | None = None, **options: Any
+    service: str | Path, fleet: str | Path, *, progress: ProgressOption = None, **options: Any
 ) -> FolderResult:
     """Choose models, devices and replicas for a service.
 
     Args:
         service: The service file.
         fleet: The fleet file.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas plan``: ``objective="carbon"``.
     """
     from hwnas.workflows.plan import plan as run
@@ -299,12 +303,12 @@ def plan(
     return _run(run, "plan", progress, {"service": service, "fleet": fleet, **options})[0]
 
 
-def simulate(plan: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
+def simulate(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
     """Simulate a plan.
 
     Args:
         plan: A plan, or its folder.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas simulate``: ``kill="spot"``.
     """
     from hwnas.workflows.plan import simulate as run
@@ -313,14 +317,14 @@ def simulate(plan: Folder, *, progress: Progress | None = None, **options: Any) 
 
 
 def replan(
-    plan: Folder, telemetry: str | Path, *, progress: Progress | None = None, **options: Any
+    plan: Folder, telemetry: str | Path, *, progress: ProgressOption = None, **options: Any
 ) -> FolderResult:
     """Change a plan according to telemetry.
 
     Args:
         plan: A plan, or its folder.
         telemetry: A CSV file, or the URL of a Prometheus server.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas replan``: ``move_cost=0.5``.
     """
     from hwnas.workflows.replan import replan as run
@@ -328,12 +332,12 @@ def replan(
     return _run(run, "replan", progress, {"plan": plan, "telemetry": telemetry, **options})[0]
 
 
-def serve_check(plan: Folder, *, progress: Progress | None = None, **options: Any) -> FolderResult:
+def serve_check(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
     """Compare simulated latencies of a plan's pools with a server on this machine.
 
     Args:
         plan: A plan, or its folder.
-        progress: Receives the phases.
+        progress: As for ``search``.
         options: Options of ``hwnas serve-check``: ``server="triton"``.
     """
     from hwnas.workflows.replan import serve_check as run

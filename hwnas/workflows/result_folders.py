@@ -1,5 +1,6 @@
 """Results of verbs: what the command line prints, the Python API returns and notebooks show."""
 
+import base64
 import html
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,14 @@ def html_table(table: pa.Table) -> str:
 def html_lines(lines: Iterable[str]) -> str:
     """Return messages as HTML paragraphs."""
     return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+
+
+def html_image(path: Path) -> str:
+    """Return a PNG file as HTML; empty if there is none."""
+    if not path.exists():
+        return ""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{path.stem}" style="max-width:40em" src="data:image/png;base64,{data}">'
 
 
 def _cell(value: object) -> str:

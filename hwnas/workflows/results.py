@@ -1,35 +1,165 @@
-"""What a search left in its folder, for notebooks."""
+"""The result of a search in Python and notebooks, read from its folder."""
 
-import base64
 import html
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name  # python_api imports this module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 import pyarrow.csv
 from matplotlib.figure import Figure
+from pyarrow import compute
 
 from hwnas.analysis import run_fronts
-from hwnas.analysis.figures import FrontPanel, front_figure
+from hwnas.analysis.figures import FrontPanel, draw_front, front_figure
 from hwnas.analysis.search_page import FrontData
-from hwnas.core.errors import RunError
+from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import to_table
 from hwnas.nas.candidates import read_table
 from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
-from hwnas.tasks.metrics import quality_in, quality_names
+from hwnas.tasks.metrics import cost_names, is_better, metric_of, quality_in, quality_names
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.workflows.result_folders import Export, html_lines, html_table
+from hwnas.workflows.result_folders import Export, html_image, html_lines, html_table
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
     from hwnas.workflows.why_sources import WhyReport
+
+
+#: Costs that the short table leaves out.
+_SIZES = ("macs_m", "params_m")
+
+
+@final
+class FrontTable:
+    """A front with one row per network and the columns that are used most.
+
+    Figures are those of the verified file: ``accuracy`` with its 95 % interval, ``latency_ms``,
+    ``energy_mj``, ``sram_kib``, ``flash_kib``. ``on_front`` is false for networks that are not
+    significantly off the front. pandas, Polars and pyarrow read it as a table; ``front["id"]`` is
+    a column, also of those that only ``all`` has.
+
+    Args:
+        table: All columns.
+    """
+
+    def __init__(self, table: pa.Table):
+        self.all = table  #: all columns, with choices, searched figures and sources
+        self._columns = _main_columns(table)
+        self.table = pa.table(
+            {name: _first_known(table, names) for name, names in self._columns.items()}
+        )  #: the columns that are used most
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return (self.table if name in self._columns else self.all)[name]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns that are used most."""
+        return [*self._columns]
+
+    def to_pandas(self) -> Any:
+        """Return a data frame of pandas; pandas must be installed."""
+        return self.table.to_pandas()
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return one dict per network."""
+        return [*self.table.to_pylist()]
+
+    def best(self, limits: Mapping[str, float]) -> dict[str, Any]:
+        """Return the network with the best metric within limits, as a dict.
+
+        Args:
+            limits: By column: upper limits, or lower limits of metrics to be maximised.
+
+        Raises:
+            ConfigError: there is no such column, or no network keeps the limits.
+        """
+        rows = self.to_pylist()
+        for name, limit in limits.items():
+            if name not in self._columns or not _is_figure(name):
+                known = [column for column in self._columns if _is_figure(column)]
+                raise ConfigError(unknown_name("figure", name, known))
+            closest = rows
+            rows = [r for r in rows if r[name] == limit or is_better(_metric(name), r[name], limit)]
+            if not rows:
+                best = max if metric_of(_metric(name)).maximise else min
+                raise ConfigError(
+                    f"No network of the front keeps {name}={limit:g}; the best has "
+                    f"{best(row[name] for row in closest):.4g}."
+                )
+        quality = next(name for name in self._columns if _metric(name) in quality_names())
+        sign = 1 if metric_of(_metric(quality)).maximise else -1
+        return max(rows, key=lambda row: sign * row[quality])
+
+    def _repr_html_(self) -> str:
+        titles = [_title(name, names[0]) for name, names in self._columns.items()]
+        return html_table(self.table.rename_columns(titles))
+
+    def __repr__(self) -> str:
+        return f"FrontTable({len(self)} networks, columns: {', '.join(self._columns)}; .all)"
+
+
+def _metric(name: str) -> str:
+    """Return the metric of a column, without target."""
+    return name.rpartition(".")[2]
+
+
+def _is_figure(name: str) -> bool:
+    return _metric(name) in (*quality_names(), *cost_names())
+
+
+def _main_columns(table: pa.Table) -> dict[str, list[str]]:
+    """Return the columns of a front that are used most, each with its columns in files."""
+    is_verified = any(name.startswith("verified_") for name in table.column_names)
+    columns: dict[str, list[str]] = {"id": ["id"]}
+    for name in table.column_names:
+        plain = name.removeprefix("verified_")
+        target, dot, column = plain.rpartition(".")
+        metric = column.removesuffix("_int8").removesuffix("_fp32")
+        if is_verified and plain == name:
+            continue
+        if metric in quality_names():
+            for part in ("", "_low", "_high"):
+                if name + part in table.column_names:
+                    files = columns.setdefault(f"{target}{dot}{metric}{part}", [])
+                    files.insert(0 if column.endswith("_int8") else len(files), name + part)
+        elif column in cost_names() and column not in _SIZES:
+            columns[plain] = [name]
+    if "verified_on_front" in table.column_names:
+        columns["on_front"] = ["verified_on_front"]
+    return columns
+
+
+def _first_known(table: pa.Table, names: list[str]) -> pa.ChunkedArray:
+    """Return, for each network, the first value that is not null."""
+    return compute.coalesce(*(table[name] for name in names)) if len(names) > 1 else table[names[0]]
+
+
+def _title(name: str, file_column: str) -> str:
+    """Return the heading of a column, with unit, dtype and split."""
+    plain = name.removesuffix("_low").removesuffix("_high")
+    if not _is_figure(plain):
+        return name.replace("_", " ")
+    title = metric_of(_metric(plain)).title
+    target = name.rpartition(".")[0]
+    if _metric(plain) in quality_names() and file_column.startswith("verified_"):
+        dtype = "int8" if "_int8" in file_column else "float32"
+        title += f" ({dtype}, test)" if name == plain else ""
+    end = {"_low": ", lower", "_high": ", upper"}.get(name.removeprefix(plain), "")
+    return f"{target} {title}{end}".strip()
 
 
 @dataclass(frozen=True)
@@ -56,19 +186,17 @@ class SearchResult(os.PathLike[str]):
         return read_manifest(self.path, "path")
 
     @property
-    def front(self) -> pa.Table:
-        """The front with a row for each network, and columns for choices and figures.
-
-        ``.to_pandas()`` makes a data frame of it, where pandas is installed.
+    def front(self) -> FrontTable:
+        """The front with one row per network; ``front.all`` has every column.
 
         Raises:
             RunError: the search has no front yet.
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
-            return to_table(verified["members"])
+            return FrontTable(to_table(verified["members"]))
         if listed.exists():  # of a benchmark table: there is nothing to verify
-            return pyarrow.csv.read_csv(listed)
+            return FrontTable(pyarrow.csv.read_csv(listed))
         raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
 
     @property
@@ -98,9 +226,39 @@ class SearchResult(os.PathLike[str]):
             )
         return {name: SearchResult(self.path / name) for name in names}
 
-    def plot(self) -> "Figure":
-        """Return a figure of matplotlib's: the metric over the first cost, a panel a target."""
-        return of_search(self.path)
+    def best(self, **limits: float) -> dict[str, Any]:
+        """Return the network of the front with the best metric within limits, as a dict.
+
+        Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
+
+        Args:
+            limits: Upper limits by column, or lower limits of metrics to be maximised.
+
+        Raises:
+            ConfigError: there is no such column, or no network keeps the limits.
+            RunError: the search has no front yet.
+        """
+        return self.front.best(limits)
+
+    def plot(self, ax: "Axes | None" = None) -> Figure:
+        """Return a figure of the metric over the first cost, with one panel per target.
+
+        Args:
+            ax: Axes of matplotlib to draw into, for a search with one target.
+
+        Raises:
+            ConfigError: ``ax`` is given, and the search has several targets.
+            RunError: no trial is finished yet.
+        """
+        panels = front_panels(self.path)
+        if ax is None:
+            return front_figure(*panels)
+        if len(panels) > 1:
+            raise ConfigError("plot(ax=...) draws one target: result.targets[NAME].plot(ax=ax).")
+        draw_front(ax, panels[0])
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        return figure
 
     def why(self, genotype_id: str = "front") -> "WhyReport":
         """Return when and why a candidate was proposed, what it beat, and what beats it.
@@ -145,41 +303,27 @@ class SearchResult(os.PathLike[str]):
         manifest = self.manifest
         count = f"{manifest.get('n_candidates', 'some')} candidates"
         heading = f"Search in {self.path}: {manifest['status']}, {count}"
-        parts = [f"<h4>{html.escape(heading)}</h4>", *self._picture(), *self._rows()]
+        parts = [f"<h4>{html.escape(heading)}</h4>"]
+        if (self.path / "front.csv").exists():
+            parts += [self.front._repr_html_(), html_image(self.path / "front.png")]
         return "".join([*parts, html_lines(self.messages)])
 
-    def _picture(self) -> Iterator[str]:
-        if (path := self.path / "front.png").exists():
-            drawn = base64.b64encode(path.read_bytes()).decode()
-            yield f'<img alt="front" style="max-width:40em" src="data:image/png;base64,{drawn}">'
-
-    def _rows(self) -> Iterator[str]:
-        if not (self.path / "front.csv").exists():
-            return
-        front = self.front
-        known = [name for name in front.column_names if _is_shown(name)]
-        yield html_table(front.select(known))
-
-
-def _is_shown(name: str) -> bool:
-    """Return whether a column is a figure of its own or an id, and not a choice or an interval."""
-    plain = name.removeprefix("verified_").rpartition(".")[2]
-    quality = plain.removesuffix("_int8").removesuffix("_fp32") in quality_names()
-    return quality or plain in ("id", "latency_ms", "energy_mj")
+    def __repr__(self) -> str:
+        return f"SearchResult('{self.path}': {self.manifest['status']})"
 
 
 # Pictures of a search, from its folder.
 
 
-def of_search(path: Path) -> Figure:
-    """Return the metric over the first cost, a panel for each target.
+def front_panels(path: Path) -> list[FrontPanel]:
+    """Return the panels of a search: the metric over the first cost, for each target.
 
     Raises:
         RunError: it is not the folder of a search, or nothing is finished in it yet.
     """
     manifest = read_manifest(path, "path")
     panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
-    return front_figure(*panels or [_panel(path)])
+    return panels or [_panel(path)]
 
 
 def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:

@@ -11,21 +11,25 @@ from typing import Any
 
 import numpy as np
 import optuna
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch.utils.data import TensorDataset
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.core.errors import ConfigError
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent
 from hwnas.training.data import loading
 from hwnas.workflows import results
+from hwnas.workflows.notebook_progress import NotebookProgress, progress_display
 from hwnas.workflows.python_data import save_data
 from hwnas.workflows.results import SearchResult
 from hwnas.workflows.search.front import SearchOutcome
@@ -108,7 +112,62 @@ def test_front_has_the_columns_of_every_row(
     members = [{"id": "a", "wide.depth": 2}, {"id": "b", "deep.kernel": 3}]
     monkeypatch.setattr(results, "read_front", lambda path: {"members": members})
     columns = {"id": ["a", "b"], "wide.depth": [2, None], "deep.kernel": [None, 3]}
-    assert found.front.to_pydict() == columns
+    assert found.front.all.to_pydict() == columns
+    assert found.front.column_names == ["id"]
+
+
+def test_front_shows_the_columns_that_are_used_most(found: SearchResult) -> None:
+    front = found.front
+    costs = ["latency_ms", "energy_mj", "sram_kib", "flash_kib"]
+    interval = ["accuracy", "accuracy_low", "accuracy_high"]
+    assert front.column_names == ["id", *interval, *costs, "on_front"]
+    assert pa.table(front).column_names == front.column_names
+    verified = front.all["verified_accuracy_int8"].to_pylist()
+    assert front["accuracy"].to_pylist() == verified
+    assert "accuracy (int8, test)" in front._repr_html_()
+    assert "latency [ms]" in front._repr_html_()
+
+
+def test_best_network_within_limits(found: SearchResult) -> None:
+    rows = found.front.to_pylist()
+    assert found.best()["accuracy"] == max(row["accuracy"] for row in rows)
+    fastest = min(row["latency_ms"] for row in rows)
+    assert found.best(latency_ms=fastest)["latency_ms"] == fastest
+    with pytest.raises(ConfigError, match=f"keeps latency_ms=.*the best has {fastest:.4g}"):
+        found.best(latency_ms=fastest / 2)
+    with pytest.raises(ConfigError, match="latency"):
+        found.best(latency=1.0)
+
+
+def test_plot_draws_into_axes_of_the_caller(found: SearchResult) -> None:
+    axes = Figure().subplots()
+    assert found.plot(ax=axes) is axes.figure
+    assert axes.get_ylabel() == "accuracy"
+
+
+def test_progress_shows_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    display = progress_display(True)
+    assert display is not None
+    with display.phase("Search", 10) as advance:
+        advance(4)
+        advance(6)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Search: 10/10 in 0:00:00")
+    assert progress_display(None) is progress_display(False) is None
+    assert progress_display(display) is display
+    wrong: Any = print
+    with pytest.raises(ConfigError, match="progress="):
+        progress_display(wrong)
+
+
+def test_notebook_updates_a_bar_in_place() -> None:
+    shown: list[tuple[str, str]] = []
+    progress = NotebookProgress(lambda text, content: shown.append((text, content)), 0.0)
+    with progress.phase("Load <data>", 1) as advance:
+        advance(1)
+    with progress.phase("Search", 10, 5) as advance:
+        advance(1)
+    assert "Load &lt;data&gt;: in" in shown[-1][1]
+    assert any('<progress value="6" max="10">' in content for _, content in shown)
 
 
 def test_picture_is_drawn_without_a_global_backend(found: SearchResult) -> None:
@@ -147,7 +206,7 @@ def test_nothing_is_printed_and_nothing_left_behind(
 ) -> None:
     known = {*ConfigStore.instance().repo}
     compared = hwnas.compare([found], n_bootstrap=0)
-    assert compared.table("points").num_rows >= found.front.num_rows
+    assert compared.table("points").num_rows >= len(found.front)
     assert compared.messages
     assert capfd.readouterr() == ("", "")
     assert not GlobalHydra.instance().is_initialized()
@@ -191,7 +250,7 @@ def test_same_search_as_by_the_command_line(found: SearchResult) -> None:
         ({"target": "npu", "train": {"epoch": 3}}, "'train.epoch'"),
         ({"n_trials": 3}, "No target. Give one"),
         ({"target": "npu", "dataset": Path("nowhere")}, "nowhere"),
-        ({"target": "npu", "dataset": (np.zeros((4, 8, 8)), np.zeros(4))}, "they must be uint8"),
+        ({"target": "npu", "dataset": (np.zeros((4, 8, 8)), np.zeros(4))}, "only one class, '0'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], words: str) -> None:

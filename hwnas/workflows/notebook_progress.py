@@ -1,0 +1,140 @@
+"""Progress of a verb in a notebook: a bar per phase, which the notebook updates in place."""
+
+import html
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from hwnas.core.errors import ConfigError
+from hwnas.core.progress import Progress
+
+_UPDATE_S = 0.5  #: between two updates of a notebook
+_PRINT_S = 60.0  #: between two lines of text, besides those at the start and end of a phase
+
+#: What callers may pass: a display of their own, ``True`` or ``False``.
+ProgressOption = Progress | bool | None
+
+
+def progress_display(progress: ProgressOption) -> Progress | None:
+    """Return the display of a verb: ``None`` shows bars in notebooks and nothing in scripts.
+
+    Raises:
+        ConfigError: it is no display.
+    """
+    if progress is False or (progress is None and not _in_notebook()):
+        return None
+    if progress is None or progress is True:
+        if _in_notebook():
+            return NotebookProgress(_notebook_display(), _UPDATE_S)
+        return NotebookProgress(_print_line, _PRINT_S)
+    if not hasattr(progress, "phase"):
+        raise ConfigError(
+            f"progress={progress!r}: allowed are True, False, None (bars in notebooks) and an "
+            "object with the method phase (hwnas.Progress)."
+        )
+    return progress
+
+
+def _in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    kernel = sys.modules.get("IPython")
+    shell = kernel and kernel.get_ipython()
+    return shell is not None and shell.__class__.__name__ != "TerminalInteractiveShell"
+
+
+@dataclass
+class _Phase:
+    """A phase and its state."""
+
+    name: str
+    total: int
+    done: int
+    limit_s: float
+    before: int  #: steps that an earlier run finished
+    start: float = field(default_factory=time.monotonic)
+    end: float | None = None
+
+    @property
+    def text(self) -> str:
+        """State, elapsed time and time left."""
+        elapsed = (self.end or time.monotonic()) - self.start
+        steps = f"{self.done}/{self.total} " if self.total > 1 else ""
+        if self.end is not None:
+            return f"{self.name}: {steps}in {_clock(elapsed)}"
+        rate = (self.done - self.before) / elapsed if elapsed else 0.0
+        left = min((self.total - self.done) / rate if rate else math.inf, self.limit_s - elapsed)
+        return f"{self.name}: {steps}{_clock(elapsed)}" + (
+            f", {_clock(max(left, 0.0))} left" if math.isfinite(left) else ""
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+@final
+class NotebookProgress:
+    """Shows the phases of a verb.
+
+    Args:
+        show: Receives the state as ``(text, html)``; the last call has the final state.
+        update_s: Seconds between two calls, besides those at the start and end of a phase.
+    """
+
+    def __init__(self, show: Callable[[str, str], None], update_s: float):
+        self._show, self._update_s = show, update_s
+        self._phases, self._lock = list[_Phase](), threading.Lock()
+        self._shown = -math.inf
+
+    @contextmanager
+    def phase(
+        self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
+        """Show a phase; yield ``advance(n_steps)``."""
+        phase = _Phase(name, total, done, remaining_s, done)
+        with self._lock:
+            self._phases.append(phase)
+        self._update(at_once=True)
+
+        def advance(n: int) -> None:
+            phase.done += n
+            self._update()
+
+        try:
+            yield advance
+        finally:
+            phase.end = time.monotonic()
+            self._update(at_once=True)
+
+    def _update(self, *, at_once: bool = False) -> None:
+        with self._lock:
+            if not at_once and time.monotonic() - self._shown < self._update_s:
+                return
+            self._shown = time.monotonic()
+            self._show(self._phases[-1].text, "".join(map(_bar, self._phases)))
+
+
+def _bar(phase: _Phase) -> str:
+    bar = f'<progress value="{phase.done}" max="{max(phase.total, 1)}"></progress> '
+    return f"<div>{bar * (phase.end is None)}{html.escape(phase.text)}</div>"
+
+
+def _notebook_display() -> Callable[[str, str], None]:
+    """Return a function that replaces one output of the current cell."""
+    display: Any = sys.modules["IPython"].display
+    handle = display.display(display.HTML(""), display_id=True)
+
+    def show(text: str, content: str) -> None:
+        handle.update({"text/plain": text, "text/html": content}, raw=True)
+
+    return show
+
+
+def _print_line(text: str, _: str) -> None:
+    print(text, flush=True)
