@@ -57,6 +57,6 @@ nitpick_ignore_regex = [
     (
         r"py:class",
         r"(hwnas\.[\w.]+\.)?(Comparison|CostModel|Evaluator|Folder|Genotype|Incumbent|LatencyBreakdown"
-        r"|LatencyTable|LayerCost|Manifest|Progress|ProofEvidence|Section|WhyReport)",
+        r"|LatencyTable|LayerCost|Manifest|Progress|ProgressOption|ProofEvidence|Section|WhyReport)",
     ),
 ]
