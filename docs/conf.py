@@ -53,7 +53,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(collections|contextlib|matplotlib|np|numpy|optuna|os|pa|pandas|pathlib|pyarrow|torch)\..*",
     ),
-    (r"py:.*", r"(Any|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
+    (r"py:.*", r"(Any|Axes|Figure|Iterable|Mapping|Path|Sequence|Tensor)"),
     (
         r"py:class",
         r"(hwnas\.[\w.]+\.)?(Comparison|CostModel|Evaluator|Folder|Genotype|Incumbent|LatencyBreakdown"
