@@ -36,6 +36,7 @@ _LOOK_S = 0.5  # between two looks of a note, at least
 _LOOKS = 0.01  # of the time, that looks may take
 # Where there is no terminal: of a phase, and seconds, between two lines at least, and at most.
 _PART, _LINE_S, _QUIET_S = 0.1, 10.0, 60.0
+_UNLIMITED = 1_000_000  # steps that only a time limit ends: no total is shown
 _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 
 
@@ -138,8 +139,9 @@ class Phases:
     ) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
         ends = self._clock() + remaining_s
+        known = None if total >= _UNLIMITED else total
         bar = self._bars.add_task(
-            name, total=total, completed=done, done=done, ends=ends, took=None
+            name, total=known, completed=done, done=done, ends=ends, took=None
         )
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
@@ -177,10 +179,10 @@ class Phases:
 
         def tell() -> None:
             nonlocal printed, at
-            assert task.total is not None
-            is_far = printed + _PART * task.total <= task.completed
+            total = math.inf if task.total is None else task.total
+            is_far = printed + _PART * total <= task.completed
             due = at + (_LINE_S if is_far else _QUIET_S)
-            if printed < task.completed < task.total and self._clock() >= due:
+            if printed < task.completed < total and self._clock() >= due:
                 printed, at = task.completed, self._clock()
                 self._print(task)
 
@@ -189,7 +191,8 @@ class Phases:
         return tell
 
     def _print(self, task: Task) -> None:
-        done = f"{task.description} {task.completed:.0f}/{task.total:.0f}"
+        total = "" if task.total is None else f"/{task.total:.0f}"
+        done = f"{task.description} {task.completed:.0f}{total}"
         words = [done, _rate(task), _left(task)]
         if task.description in self._notes:
             self._look(task.description)

@@ -136,8 +136,9 @@ class Manifest(TypedDict):
     finishing: NotRequired[FinetuningRecord]
     #: reasons why networks could not be verified, by target and id
     unverified: NotRequired[dict[str, dict[str, str]]]
-    #: seconds of fine-tuning in all; ``finish.minutes`` if the remaining time was too short
+    #: seconds of fine-tuning in all; its limit if the remaining time was too short
     finishing_s: NotRequired[Annotated[float, NumberBounds(0)]]
+    finishing_epochs: NotRequired[Count]  #: of each member, chosen to fit into a time limit
     baseline: NotRequired[dict[str, Any]]
     n_candidates: NotRequired[Count]
     n_distinct: NotRequired[Count]
@@ -147,6 +148,8 @@ class Manifest(TypedDict):
     n_images_read: NotRequired[Count]
     hypervolume_share: NotRequired[float | None]
     seconds: NotRequired[dict[str, float]]
+    time_plan: NotRequired[dict[str, Any]]  #: division of ``minutes`` (``TimePlan``)
+    elapsed_s: NotRequired[Annotated[float, NumberBounds(0)]]  #: of all commands of the run
     normalisation: NotRequired[dict[str, list[float]]]
     processes: NotRequired[Count]
     python: NotRequired[str]

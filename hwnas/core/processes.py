@@ -20,10 +20,16 @@ from hwnas.core import machine
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
 _MIB = 1 << 20
 _SAVING_S = 10.0  # after an interrupt, in which further signals are ignored
+_started_at = time.monotonic()  # of the current command
+
+
+def elapsed_s() -> float:
+    """Return the seconds since the current command began, that is, since ``tune_process``."""
+    return time.monotonic() - _started_at
 
 
 def tune_process() -> None:
-    """Configure thread waiting and memory reuse; call it before torch is imported.
+    """Begin a command: configure thread waiting and memory reuse, before torch is imported.
 
     GNU OpenMP threads spin while they wait. If another process needs the core, a training step
     takes several times as long as with a short spin, which costs little otherwise. glibc returns
@@ -31,6 +37,8 @@ def tune_process() -> None:
     buffers avoids them. Measurements: ``benchmarks/README.md``. numpy and scipy process only small
     matrices here: one thread is fastest, and rounding does not depend on the number of cores.
     """
+    global _started_at
+    _started_at = time.monotonic()
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

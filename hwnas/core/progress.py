@@ -3,8 +3,10 @@
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Protocol, final
 
 
@@ -35,6 +37,31 @@ class NullProgress:
     ) -> Iterator[Callable[[int], None]]:
         """Yield an ``advance`` that does nothing."""
         yield lambda n: None
+
+
+class TimeLimitReached(Exception):
+    """A training was stopped by ``stop_trainings``; its checkpoint is saved."""
+
+
+_stop_at: ContextVar[float] = ContextVar("_stop_at", default=math.inf)
+
+
+@contextmanager
+def stop_trainings(at: float) -> Iterator[None]:
+    """Stop trainings within the context at a time of the monotonic clock.
+
+    They raise ``TimeLimitReached``.
+    """
+    token = _stop_at.set(at)
+    try:
+        yield
+    finally:
+        _stop_at.reset(token)
+
+
+def must_stop() -> bool:
+    """Return whether trainings must stop now."""
+    return time.monotonic() >= _stop_at.get()
 
 
 SAVE_INTERVAL_S = 15.0  #: seconds between two saved states of trainings and elapsed times

@@ -37,12 +37,6 @@ class EngineConfig(Protocol):
     sampler: SamplerConfig
     seed: int
     n_trials: int
-    minutes: float | None
-
-
-def limit_s(config: EngineConfig) -> float:
-    """Return the time limit of all processes together, in seconds."""
-    return math.inf if config.minutes is None else 60 * config.minutes
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,7 @@ class WorkerJob:
     problem: Callable[[], AbstractContextManager[loop.SearchProblem]]
     config: EngineConfig
     membership: Membership
+    end_by: float  #: time of the monotonic clock, which all processes share
 
 
 def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) -> list[str]:
@@ -60,6 +55,8 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     Raises:
         RunError: all processes ended before all trials were finished.
     """
+    if time.monotonic() >= job.end_by:
+        return []
     context = CleanSpawnContext()
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     n = job.config.study.workers or 1
@@ -71,7 +68,7 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
             process.start()
     shown = len(study.candidates)
     try:
-        left_s = limit_s(job.config) - max(study.spent_s, study.waited_s)
+        left_s = job.end_by - time.monotonic()
         with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
             while any(process.is_alive() for process in processes):
                 time.sleep(_POLL_S)
@@ -91,7 +88,7 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     while not messages.empty():
         ended.append(messages.get())
     study.refresh()
-    if not is_searched(study, job.config):
+    if not is_searched(study, job.config, job.end_by):
         raise RunError(f"All workers ended: {'; '.join(ended)}")
     return ended
 
@@ -106,8 +103,8 @@ def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
             c = job.config
             study = SharedStudy(job.membership, problem.space)
             try:
-                n, limit = c.n_trials, limit_s(c)
-                loop.run_trials(problem, study, c.sampler, c.seed, n, NullProgress(), limit)
+                n, shown = c.n_trials, NullProgress()
+                loop.run_trials(problem, study, c.sampler, c.seed, n, shown, job.end_by)
             finally:
                 study.close()
     except HwnasError as error:
@@ -167,18 +164,16 @@ def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyS
     return SharedStudy(_membership(search, config, folder), space)
 
 
-def is_searched(opened: AnyStudy, config: EngineConfig) -> bool:
+def is_searched(opened: AnyStudy, config: EngineConfig, end_by: float) -> bool:
     """Return whether the search has evaluated all trials, or its time is over."""
-    return len(opened.candidates) >= config.n_trials or opened.spent_s >= limit_s(config)
+    return len(opened.candidates) >= config.n_trials or time.monotonic() >= end_by
 
 
-def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) -> None:
-    """Do work that all processes wait for before the search; its time counts.
-
-    A single process does it in its first trial.
-    """
-    if (config.study.workers or 1) > 1:
-        assert isinstance(opened, SharedStudy)
+def prepare(opened: AnyStudy, work: Callable[[], None]) -> None:
+    """Do work that all processes wait for before the search; its time is recorded."""
+    if isinstance(opened, LocalStudy):
+        work()
+    else:
         counted = _Counted(opened)
         ticking = PeriodicTimer(counted, SAVE_INTERVAL_S)  # maximum loss after a kill
         try:
@@ -207,8 +202,9 @@ def run_engine(
     folder: RunFolder,
     opened: AnyStudy,
     progress: Progress,
+    end_by: float = math.inf,
 ) -> EngineOutcome:
-    """Search until ``n_trials`` are finished.
+    """Search until ``n_trials`` are finished, or until a time of the monotonic clock.
 
     Raises:
         RunError: the database does not answer, or all processes ended early.
@@ -218,13 +214,11 @@ def run_engine(
         opened.take_over()  # the folder is locked: no other process works on it
     if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
-        job = WorkerJob(search.again, config, opened.membership)
+        job = WorkerJob(search.again, config, opened.membership, end_by)
         ended = search_in_processes(job, opened, progress)
     else:
-        n, time_limit_s = config.n_trials, limit_s(config)
-        loop.run_trials(
-            search.problem, opened, config.sampler, config.seed, n, progress, time_limit_s
-        )
+        n, sampler = config.n_trials, config.sampler
+        loop.run_trials(search.problem, opened, sampler, config.seed, n, progress, end_by)
     leader = ""
     if isinstance(opened, SharedStudy) and config.study.storage is not None:
         commands = opened.workers()

@@ -1,6 +1,7 @@
 """The search loop: ask for a genotype, compute its costs, check constraints, score it, tell."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +15,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
 from hwnas.core.errors import BudgetError, CollapseError, CompileError
-from hwnas.core.progress import Progress
+from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantities
 from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.models.graph import Graph
@@ -42,6 +43,7 @@ _MAX_CACHED_COSTS = 100_000
 _MAX_CACHED_GRAPHS = 1_000  # graphs are larger than costs
 # Candidates per proposal whose mean cost with early exits is estimated from similar networks.
 _N_EXIT_ESTIMATES = 40
+_IMPOSSIBLE = 2.0  # ratio of the cheapest candidate's cost to a limit that is refused
 _UNBUILDABLE = "target"  # name of the constraint "the target can run the network"
 
 
@@ -114,11 +116,6 @@ class TrialStorage(Protocol):
     distributions: dict[str, BaseDistribution]
     candidates: list[Candidate]  #: results of finished trials, in order of trials
 
-    @property
-    def spent_s(self) -> float:
-        """Wall-clock seconds of all trials, independent of the number of processes."""
-        ...
-
     def find(self, genotype: Genotype) -> Candidate | None:
         """Return the result of an earlier trial of a genotype."""
         ...
@@ -139,7 +136,7 @@ def run_trials(  # noqa: PLR0913, PLR0917
     seed: int,
     n_trials: int,
     progress: Progress,
-    limit_s: float = math.inf,
+    end_by: float = math.inf,
 ) -> list[Candidate]:
     """Evaluate candidates until this and other processes have finished ``n_trials``.
 
@@ -154,26 +151,34 @@ def run_trials(  # noqa: PLR0913, PLR0917
         seed: Seed of the sampler.
         n_trials: Total number of trials.
         progress: Is notified of every trial.
-        limit_s: Seconds after which no process starts another trial. With a limit, the ``pareto``
-            sampler maximises expected gain per second.
+        end_by: Time of the monotonic clock at which trials end. A trial is not started if half
+            of the median duration exceeds the remaining time; one that takes longer is stopped.
+            With a limit, the ``pareto`` sampler maximises expected gain per second.
     """
     cost = _cached(problem.cost_model)
     first = [] if config.name == "pareto" else initial_assignments(problem.space)
     if problem.first:
         first = [_complete_assignment(problem.space, genotype) for genotype in problem.first]
-    is_timed = math.isfinite(limit_s)
+    is_timed = math.isfinite(end_by)
     pareto = _pareto_sampler(problem, study, cost, seed, config.n_startup_trials, is_timed=is_timed)
     sampler = RunSampler(config, seed, study.distributions, pareto, first)
-    n_shown = len(study.candidates)
-    with progress.phase("Search", n_trials, n_shown, limit_s - study.spent_s) as advance:
-        while study.spent_s < limit_s and (trial := study.ask(sampler, n_trials)) is not None:
+    n_shown, durations = len(study.candidates), [0.0]
+    with progress.phase("Search", n_trials, n_shown, end_by - time.monotonic()) as advance:
+        while (start := time.monotonic()) + median(durations) / 2 < end_by and (
+            trial := study.ask(sampler, n_trials)
+        ) is not None:
             genotype = problem.space.genotype(trial.params)
             known = study.find(genotype)
             if known is not None:
                 candidate = replace(known, trial=trial.number, per_image=b"")
             else:
-                candidate = _evaluate(problem, cost, genotype, trial.number, study)
+                try:
+                    with stop_trainings(end_by + median(durations) / 2):
+                        candidate = _evaluate(problem, cost, genotype, trial.number, study)
+                except TimeLimitReached:
+                    break
             study.tell(trial, candidate, violations(problem.budget, candidate))
+            durations.append(time.monotonic() - start)
             advance(len(study.candidates) - n_shown)
             n_shown = len(study.candidates)
     return list(study.candidates)
@@ -330,6 +335,34 @@ def _evaluate(
         stopped=score.stopped,
         per_image=score.per_image,
     )
+
+
+def check_budget(problem: SearchProblem) -> None:
+    """Refuse a budget that even the cheapest candidates exceed several times.
+
+    The cheapest candidates are the smallest genotypes of the spaces. Others may cost slightly less,
+    so trials decide about limits that are nearly met.
+
+    Raises:
+        BudgetError: it names the binding limit and the cost of the cheapest candidate.
+    """
+    if problem.cost_model.max_cost_queries == 0 or not problem.budget.limits:
+        return
+    cheapest = {g.id: g for member in problem.space.members for g in [member.smallest()]}
+    costs = [(g, _cached(problem.cost_model)(g)) for g in cheapest.values()]
+    figures = [(g, cost.figures) for g, cost in costs if cost.figures and not cost.reason]
+    for name, limit in problem.budget.limits.items():
+        metric = metric_of(name)
+        values = [(metric.binding(of[name]), g) for g, of in figures if name in of]
+        if not values or metric.maximise:
+            continue
+        value, genotype = min(values, key=lambda found: found[0])
+        if value > _IMPOSSIBLE * limit:
+            raise BudgetError(
+                f"No candidate meets the budget: the binding limit is budget.{name}={limit:g}, and "
+                f"the cheapest candidate, {genotype.id}, needs "
+                f"{f'{value:.4g} {metric.unit}'.rstrip()}."
+            )
 
 
 def no_feasible_candidate(

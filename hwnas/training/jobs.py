@@ -2,7 +2,6 @@
 
 import copy
 import multiprocessing
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -122,7 +121,10 @@ def train_together(
     checkpoints = [job.checkpoint() for job in jobs]
     tasks = [partial(_train, job.setup.train, job.setup.seed, job.genotype) for job in jobs]
     with TaskProcesses(make_setups, min(n, len(tasks))) as workers:
-        workers.run(tasks, lambda: sum(c.n_steps() for c in checkpoints), advance)
+        next_task = partial(next, iter(tasks), None)
+        workers.run(
+            next_task, lambda _: None, lambda: sum(c.n_steps() for c in checkpoints), advance
+        )
 
 
 @final
@@ -144,42 +146,50 @@ class TaskProcesses(Generic[C]):
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
+    def _submitted(self, task: Callable[[C], T]) -> "Future[T]":
+        with processes.split_cores(self.n):  # this may start a process
+            return self._pool.submit(_run_task, task)
+
     def run(
         self,
-        tasks: Sequence[Callable[[C], T]],
+        next_task: Callable[[], Callable[[C], T] | None],
+        collect: Callable[[T], None],
         done: Callable[[], int],
         advance: Callable[[int], None],
-        late: Callable[[int], bool] = lambda i: False,
-    ) -> list[T]:
-        """Run tasks in order; return their results.
+    ) -> None:
+        """Run tasks until there are none.
 
         Args:
-            tasks: Picklable; each is called with the context of its process.
+            next_task: Returns a picklable task, which is called with the context of its process;
+                ``None``: there is none now. Called as soon as a process is free, and again when
+                tasks end.
+            collect: Called with the result of each task.
             done: Returns the total progress of all tasks.
             advance: Called with the progress since the last call.
-            late: Returns True if this task and all later ones must not be started. They have no
-                results.
 
         Raises:
             HwnasError: a task failed; tasks that had started are completed first.
             TrainingError: a process was killed.
         """
-        waiting, futures, shown = deque(tasks), list[Future[T]](), 0
+        running, shown, error, asks = set[Future[T]](), 0, None, True
         try:
             while True:
-                n_open = sum(not future.done() for future in futures)
-                failed = any(future.done() and future.exception() for future in futures)
-                while waiting and n_open < self.n and not failed and not late(len(futures)):
-                    with processes.split_cores(self.n):  # submit may start a process
-                        futures.append(self._pool.submit(_run_task, waiting.popleft()))
-                    n_open += 1
-                if not n_open:
+                while asks and error is None and len(running) < self.n:
+                    if asks := (task := next_task()) is not None:
+                        running.add(self._submitted(task))
+                if not running:
                     break
-                wait([f for f in futures if not f.done()], _POLL_S, FIRST_COMPLETED)
+                ended, running = wait(running, _POLL_S, FIRST_COMPLETED)
+                asks = asks or bool(ended)
+                failed = [future for future in ended if future.exception()]
+                error = failed[0].exception() if failed else error
+                for future in ended.difference(failed):
+                    collect(future.result())
                 now = done()
                 advance(now - shown)
                 shown = now
-            return [future.result() for future in futures]
+            if error is not None:
+                raise error
         except BrokenProcessPool:
             raise TrainingError(
                 "A training process was killed, possibly because memory ran out. Repeat the "

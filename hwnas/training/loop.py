@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hwnas.core.errors import CollapseError, ConfigError, TrainingError
-from hwnas.core.progress import Progress
+from hwnas.core.progress import Progress, TimeLimitReached, must_stop
 from hwnas.models.families.base import TrainingRecipe
 from hwnas.training import batches, parallel
 from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
@@ -48,11 +48,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def largest_fitting(batch_size: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the largest of ``batch_size`` / 2, / 4, / 8, ... for which ``attempt`` succeeds.
-
-    Returns:
-        ``None`` if not even a batch of two or three images fits into memory.
-    """
+    """Return the largest of ``batch_size`` / 2, / 4, ... for which ``attempt`` succeeds, if any."""
     while batch_size >= 4:
         batch_size //= 2
         if _fits(batch_size, attempt):
@@ -202,6 +198,7 @@ def train(
     Raises:
         ConfigError: the batch size does not suit the data.
         TrainingError: the training collapsed, or a batch does not fit into memory.
+        TimeLimitReached: ``stop_trainings`` stopped it.
     """
     n_images = len(material.data.train)
     check_training(config, n_images)
@@ -213,11 +210,14 @@ def train(
         steps = range(done, total)
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)
-            late = saving.clock() - saved_at > saving.every_s
+            stops = must_stop() and step + 1 < total
+            late = stops or saving.clock() - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
                 saved_at = saving.clock()
                 saving.save(training.state, step + 1)
             advance(1)
+            if stops:
+                raise TimeLimitReached
     if training.processes.leads:
         saving.checkpoint.finish()
     if training.state.averages is not None:

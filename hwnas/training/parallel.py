@@ -136,6 +136,17 @@ class ThreadPool:
             yield futures.pop(0).result()
 
 
+@contextlib.contextmanager
+def threads_of(n_processes: int) -> Iterator[None]:
+    """Use as many threads in this process as each of several processes has, to time steps."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // n_processes))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 # Locks: one command trains, others with the same training wait for its checkpoint.
 
 _POLL_S = 1.0

@@ -56,6 +56,7 @@ def read_space_and_data(
     dataset: DatasetConfig,
     progress: Progress,
     numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    data: ImageData | None = None,
 ) -> tuple[Space, dict[str, Family], ImageData]:
     """Return the search space, the family of each member space by name, and the data.
 
@@ -64,6 +65,7 @@ def read_space_and_data(
         dataset: Data set options; images are read at the largest resolution of the spaces.
         progress: Progress of loading.
         numbers: Run options that candidates choose from, by key (``families.annotations``).
+        data: The data, if another process has read them.
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
     space = join_spaces([annotations.with_run_choices(each, numbers) for each in loaded])
@@ -71,7 +73,9 @@ def read_space_and_data(
     for member in space.members:
         by_name[member.name] = families.family_of(member)
         resolutions.append(by_name[member.name].resolution(member, member.largest()))
-    return space, by_name, load_data(dataset, max(resolutions), progress)
+    if data is None:
+        data = load_data(dataset, max(resolutions), progress)
+    return space, by_name, data
 
 
 @dataclass(frozen=True)
@@ -194,23 +198,25 @@ class TrainingSetup:
         """
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
-        rounding = partial(self.rounding, supernet)
-        dtype = self.dtype(self.space.largest())
-        # Only choices that change weights: others would change which subnets are sampled.
-        space = annotations.weight_relevant_space(self.space)
-        sandwich = Sandwich(supernet, space, self.resolution, self.train, rounding, dtype)
-        trainee = TrainingJobSpec(
-            supernet.module,
-            sandwich,
-            without_muon(self.family.recipe),
-            measure=lambda: self._validate_ends(supernet),
-        )
-        total = loop.n_steps(self.train, len(self.data.train))
+        trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))
         with train_once(checkpoint, total, progress):
             saving = CheckpointPolicy(checkpoint, log=log)
             summary = loop.train(trainee, self.material, self.train, self.seed, saving, progress)
         supernet.module.eval()
         return supernet, summary
+
+    def epoch_s(self) -> float:
+        """Return the estimated seconds of an epoch of the supernet, by timing a few steps."""
+        trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
+        step_s = loop.step_s(trainee, self.material, self.train, self.seed)
+        return loop.n_steps(self.train.of_recipe(1), n_images) * step_s
+
+    def _trainee(self, supernet: Supernet) -> TrainingJobSpec:
+        rounding, dtype = partial(self.rounding, supernet), self.dtype(self.space.largest())
+        space = annotations.weight_relevant_space(self.space)  # others change what is sampled
+        sandwich = Sandwich(supernet, space, self.resolution, self.train, rounding, dtype)
+        recipe, measure = without_muon(self.family.recipe), partial(self._validate_ends, supernet)
+        return TrainingJobSpec(supernet.module, sandwich, recipe, measure=measure)
 
     def network_checkpoint(
         self, genotype: Genotype, start: str, first_epoch: int = 0
@@ -246,8 +252,8 @@ class TrainingSetup:
         """
         total = loop.n_steps(options, len(self.data.train))
         progress = progress if checkpoint.n_steps() < total else NullProgress()
+        saving = CheckpointPolicy(checkpoint, log=log)
         with train_once(checkpoint, total, progress):
-            saving = CheckpointPolicy(checkpoint, log=log)
             return train_network(student, self.material, options, self.seed, saving, progress)
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> "SupernetEvaluator":
@@ -260,8 +266,8 @@ class TrainingSetup:
         """Return the metric on a part of the validation split; the network is changed."""
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
-        images = some(self.data.train, _N_QUICK_CALIBRATION).images
-        recalibrate(network.cpu(), self.data.prepare(images, resolution))
+        calibration = some(self.data.train, _N_QUICK_CALIBRATION)
+        recalibrate(network.cpu(), self.data.prepare(calibration.images, resolution))
         part = some(self.data.validation, _N_QUICK_VALIDATION)
         prepared = self.data.prepare(part.images, resolution)
         return float(per_sample(self.data.task, network, prepared, part.targets).mean())
@@ -269,9 +275,10 @@ class TrainingSetup:
     def _validate_ends(self, supernet: Supernet) -> LogRow:
         """Return the quick metric of the smallest and the largest subnet."""
         ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
-        metric = self.data.task.metric
         return {
-            f"{metric}_{name}": self.quick_validation(supernet.extract(genotype), genotype)
+            f"{self.data.task.metric}_{name}": self.quick_validation(
+                supernet.extract(genotype), genotype
+            )
             for name, genotype in ends.items()
         }
 

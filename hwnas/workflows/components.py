@@ -149,13 +149,22 @@ class SearchComponents:
         return values if self.space.root else values[self.space.name]
 
 
-def parts(config: SearchConfig, progress: Progress) -> SearchComponents:
-    """Read the search spaces and the data, and settle what is left open until they are known."""
-    found, data = read_networks(config, progress)
-    return SearchComponents(settled(config, data, _have_exits(found)), found, data)
+def parts(
+    config: SearchConfig, progress: Progress, data: ImageData | None = None
+) -> SearchComponents:
+    """Read the search spaces and the data, and settle what is left open until they are known.
+
+    Args:
+        config: Configuration of the search.
+        progress: Progress of loading.
+        data: The data, if another process has read them.
+    """
+    found, data = read_networks(config, progress, data)
+    return SearchComponents(settled(config, data, have_exits(found)), found, data)
 
 
-def _have_exits(networks: Networks) -> bool:
+def have_exits(networks: Networks) -> bool:
+    """Return whether any network of a space has early exits."""
     return any(early_exits.exit_names(member) for member in networks.space.members)
 
 
@@ -212,9 +221,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
 def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponents:
     """Return the same space and data for another target."""
     networks = replace(parts.networks, target=config.target)
-    return SearchComponents(
-        settled(config, parts.data, _have_exits(networks)), networks, parts.data
-    )
+    return SearchComponents(settled(config, parts.data, have_exits(networks)), networks, parts.data)
 
 
 def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> CostModel:

@@ -15,7 +15,9 @@ from hwnas.hardware.latency_tables.latency_table import (
     LatencyTable,
     OperatorEntry,
     TableConfig,
+    check_complete,
     missing_operators_error,
+    table_folder,
 )
 from hwnas.hardware.latency_tables.provenance import (
     open_table,
@@ -222,6 +224,25 @@ def _missing(table: LatencyTable, ops: Sequence[OpSpec], predicted: bool) -> lis
 def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
     """Return the operators of a space, or of a sample of its networks."""
     return distinct_ops(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
+
+
+def check_device(config: SearchConfig | ProfileConfig) -> None:
+    """Check the compiler and the latency table of a measured target, before data are loaded.
+
+    Raises:
+        ConfigError: the compiler is not installed.
+        TableError: the table is incomplete or damaged, or there is none and none will be measured.
+    """
+    backend = backends.get(config.target.runtime)
+    if backend.check_tools:
+        backends.resolve_reference(backend.check_tools, backend)(config.target)
+    if not isinstance(config, SearchConfig) or config.cost != "table":
+        return
+    roots, accept = [_own_root(config), SHIPPED], config.table.allow_other_machine
+    for root in roots:
+        check_complete(table_folder(config.target, root))
+    if not config.table.networks or accept:
+        open_table(config.target, config.rpc, roots, accept, profile_command(config))
 
 
 def open_device(config: SearchConfig, networks: Networks, progress: Progress) -> MeasuredTarget:

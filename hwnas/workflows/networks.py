@@ -158,16 +158,21 @@ class Networks:
 
 
 def read_networks(
-    config: SearchConfig | ProfileConfig, progress: Progress
+    config: SearchConfig | ProfileConfig, progress: Progress, data: ImageData | None = None
 ) -> tuple[Networks, ImageData]:
     """Read the search spaces, and the data, which decide the first and the last operator.
+
+    Args:
+        config: Configuration of the command.
+        progress: Progress of loading.
+        data: The data, if another process has read them.
 
     Raises:
         ConfigError: a package that the target's backend needs is not installed.
     """
     base.backend_of(config.target)  # before the data are read
     found, by_name, data = supernet.read_space_and_data(
-        config.spaces, config.dataset, progress, config.target.running
+        config.spaces, config.dataset, progress, config.target.running, data
     )
     return Networks(config.target, found, by_name, data.signature), data
 

@@ -26,7 +26,7 @@ from hwnas.hardware.target import Remote
 from hwnas.models.graph import Graph, OpSpec, distinct_ops
 from hwnas.models.spaces import Genotype
 from hwnas.workflows.config import ProfileConfig
-from hwnas.workflows.device import SHIPPED, effort, fill, source
+from hwnas.workflows.device import SHIPPED, check_device, effort, fill, source
 from hwnas.workflows.networks import read_networks
 from hwnas.workflows.profile_kit import profile_offline
 from hwnas.workflows.profile_layers import layer_latencies
@@ -116,6 +116,7 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         arguments: Arguments of the command line, or their equivalent.
         reporter: Is notified of progress.
     """
+    check_device(config)
     with reporter.timed("Load data"):
         parts, data = read_networks(config, reporter)
     reporter.say(data.notes)

@@ -219,7 +219,7 @@ def test_search_that_was_killed_ends_as_it_would_have(
 
 @pytest.mark.slow
 def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
-    options = ["study.workers=2", "minutes=0.02", "n_trials=500", "finish.minutes=0.001"]
+    options = ["study.workers=2", "minutes=1", "n_trials=500"]
     _search(tmp_path / "run", *options)
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert 1 <= manifest["n_candidates"] < 500
@@ -282,6 +282,7 @@ def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
     folder = _unfinished(searched, tmp_path, 10, spent_s)
     _forbid_training(monkeypatch)
     monkeypatch.setattr(TrainingStage, "takes_s", lambda *_: takes_s)
+    monkeypatch.setattr(TrainingStage, "epoch_s", lambda _: takes_s)
     assert run(["search", f"run.resume={folder}"]) == 0
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
@@ -335,6 +336,7 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
     with monkeypatch.context() as patched:
         _forbid_training(patched)
         patched.setattr(TrainingStage, "takes_s", lambda *_: 600.0)
+        patched.setattr(TrainingStage, "epoch_s", lambda _: 600.0)
         hurried = search(10)
         assert len(hurried) >= 2
         told = " ".join(capsys.readouterr().out.split())
@@ -369,7 +371,7 @@ def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
         return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
 
     crew = [of("npu"), of("too small"), of("cpu")]
-    ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
+    _, ready = finish_runs._ready(Genotype("tiny", ()), slot, [True, False, True], 1.0, crew)
     assert ready is not None
     assert ready.without_int8_training == without_int8_training
     assert asked == [("npu", True), ("cpu", True)] * without_int8_training
@@ -397,14 +399,14 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
     genotypes = [tiny.sample(random.Random(i)) for i in range(4)]
     steps = {g.id: n for g, n in zip(genotypes, (0, 5, 9, 9), strict=True)}
     finisher: Any = SimpleNamespace(
-        config=FinetuningConfig(), n_steps=9, left={},
+        config=FinetuningConfig(), n_steps=9, left={}, chosen_epochs=None,
         teacher=None, is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
         checkpoint=lambda g: SimpleNamespace(n_steps=lambda: steps[g.id]),
     )  # fmt: skip
 
-    def run(tasks: list[Any], *others: Any) -> list[Any]:
-        late = others[-1]
-        return [FinetuneResult(Quantity(0.9, "measured")) for i in range(len(tasks)) if not late(i)]
+    def run(next_task: Callable[[], Any], collect: Callable[[Any], None], *_: Any) -> None:
+        while (task := next_task()) is not None:
+            collect((task.args[0].id, FinetuneResult(Quantity(0.9, "measured"))))
 
     crew: Any = SimpleNamespace(run=run)
     how = FinetuneBatch(TimeWindow(0.0, 1e9), crew=crew)
@@ -479,7 +481,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
     ],
 )
 def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of_it_teaches(
-    monkeypatch: pytest.MonkeyPatch, minutes: float | None, begun: int | None, taught_by: int
+    minutes: float | None, begun: int | None, taught_by: int
 ) -> None:
     """Accuracies of 0.90, 0.93, 0.92 and 0.935, within 0.015."""
     wanted = [
@@ -500,12 +502,11 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
     finisher: Any = SimpleNamespace(
         parts=SimpleNamespace(
             config=SimpleNamespace(metric="accuracy", finish=FinishConfig(minutes=minutes)),
-            networks=SimpleNamespace(lower=size),
         ),
+        n_macs=lambda genotype: (10, 30, 20, 40)[size(genotype)],
         checkpoint=checkpoint,
         teaching_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
     )
-    monkeypatch.setattr(finishing, "n_macs", [10, 30, 20, 40].__getitem__)
     left_s = math.inf if minutes is None else 60 * minutes
     assert size(finishing._teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
     if minutes == 0.1:  # too few: what is wanted no more goes on teaching
@@ -515,9 +516,7 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
 
 
 @pytest.mark.parametrize("disturbed", [(), (0,), (1, 2), (0, 3), (0, 7)])
-def test_few_are_timed_before_one_teaches(
-    monkeypatch: pytest.MonkeyPatch, disturbed: tuple[int, ...]
-) -> None:
+def test_few_are_timed_before_one_teaches(disturbed: tuple[int, ...]) -> None:
     """What disturbs one reading, or two, is not taken for how long that network takes."""
     timed = list[int]()
 
@@ -526,10 +525,9 @@ def test_few_are_timed_before_one_teaches(
         return genotype * (10.0 if len(timed) - 1 in disturbed else 1.0)
 
     finisher: Any = SimpleNamespace(
-        parts=SimpleNamespace(networks=SimpleNamespace(lower=lambda genotype: genotype)),
+        n_macs=lambda genotype: genotype,
         teaching_s=teaching_s,
     )
-    monkeypatch.setattr(finishing, "n_macs", lambda genotype: genotype)
     some: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
     first = finishing._first_within(62.0, some, finisher)
     assert first is not None
@@ -564,7 +562,9 @@ def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_fi
     figures = {"latency_ms": Quantity(1.0, "modelled"), "accuracy": Quantity(0.9, "modelled")}
     own = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
     likely = dict(zip((c.id for c in own), (0.3, 0.9, 0.5, 0.1), strict=True))
-    parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig(minutes=minutes)))
+    parts: Any = SimpleNamespace(
+        config=SimpleNamespace(finish=FinishConfig(minutes=minutes), minutes=None)
+    )
     finisher: Any = SimpleNamespace(parts=parts)
     state = finishing.FinetuningOutcome({"t": CandidatePosteriors(own, likely)}, {}, finisher)
     state.add({own[1].id: FinetuneResult(Quantity(0.9, "measured"))})

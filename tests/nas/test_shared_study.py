@@ -168,8 +168,6 @@ def test_minutes_are_of_the_clock_however_many_processes_there_are(
         assert trial is not None
         _evaluate(study, trial, tiny)
     assert 0.3 <= studies[0].spent_s <= time.monotonic() - began
-    options: Any = SimpleNamespace(study=StudyConfig(workers=2), minutes=1.5)
-    assert engine.limit_s(options) == 90
 
 
 def test_first_trials_are_each_proposed_whatever_is_cut_off(
@@ -242,7 +240,7 @@ def test_command_that_is_started_again_in_a_container_is_another_one(
         problem, lambda: contextlib.nullcontext(problem), OBJECTIVES, DIGESTS
     )
     options: Any = SimpleNamespace(
-        study=config, n_trials=2, minutes=None, seed=0, sampler=SamplerConfig("random")
+        study=config, n_trials=2, seed=0, sampler=SamplerConfig("random")
     )
     folder = RunFolder(tmp_path)
     leaders = [
@@ -260,9 +258,8 @@ def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
     url, config = f"sqlite:///{tmp_path / 'shared.db'}", replace(CONFIG, workers=3)
     membership = Membership(config, url, "hwnas", OBJECTIVES, {})
     study = SharedStudy(membership, tiny)
-    options: Any = SimpleNamespace(study=config, n_trials=2, minutes=1.0, seed=0)
     began = time.monotonic()
-    engine.prepare(study, options, partial(time.sleep, 0.3))
+    engine.prepare(study, partial(time.sleep, 0.3))
     elapsed_s = time.monotonic() - began
     other = SharedStudy(replace(membership, worker="a process of it, or of a resumed run"), tiny)
     assert 0.3 <= other.waited_s <= elapsed_s  # once, not of each of three processes
@@ -289,7 +286,7 @@ def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        engine.prepare(study, SimpleNamespace(study=config), cut_off)
+        engine.prepare(study, cut_off)
     elapsed_s = time.monotonic() - began
     study.close()
     resumed = SharedStudy(replace(membership, worker="of the resumed run"), tiny)

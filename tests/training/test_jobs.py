@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,8 +25,27 @@ def test_rounds_of_tasks_share_what_a_process_has_made_once(
 
     monkeypatch.setattr(jobs, "_start_worker", begin)
     monkeypatch.setattr(jobs, "ProcessPoolExecutor", pool)
+    results, asked = list[int](), 0
     with jobs.TaskProcesses(again, 1) as crew:
+
+        def run(tasks: list[Callable[[Any], int]]) -> None:
+            waiting = iter(tasks)
+
+            def next_task() -> Callable[[Any], int] | None:
+                nonlocal asked
+                asked += 1
+                return next(waiting, None)
+
+            crew.run(next_task, results.append, lambda: len(results), lambda _: None)
+
         for n in (2, 3):
-            assert crew.run([len] * n, lambda: 0, lambda _: None) == [6] * n
-        assert crew.run([len] * 3, lambda: 0, lambda _: None, late=lambda i: i > 0) == [6]
+            run([len] * n)
+        with pytest.raises(ZeroDivisionError):
+            run([len, divide, len])
+    assert results == [6] * 6
+    assert asked == 3 + 4 + 2, "no task is started after an error"
     assert made == ["common"]
+
+
+def divide(_: object) -> int:
+    return 1 // 0

@@ -274,6 +274,19 @@ def is_table(path: Path) -> bool:
     return (path / _PROVENANCE).is_file()
 
 
+def check_complete(path: Path) -> None:
+    """Reject a folder with files of a table but without its provenance.
+
+    Raises:
+        TableError: the device and the versions of the table are unknown.
+    """
+    if not is_table(path) and any((path / name).is_file() for name in _FILES):
+        raise TableError(
+            f"Latency table {path} has no {_PROVENANCE}: its device and versions are unknown. "
+            "Restore the file, or remove the folder to measure again."
+        )
+
+
 def missing_operators_error(missing: list[OpSpec], target: Target, command: str) -> TableError:
     """Return the error for operators that a table lacks, with the command that measures them."""
     shown = "; ".join(map(str, missing[:_MAX_SHOWN])) + "; ..." * (len(missing) > _MAX_SHOWN)

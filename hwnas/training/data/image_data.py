@@ -20,6 +20,7 @@ from hwnas.training.options import DatasetConfig
 
 _BATCH = 256  # images of a streamed split per batch
 _MAX_BYTES = 1 << 28  # prepared images of a split in memory per batch
+_MAX_SENT_BYTES = 1 << 30  # images in memory that are sent to another process
 
 ImageBatch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
 
@@ -41,6 +42,14 @@ class ImageData:
     def signature(self) -> Signature:
         """Input channels and outputs of a network for these data."""
         return Signature(len(self.mean), self.task.n_outputs)
+
+    @property
+    def sendable(self) -> "ImageData | None":
+        """The data, if they can be sent to another process; ``None``: it must read them itself."""
+        splits = (self.train, self.validation, self.test)
+        in_memory = [s.images.nbytes for s in splits if isinstance(s, InMemorySplit)]
+        fits = len(in_memory) == len(splits) and sum(in_memory) <= _MAX_SENT_BYTES
+        return self if fits else None
 
     @property
     def search_digest(self) -> str:

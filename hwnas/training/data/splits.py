@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 import torch
@@ -60,6 +60,10 @@ class InMemorySplit:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the values: torch would put tensors into shared memory, which may be small."""
+        return _in_memory, (self.images.numpy(), self.targets.numpy())
+
     @property
     def side(self) -> int:
         """Height and width of all images."""
@@ -73,6 +77,10 @@ class InMemorySplit:
         """Yield images and targets."""
         yield self.images.numpy().tobytes()
         yield self.targets.numpy().tobytes()
+
+
+def _in_memory(images: NDArray[np.uint8], targets: NDArray[np.generic]) -> InMemorySplit:
+    return InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from hwnas.training.evaluation import fidelity
 from hwnas.training.evaluation.interfaces import ENOUGH, TrainedConfig
 from hwnas.training.inference import per_sample
 from hwnas.training.options import TrainingConfig
-from hwnas.training.single_network import StudentNetwork
+from hwnas.training.single_network import StudentNetwork, estimate_seconds
 from hwnas.training.supernet import TrainingSetup
 
 _N_CALIBRATION = 512  # training images for quantisation
@@ -167,18 +167,31 @@ class TrainedEvaluator:
             if not self._is_trained(genotype, i - 1):  # of a run whose networks were deleted
                 self._trained(genotype, i - 1)
             network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
-        recipe = setup.train.recipe(setup.family.recipe)
-        student = StudentNetwork(
+        student = self._student(setup, network, genotype, i)
+        setup.train_single(student, options, checkpoint, self._progress)
+        return network
+
+    def epoch_s(self, genotype: Genotype) -> float:
+        """Return the estimated seconds of an epoch of a network, by timing a few steps."""
+        setup = self._setups[genotype.space]
+        student = self._student(setup, setup.build(genotype), genotype, 0)
+        options = setup.train.of_recipe(1)
+        total = loop.n_steps(options, len(setup.data.train))
+        return estimate_seconds(student, setup.material, options, setup.seed, total)
+
+    def _student(
+        self, setup: TrainingSetup, network: nn.Module, genotype: Genotype, i: int
+    ) -> StudentNetwork:
+        """Return the training of a network in a fidelity."""
+        return StudentNetwork(
             network,
             setup.resolution(genotype),
-            recipe,
+            setup.train.recipe(setup.family.recipe),
             grids=setup.grids(network, genotype),
             dtype=setup.dtype(genotype),
             has_exits=bool(setup.graph(genotype).exits),
             first_epoch=self._first_epoch(i),
         )
-        setup.train_single(student, options, checkpoint, self._progress)
-        return network
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
         """Return the options of a fidelity; the recipe is given separately."""

@@ -63,11 +63,16 @@ class FinishConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "finish.")
 
-    def most(self, n_scored: int) -> int:
-        """Return the maximum number of candidates to be fine-tuned, of ``n_scored``."""
+    def most(self, n_scored: int, *, is_limited: bool) -> int:
+        """Return the maximum number of candidates to be fine-tuned, of ``n_scored``.
+
+        Args:
+            n_scored: Number of scored candidates.
+            is_limited: Whether there is a time limit.
+        """
         if self.max_candidates is not None:
             return self.max_candidates
-        return n_scored if self.minutes is not None else max(self.min_candidates, n_scored // 5)
+        return n_scored if is_limited else max(self.min_candidates, n_scored // 5)
 
     def of_one(self, epochs: int, rate: float) -> FinetuningConfig:
         """Return the options of one network.

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,7 +10,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from hwnas.core.errors import CompileError
-from hwnas.core.progress import Progress
+from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.hardware.runtimes.interfaces import Session
@@ -209,10 +210,14 @@ class _Pipeline:
         self._past.append(calibration)
         simulated = SimulatedInt8(network, graph, scales)
         stage = self._stage(simulated, FOR_INT8)
-        if not stage.fits(remaining_s()):
+        try:
+            with stop_trainings(time.monotonic() + remaining_s()):
+                seconds = stage.run(self._progress) if stage.fits(remaining_s()) else None
+        except TimeLimitReached:
+            seconds = None
+        if seconds is None:
             self.without_int8_training = True
             return int8, None, f"post-training, {calibration}; no time was left for int8 training"
-        seconds = stage.run(self._progress)
         trained = simulated.quantised()
         figure = self._validate_int8(trained, load)
         epochs = self._config.later

@@ -202,6 +202,12 @@ class TrainingStage:
             copied, setup.material, self.options, setup.seed, self.n_left, n_read
         )
 
+    def epoch_s(self) -> float:
+        """Return the estimated seconds of an epoch; the network is changed."""
+        setup, options = self.setup, self.options.of_recipe(1)
+        total = loop.n_steps(options, len(setup.data.train))
+        return estimate_seconds(self.student, setup.material, options, setup.seed, total)
+
     @property
     def n_shown(self) -> int:
         """Number of images whose teacher outputs are recorded."""

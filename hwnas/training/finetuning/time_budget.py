@@ -2,10 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
+
+import numpy as np
 
 from hwnas.core.progress import Progress
 
@@ -47,10 +49,20 @@ class TimeBudget:
         limit_s: Time limit.
         spent_s: Time spent before this run was resumed.
         save: Stores the time spent for a resumed run.
+        epochs: Epochs of each member that an earlier process chose; ``None``: not chosen yet.
+        save_epochs: Stores the chosen epochs for a resumed run.
     """
 
-    def __init__(self, limit_s: float, spent_s: float, save: Callable[[float], None]):
+    def __init__(
+        self,
+        limit_s: float,
+        spent_s: float,
+        save: Callable[[float], None],
+        epochs: int | None = None,
+        save_epochs: Callable[[int], None] = lambda epochs: None,
+    ):
         self.limit_s, self._save = limit_s, save
+        self.epochs, self._save_epochs = epochs, save_epochs
         self.is_resumed = spent_s > 0  #: True if fine-tuning started in an earlier process
         self._start = time.monotonic() - spent_s
         self._saved_at = time.monotonic()
@@ -67,6 +79,16 @@ class TimeBudget:
     def slot(self, share: float) -> TimeWindow:
         """Return a window: trainings start within a share of the limit and end within all of it."""
         return TimeWindow(self._start + share * self.limit_s, self._start + self.limit_s)
+
+    @property
+    def is_limited(self) -> bool:
+        """True if there is a limit."""
+        return math.isfinite(self.limit_s)
+
+    def choose_epochs(self, epochs: int) -> None:
+        """Store the epochs of each member."""
+        self.epochs = epochs
+        self._save_epochs(epochs)
 
     def end(self, *, was_short: bool) -> None:
         """Store the time spent.
@@ -108,3 +130,71 @@ class _TrackedProgress:
                 self.on_advance()
 
             yield advanced
+
+
+# Which schedules and networks fit.
+
+_INT8_TRAINING = 1.5  # duration of fine-tuning with the int8 training of some networks
+_N_MEMBERS, _MIN_MEMBERS = 25, 12  # with short schedules, and with longer ones
+_MIN_SCHEDULE = 1 / 3  # fraction of the epochs below which fewer networks are trained for longer
+
+
+@final
+class TrainingTimes:
+    """Durations of trainings, interpolated by size between a few networks that are timed.
+
+    Args:
+        sizes: Multiply-accumulates of each network, by id.
+        epoch_s: Returns the seconds of an epoch of a network, by timing a few steps.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], epoch_s: Callable[[str], float]):
+        by_size = sorted(sizes, key=lambda name: (sizes[name], name))
+        timed = dict.fromkeys([by_size[0], by_size[len(by_size) // 2], by_size[-1]])
+        self._sizes, self.names = sizes, [*sizes]
+        self._known = {sizes[name]: epoch_s(name) for name in timed}
+
+    def member_s(self, name: str, epochs: int) -> float:
+        """Return the seconds of fine-tuning and int8 training of a network."""
+        return _INT8_TRAINING * self.training_s(name, epochs)
+
+    def training_s(self, name: str, epochs: int) -> float:
+        """Return the seconds of fine-tuning of a network."""
+        seconds = np.interp(self._sizes[name], [*self._known], [*self._known.values()])
+        return epochs * float(seconds)
+
+    def epochs(self, names: Sequence[str], most: int, core_s: float, n_processes: int) -> int:
+        """Return the number of epochs with which enough networks are trained.
+
+        These are 25 networks, or only 12 if a third of ``most`` epochs would not fit otherwise.
+
+        Args:
+            names: Networks, in the order of training.
+            most: Epochs of the full schedule.
+            core_s: Seconds of all processes together.
+            n_processes: Number of processes, all of which wait for the first network, the teacher.
+        """
+
+        def fitting(n: int) -> int:
+            others_s = sum(self.member_s(name, 1) for name in names[:n])
+            teacher_s = n_processes * max(self.training_s(name, 1) for name in names[:n])
+            return min(most, int(core_s / (teacher_s + others_s)))
+
+        return max(1, fitting(_N_MEMBERS), min(int(_MIN_SCHEDULE * most), fitting(_MIN_MEMBERS)))
+
+    def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
+        """Return the networks that fit into the remaining time, longest first.
+
+        Args:
+            names: Networks in the order of preference.
+            epochs: Epochs of each.
+            core_s: Remaining seconds of all processes together.
+            left_s: Remaining seconds of each process.
+        """
+        chosen = list[str]()
+        for name in names:
+            seconds = self.member_s(name, epochs)
+            if self.training_s(name, epochs) <= left_s and seconds <= core_s:
+                chosen.append(name)
+                core_s -= seconds
+        return sorted(chosen, key=lambda name: -self._sizes[name])

@@ -19,6 +19,7 @@ from hwnas.workflows.config.search import (
     TabularConfig,
     agreed,
     check_common,
+    trials_within,
 )
 
 __all__ = [
@@ -66,6 +67,9 @@ SCHEMAS: dict[str, type] = {
 def register(name: str) -> None:
     """Make the schema of a configuration known to Hydra, for ``defaults: [NAME_schema]``."""
     from hydra.core.config_store import ConfigStore  # imported here: help works without Hydra
+    from omegaconf import OmegaConf
 
+    if not OmegaConf.has_resolver("trials_within"):  # the default of ``n_trials``
+        OmegaConf.register_new_resolver("trials_within", trials_within)
     if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])

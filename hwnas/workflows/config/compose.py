@@ -240,10 +240,16 @@ def _of_run(arguments: Sequence[str]) -> list[str]:
 def _searched(manifest: Manifest) -> list[str]:
     """Return a run's arguments, with the defaults that may differ in other versions.
 
-    These are the search spaces of a target, and the recipe and duration of training.
+    These are the search spaces of a target, the recipe and duration of training, and with a time
+    limit the schedules that were shortened to fit.
     """
     arguments = _of_run([str(argument) for argument in manifest["arguments"]])
-    config, found = manifest.get("config", {}), [*arguments]
+    config = manifest.get("config", {})
+    if "time_plan" in manifest:
+        chosen = ("accuracy", "train.epochs", "trained.fidelities")
+        arguments = [a for a in arguments if a.partition("=")[0] not in chosen]
+        arguments.append(f"accuracy={config['accuracy']}")
+    found = [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
         found.append(f"search_space=[{','.join(map(quoted, space_names(spaces)))}]")

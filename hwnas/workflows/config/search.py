@@ -59,6 +59,14 @@ def not_several(spaces: Sequence[str]) -> str:
 EVALUATORS = ("trained", "supernet")
 
 _WHY = "at a tenth of a second a trial, so many take more than a day"
+MAX_TRIALS = 1_000_000
+
+
+def trials_within(minutes: float | None) -> int:
+    """Return the default of ``n_trials``: with a time limit, as many as fit."""
+    return 100 if minutes is None else MAX_TRIALS
+
+
 MAX_OBJECTIVES = 3  #: maximum number of objectives of ``sampler=pareto``
 
 
@@ -108,7 +116,8 @@ class SearchConfig:
     finish: FinishConfig = field(default_factory=FinishConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     #: source of accuracies: trained (each candidate alone), supernet or table (of a
-    #: benchmark); default: trained if an epoch has at most 100 million pixels, else supernet
+    #: benchmark); default: trained if an epoch has at most 100 million pixels, else supernet; with
+    #: ``minutes`` a supernet only if its full schedule fits into half of them
     accuracy: str | None = None
     cost: str | None = None  #: cost model; default: that of the target's runtime
     #: search space: a name, a path or a list of them; default: those of the target
@@ -116,8 +125,10 @@ class SearchConfig:
     #: metrics that the front trades: the task's metric and costs; default: the task's metric,
     #: latency_ms and energy_mj
     objectives: list[str] = field(default_factory=list)
-    n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)  #: candidates to propose
-    #: time limit of the search in minutes, over all resumes: no trial starts later
+    #: candidates to propose; with ``minutes`` the default is as many as fit
+    n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)
+    #: time limit of the whole command in minutes, over all resumes: preparation, supernet,
+    #: search, fine-tuning, verification
     minutes: float | None = bounded("(0, 525_600]", None)
     seed: int = bounded(SEED, 0)  #: seed of sampling and training
     #: a run whose candidates are tried first; its separately trained networks are reused

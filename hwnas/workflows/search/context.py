@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,11 @@ from hwnas.nas.search_progress import SearchView
 from hwnas.nas.targets import Targets
 from hwnas.nas.verification import verify
 from hwnas.tasks.metrics import costs_in, expected_costs, metric_of
+from hwnas.training.data import ImageData
 from hwnas.training.evaluation.interfaces import Evaluator
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.workflows import components
-from hwnas.workflows.components import Accuracies, accuracies
+from hwnas.workflows.components import Accuracies, SearchComponents, accuracies
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.custom import CheckedCostModel, CheckedEvaluator, CustomComponents
 from hwnas.workflows.search.finisher import Finetuner, verifier
@@ -96,15 +97,32 @@ class TargetContext:
 
 @contextlib.contextmanager
 def open_contexts(
-    configs: Sequence[SearchConfig], progress: Progress, own: CustomComponents | None = None
+    configs: Sequence[SearchConfig],
+    progress: Progress,
+    own: CustomComponents | None = None,
+    data: ImageData | None = None,
+    settle: Callable[[SearchComponents], Sequence[SearchConfig]] | None = None,
 ) -> Iterator[list[TargetContext]]:
-    """Yield a context for each configuration; data are loaded, nothing is trained yet."""
+    """Yield a context for each configuration; data are loaded, nothing is trained yet.
+
+    Args:
+        configs: One for each target.
+        progress: Progress of loading.
+        own: Custom evaluator and cost model.
+        data: The data, if another process has read them.
+        settle: Returns the configurations with options that depend on the data.
+    """
     own = own or CustomComponents()
     own.check_alone(len(configs), configs[0].study.workers)
     _check_means(configs, own)
     if own.named:  # objects of this process only
         configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
-    first = components.parts(configs[0], progress)
+    if data is None:
+        _check_devices(configs)
+    first = components.parts(configs[0], progress, data)
+    if settle is not None:
+        configs = settle(first)
+        first = components.retargeted(first, configs[0])
     evaluator = accuracies(first, progress)
     with contextlib.ExitStack() as stack:
         contexts = []
@@ -115,6 +133,21 @@ def open_contexts(
                 stack.callback(device.close)
             contexts.append(TargetContext(parts, device, evaluator, own))
         yield contexts
+
+
+def _check_devices(configs: Sequence[SearchConfig]) -> None:
+    """Check compilers and latency tables before data are loaded.
+
+    Raises:
+        ConfigError: a compiler is not installed.
+        TableError: a table is incomplete or damaged.
+    """
+    measured = [c for c in configs if backends.get(c.target.runtime).measured]
+    if measured:
+        from hwnas.workflows.device import check_device
+
+        for config in measured:
+            check_device(config)
 
 
 def _open_device(parts: components.SearchComponents, progress: Progress) -> "MeasuredTarget | None":
@@ -226,11 +259,12 @@ def search_task(
     contexts: Sequence[TargetContext], decisive: Mapping[str, str]
 ) -> engine.SearchTask:
     """Return the search problem, with a factory for other processes."""
-    again = functools.partial(_again, tuple(s.config for s in contexts))
+    data = contexts[0].parts.data.sendable
+    again = functools.partial(_again, tuple(s.config for s in contexts), data)
     return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
 
 
 @contextlib.contextmanager
-def _again(configs: Sequence[SearchConfig]) -> Iterator[loop.SearchProblem]:
-    with open_contexts(configs, NullProgress()) as contexts:
+def _again(configs: Sequence[SearchConfig], data: ImageData | None) -> Iterator[loop.SearchProblem]:
+    with open_contexts(configs, NullProgress(), data=data) as contexts:
         yield problem(contexts)

@@ -26,6 +26,7 @@ from hwnas.workflows.search.front import (
     remove_front_files,
     write_front,
 )
+from hwnas.workflows.search.time_plan import TimeLimit
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
@@ -33,15 +34,25 @@ if TYPE_CHECKING:
 _NOTHING, _NONE = "nothing fits the budget", "none could be verified"
 
 
-def end(
+def end(  # noqa: PLR0913, PLR0917
     contexts: Sequence[TargetContext],
     folder: RunFolder,
     manifest: Row,
     candidates: list[Candidate],
     reporter: Reporter,
     baselines: Mapping[str, "Baseline"],
+    limit: TimeLimit | None = None,
 ) -> SearchOutcome:
     """Fine-tune and verify the front of each target, and write reports.
+
+    Args:
+        contexts: One for each target.
+        folder: Folder of the run.
+        manifest: Manifest of the run.
+        candidates: All candidates of the search.
+        reporter: Is notified of progress.
+        baselines: Baselines of targets.
+        limit: Time limit of the command.
 
     Raises:
         BudgetError: no candidate is feasible on any target.
@@ -52,7 +63,7 @@ def end(
     if not feasible:
         _without_front(folder, manifest, lacking, _NOTHING)
         raise BudgetError(" ".join(missed))
-    budget = _time_budget(contexts[0].config.finish, folder, manifest)
+    budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)
     finetuned = finishing.finish(feasible, views, candidates, budget, reporter)
     manifest |= finetuned.facts()
@@ -69,6 +80,8 @@ def end(
         fronts = _with_cascades(fronts)
     with reporter.timed("Count exits"):
         fronts = [replace(f, exits=cascades.exits_of_target(f.folder, f.members)) for f in fronts]
+    if limit is not None:
+        manifest["elapsed_s"] = round(limit.elapsed_s, 2)
     if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):
@@ -86,15 +99,26 @@ def end(
     return SearchOutcome(folder, manifest, fronts, joint.front.members, missed)
 
 
-def _time_budget(config: FinishConfig, folder: RunFolder, manifest: Row) -> TimeBudget:
+def _time_budget(
+    config: FinishConfig, folder: RunFolder, manifest: Row, limit: TimeLimit | None
+) -> TimeBudget:
     """Return the time budget of fine-tuning; the manifest stores the elapsed time."""
 
     def keep(spent_s: float) -> None:
         manifest["finishing_s"] = round(spent_s, 2)
+        if limit is not None:
+            manifest["elapsed_s"] = round(limit.elapsed_s, 2)
         folder.write_json("manifest.json", manifest)
 
+    def keep_epochs(epochs: int) -> None:
+        manifest["finishing_epochs"] = epochs
+        folder.write_json("manifest.json", manifest)
+
+    spent_s = manifest.get("finishing_s", 0.0)
     limit_s = math.inf if config.minutes is None else 60 * config.minutes
-    return TimeBudget(limit_s, manifest.get("finishing_s", 0.0), keep)
+    if limit is not None:
+        limit_s = spent_s + limit.finetuning_left_s()
+    return TimeBudget(limit_s, spent_s, keep, manifest.get("finishing_epochs"), keep_epochs)
 
 
 def _feasible(

@@ -1,20 +1,25 @@
 """Fine-tuning as in a finished search, from its cached trainings; and its execution."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress, zip_longest
+from itertools import compress
 from pathlib import Path
+from typing import final
 
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, accuracy_source
-from hwnas.core.progress import Progress
+from hwnas.core.progress import Progress, TimeLimitReached, stop_trainings
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import WEIGHTS, Row
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
 from hwnas.training import jobs
+from hwnas.training.checkpoints import Checkpoint
+from hwnas.training.data import ImageData
 from hwnas.training.finetuning.stages import LargestSubnetTeacher
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.training.jobs import TaskProcesses
@@ -128,20 +133,23 @@ def check_kept_so_far(
         RunError: the weights are missing, or this version would train different ones.
     """
     done = earlier.get("finishing", {"finished": {}})
-    if of.config.finish.minutes is None:
+    if of.config.finish.minutes is None and of.config.minutes is None:
         return
     genotypes = {c.id: c.genotype for c in candidates if c.id in done["finished"]}
     if not genotypes:
         return
     weights = as_left(of.evaluator, left_after(of.config, candidates))
-    before = Finetuner(of.parts, weights, genotypes.get(done.get("teacher")), progress)
+    before = Finetuner(
+        of.parts, weights, genotypes.get(done.get("teacher")), progress,
+        chosen_epochs=earlier.get("finishing_epochs"),
+    )  # fmt: skip
     if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
         return  # other options are requested
     if lost := _lost(before, [*genotypes.values()], done["finished"]):
         raise RunError(
             f"run.resume={folder}: its fine-tuned networks are not in "
             f"{Path(of.config.run.supernets)} as this version would train them ({lost} is not): "
-            "finish.minutes would be used to train them again. Use the working directory of the "
+            "the time limit would be used to train them again. Use the working directory of the "
             f"search, set run.supernets=DIR, or start a new search: start_from={folder}"
         )
 
@@ -207,6 +215,11 @@ class FinetuneBatch:
     #: the fine-tuner's target first, if int8 training is possible
     targets: Sequence[FinetuneTarget] = ()
     crew: TaskProcesses[list[Finetuner]] | None = None  #: processes; ``None``: this process
+    #: Returns the estimated seconds of a network; ``_ready`` times steps if these may be too long.
+    estimate_s: Callable[[Genotype], float] = lambda genotype: math.inf
+    n_expected: int = 0  #: networks with those of ``refill``, for progress displays
+    #: Returns more networks, given the results so far; called when no network is left to start.
+    refill: Callable[[Mapping[str, FinetuneResult | None]], Sequence[Genotype]] | None = None
 
 
 def finished(
@@ -225,39 +238,76 @@ def finished(
         phase: Title of the progress bar.
         how: Time window, targets and processes.
     """
-    epochs, slot, crew = finisher.config.epochs, how.slot, how.crew
-    n_steps = max(1, finisher.n_steps)
     taught = [g for g in genotypes if not finisher.is_teacher(g) and not finisher.is_kept(g)]
     if finisher.teacher is not None and taught:
         finisher.prepare(taught[0])
-    paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
-    if paths:  # cached networks first, then interrupted ones
-        kept = [finisher.is_kept(genotype) for genotype in genotypes]
-        order = sorted(range(len(paths)), key=lambda i: (not kept[i], -paths[i].n_steps()))
-        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
+    queue = _Queue(finisher, how)
+    queue.extend(genotypes)
+    before = queue.n_done()
+    total = max(how.n_expected, len(genotypes)) * max(1, finisher.n_steps)
+    with phases.phase(phase, total, before, how.slot.left_s()) as advance:
 
-    def n_done() -> int:
-        return sum(path.n_steps() for path in paths)
+        def advance_within(n: int) -> None:  # networks may be added while others are trained
+            nonlocal before
+            n = min(n, total - before)
+            advance(n)
+            before += n
 
-    def late(i: int) -> bool:
-        return slot.open_s() < 0 and not finisher.is_kept(genotypes[i])
-
-    before = n_done()
-    with phases.phase(phase, len(genotypes) * n_steps, before, slot.open_s()) as advance:
-        tasks = [
-            partial(_ready, g, slot, [g.id in t.fitting for t in how.targets]) for g in genotypes
-        ]
-        if crew is not None and len(tasks) > 1 and before < len(tasks) * n_steps:
-            found = crew.run(tasks, lambda: n_done() - before, advance, late)
+        if how.crew is not None and (before < total or how.refill is not None):
+            first = before
+            how.crew.run(
+                queue.next_task, queue.collect, lambda: queue.n_done() - first, advance_within
+            )
         else:
-            found, own = [], _finishers(finisher, [target.config for target in how.targets[1:]])
-            for i, task in enumerate(tasks, 1):
-                if late(i - 1):
-                    break
-                found.append(task(own))
-                advance(max(0, i * n_steps - before))
-                before = max(before, i * n_steps)
-    return {g.id: ready for g, ready in zip_longest(genotypes, found)}
+            own = _finishers(finisher, [target.config for target in how.targets[1:]])
+            while (task := queue.next_task()) is not None:
+                queue.collect(task(own))
+                advance_within(max(0, queue.n_done() - before))
+    return {name: queue.results.get(name) for name in queue.ids}
+
+
+@final
+class _Queue:
+    """Networks to be fine-tuned: cached ones first, then interrupted ones, then in their order."""
+
+    def __init__(self, finisher: Finetuner, how: FinetuneBatch):
+        self._finisher, self._how = finisher, how
+        self._waiting, self._paths = deque[Genotype](), list[Checkpoint]()
+        self.results: dict[str, FinetuneResult | None] = {}
+        self.ids: list[str] = []  #: of all networks, in the order in which they were added
+
+    def extend(self, genotypes: Sequence[Genotype]) -> None:
+        """Add networks."""
+        self.ids += [genotype.id for genotype in genotypes]
+        if self._finisher.config.epochs:
+            paths = {g: self._finisher.checkpoint(g) for g in genotypes}
+            kept = {g: self._finisher.is_kept(g) for g in genotypes}
+            genotypes = sorted(genotypes, key=lambda g: (not kept[g], -paths[g].n_steps()))
+            self._paths += paths.values()
+        self._waiting.extend(genotypes)
+
+    def next_task(
+        self,
+    ) -> "Callable[[Sequence[Finetuner]], tuple[str, FinetuneResult | None]] | None":
+        """Return the next task, if any is left for which there is time."""
+        how = self._how
+        if not self._waiting and how.refill is not None:
+            self.extend(how.refill(self.results))
+        while self._waiting:
+            genotype = self._waiting.popleft()
+            if how.slot.open_s() >= 0 or self._finisher.is_kept(genotype):
+                fits = [genotype.id in target.fitting for target in how.targets]
+                return partial(_ready, genotype, how.slot, fits, how.estimate_s(genotype))
+            self.results[genotype.id] = None
+        return None
+
+    def collect(self, result: "tuple[str, FinetuneResult | None]") -> None:
+        """Add the result of a task."""
+        self.results[result[0]] = result[1]
+
+    def n_done(self) -> int:
+        """Return the number of steps of all networks so far."""
+        return sum(path.n_steps() for path in self._paths)
 
 
 def crew_of(
@@ -270,7 +320,8 @@ def crew_of(
         configs: Configuration of each target.
     """
     n = finisher.parts.config.study.workers or 1
-    again = partial(_again, configs, finisher.teacher, finisher.left)
+    data = finisher.parts.data.sendable
+    again = partial(_again, configs, finisher.teacher, finisher.left, finisher.chosen_epochs, data)
     return TaskProcesses(again, n) if n > 1 else None
 
 
@@ -284,21 +335,33 @@ def _again(
     configs: Sequence[SearchConfig],
     teacher: Genotype | None,
     left: Mapping[str, int],
+    chosen_epochs: int | None,
+    data: ImageData | None,
     progress: Progress,
 ) -> list[Finetuner]:
-    parts = components.parts(configs[0], progress)
+    parts = components.parts(configs[0], progress, data)
     weights = as_left(accuracies(parts, progress), left)
-    return _finishers(Finetuner(parts, weights, teacher, progress), configs[1:])
+    first = Finetuner(parts, weights, teacher, progress, chosen_epochs=chosen_epochs)
+    return _finishers(first, configs[1:])
 
 
 def _ready(
-    genotype: Genotype, slot: TimeWindow, fits: Sequence[bool], own: Sequence[Finetuner]
-) -> FinetuneResult | None:
+    genotype: Genotype,
+    slot: TimeWindow,
+    fits: Sequence[bool],
+    estimate_s: float,
+    own: Sequence[Finetuner],
+) -> tuple[str, FinetuneResult | None]:
     """Fine-tune one network for all targets; ``None`` if time is too short."""
-    if not own[0].fits(genotype, slot.left_s()):
-        return None
-    figure = own[0].tuned(genotype)
+    left_s = slot.left_s()
+    if estimate_s > left_s / 2 and not own[0].fits(genotype, left_s):
+        return genotype.id, None
+    try:
+        with stop_trainings(slot.end_by):
+            figure = own[0].tuned(genotype)
+    except TimeLimitReached:  # the machine has become slower since
+        return genotype.id, None
     if not slot.is_limited:  # int8 training runs at verification
-        return FinetuneResult(figure)
+        return genotype.id, FinetuneResult(figure)
     without_int8_training = [each.for_int8(genotype, slot.left_s) for each in compress(own, fits)]
-    return FinetuneResult(figure, any(without_int8_training))
+    return genotype.id, FinetuneResult(figure, any(without_int8_training))

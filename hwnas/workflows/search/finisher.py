@@ -1,10 +1,10 @@
 """Fine-tuning of a search's networks for its target."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from torch import nn
 
@@ -12,8 +12,10 @@ from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.backends import base as backends
 from hwnas.models.families import annotations
+from hwnas.models.graph import n_macs
 from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
+from hwnas.nas.candidates import Candidate
 from hwnas.nas.verification import NETWORK_ERRORS, Verifier
 from hwnas.tasks.metrics import expected_costs
 from hwnas.training.batches import steps_per_epoch
@@ -29,11 +31,16 @@ from hwnas.training.finetuning.stages import (
     TeacherProvider,
     TrainingStage,
 )
+from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow, TrainingTimes
+from hwnas.training.parallel import threads_of
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, SearchComponents
 
 if TYPE_CHECKING:
     from hwnas.workflows.device import MeasuredTarget
+
+
+_LONG_S = 1e9  # of a training after the time limit
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Finetuner:
     tutor: TeacherProvider | None = None  #: teacher from outside the search
     #: ids of networks without int8 training, as time ran out
     without_int8_training: Collection[str] = ()
+    chosen_epochs: int | None = None  #: of each member, instead of the default, to fit into a limit
 
     @property
     def config(self) -> FinetuningConfig:
@@ -57,10 +65,11 @@ class Finetuner:
     @property
     def searched(self) -> FinetuningConfig:
         """Options of fine-tuning in the search; the teacher uses them, too."""
-        config = self.parts.config
+        config, default = self.parts.config, FinetuningConfig()
+        epochs, rate = default.epochs, default.rate
         if config.accuracy == "trained":
-            return config.finish.of_one(config.train.epochs, 1.0)
-        return config.finish.of_one(FinetuningConfig().epochs, FinetuningConfig().rate)
+            epochs, rate = config.train.epochs, 1.0
+        return config.finish.of_one(self.chosen_epochs or epochs, rate)
 
     @property
     def left(self) -> dict[str, int]:
@@ -132,6 +141,14 @@ class Finetuner:
             return True
         return self._first(genotype).fits(left_s)
 
+    def n_macs(self, genotype: Genotype) -> int:
+        """Return the number of multiply-accumulates of a network."""
+        return n_macs(self.parts.networks.lower(genotype))
+
+    def epoch_s(self, genotype: Genotype) -> float:
+        """Return the seconds of an epoch of fine-tuning, by timing a few steps."""
+        return self._first(genotype).epoch_s()
+
     def teaching_s(self, genotype: Genotype) -> float:
         """Return the seconds of fine-tuning and predictions of a teacher, by timing a few steps."""
         training = self._first(genotype)
@@ -179,6 +196,77 @@ class Finetuner:
         origin = NetworkSource(setup, self.weights, self.teacher)
         network = pipeline.finetune_float(origin, self.searched, self.progress)
         return FinetunedTeacher(network.network, self.teacher, setup, network.past, self.progress)
+
+
+@final
+class FinetuneSchedule:
+    """Networks that are fine-tuned within a time limit, and their epochs.
+
+    Args:
+        times: Durations of trainings.
+        slot: The time window.
+        epochs: Epochs of each network.
+        n_processes: Number of processes.
+    """
+
+    def __init__(self, times: TrainingTimes, slot: TimeWindow, epochs: int, n_processes: int):
+        self._times, self._n = times, n_processes
+        self.slot, self.epochs = slot, epochs
+        self.started: set[str] = set()  #: ids of networks that were started
+
+    @staticmethod
+    def of(
+        some: Sequence[Candidate], finisher: Finetuner, allowance: TimeBudget
+    ) -> "FinetuneSchedule":
+        """Return the schedule for candidates, most probable first, by timing a few of them."""
+        genotypes = {c.id: c.genotype for c in some}
+        sizes = {c.id: finisher.n_macs(c.genotype) for c in some}
+        n, left_s = finisher.parts.config.study.workers or 1, allowance.left_s()
+        with threads_of(n):
+            times = TrainingTimes(
+                sizes, lambda name: finisher.epoch_s(genotypes[name]) if left_s > 0 else _LONG_S
+            )
+        epochs = allowance.epochs
+        if epochs is None:
+            most, core_s = finisher.config.epochs, n * max(0.0, left_s)
+            epochs = most
+            if finisher.parts.config.finish.epochs is None:
+                epochs = times.epochs([*sizes], most, core_s, n)
+            allowance.choose_epochs(epochs)
+        return FinetuneSchedule(times, allowance.slot(1.0), epochs, n)
+
+    def estimate_s(self, genotype: Genotype) -> float:
+        """Return the estimated seconds of a network."""
+        return self._times.member_s(genotype.id, self.epochs)
+
+    def n_expected(self) -> int:
+        """Return the number of networks that fit into the remaining time."""
+        left_s = self.slot.left_s()
+        return len(self._times.within(self._times.names, self.epochs, self._n * left_s, left_s))
+
+    def take(
+        self,
+        wanted: Sequence[Candidate],
+        results: Mapping[str, object],
+        is_kept: Callable[[Genotype], bool],
+    ) -> list[Genotype]:
+        """Return the networks to start next: all cached ones, and half of those that fit.
+
+        Args:
+            wanted: Candidates that were not started, in the order of preference.
+            results: Results so far, by id.
+            is_kept: Returns whether a network is cached.
+        """
+        times, epochs, left_s = self._times, self.epochs, self.slot.left_s()
+        running_s = sum(times.member_s(name, epochs) / 2 for name in self.started - results.keys())
+        kept = [c.id for c in wanted if is_kept(c.genotype)]
+        names = [c.id for c in wanted if c.id not in kept]
+        core_s = self._n * left_s - running_s
+        fitting = times.within(names, epochs, core_s / 2, left_s)
+        fitting = fitting or times.within(names, epochs, core_s, left_s)[:1]
+        self.started.update(kept, fitting)
+        genotypes = {c.id: c.genotype for c in wanted}
+        return [genotypes[name] for name in (*kept, *fitting)]
 
 
 def verifier(

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, islice, zip_longest
 from pathlib import Path
+from typing import final
 
 from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
-from hwnas.models.graph import n_macs
 from hwnas.models.spaces import Genotype
 from hwnas.nas import candidates as columns
 from hwnas.nas import front_probability
@@ -21,7 +21,7 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.metrics import is_better, metric_of
-from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
+from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.workflows.components import as_left, left_after
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finish_runs import (
@@ -31,11 +31,12 @@ from hwnas.workflows.search.finish_runs import (
     crew_of,
     finished,
 )
-from hwnas.workflows.search.finisher import Finetuner
+from hwnas.workflows.search.finisher import Finetuner, FinetuneSchedule
 
 _TEACHER_FRACTION = 0.25  # of finish.minutes, for the teacher
 _MAX_TIMING_ROUNDS = 3
 _LATER_ROUNDS = 5  # for candidates that earlier rounds made probable
+_LEAST_PROBABILITY = 0.02  # of candidates that are fine-tuned in time that is left
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,11 @@ class FinetuningOutcome:
         config = self.finisher.parts.config.finish
         probable = self.known[target].band(config.probability)
         ids = [c.id for c in probable if c.id not in self.finished]
-        if config.minutes is not None and self.left_out.intersection(ids):
-            return NotFinetuned(ids, f"finish.minutes={2 * config.minutes:g}")
+        search = self.finisher.parts.config
+        if self.left_out.intersection(ids):
+            for name, minutes in (("finish.minutes", config.minutes), ("minutes", search.minutes)):
+                if minutes is not None:
+                    return NotFinetuned(ids, f"{name}={2 * minutes:g}")
         return NotFinetuned(ids, f"finish.max_candidates={len(self.finished) + len(ids)}")
 
     def members(self, target: str) -> list[Candidate]:
@@ -143,12 +147,12 @@ def finish(
 ) -> FinetuningOutcome:
     """Fine-tune the candidates that are likely on the front of a target.
 
-    The most accurate candidate is fine-tuned first and teaches the others. The others are ordered
-    to fill gaps in latency first, so that a front cut short by the time limit still covers the
-    whole range. Each round updates the posterior and may make other candidates probable. The first
-    round uses half of ``finish.max_candidates`` and ``finish.minutes``, so that later rounds can
-    use its results. With a time limit, int8 training follows fine-tuning directly, so that the
-    limit covers both; otherwise it runs at verification.
+    The most accurate candidate is fine-tuned first and teaches the others, which are trained
+    longest first. Results update the posterior and may make other candidates probable: without a
+    time limit in rounds, of which the first uses half of ``finish.max_candidates``; with a limit
+    whenever a process is free. Then candidates that fill gaps in latency come first, so that the
+    front covers the whole range, and int8 training follows fine-tuning directly, so that the limit
+    covers both; otherwise it runs at verification.
 
     Args:
         contexts: One for each target.
@@ -157,65 +161,141 @@ def finish(
         allowance: The time budget.
         progress: Progress of the command.
     """
-    parts, phases = contexts[0].parts, allowance.tracked(progress)
-    lower = parts.networks.lower
-    config = parts.config.finish
-    weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
-    state = FinetuningOutcome({}, {}, Finetuner(parts, weights, progress=phases))
-    trains = bool(state.finisher.config.epochs)
+    return _Finishing(contexts, views, candidates, allowance, progress).outcome()
 
-    def look() -> list[Candidate]:
+
+@final
+class _Finishing:
+    """The fine-tuning of a search; see ``finish``."""
+
+    def __init__(
+        self,
+        contexts: Sequence[TargetContext],
+        views: Mapping[str, SearchView],
+        candidates: Sequence[Candidate],
+        allowance: TimeBudget,
+        progress: Progress,
+    ):
+        self._contexts, self._views, self._candidates = contexts, views, candidates
+        self._allowance, self._phases = allowance, allowance.tracked(progress)
+        parts = contexts[0].parts
+        self._config = parts.config.finish
+        weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
+        finisher = Finetuner(parts, weights, progress=self._phases)
+        self._state = FinetuningOutcome({}, {}, finisher)
+        self._trains = bool(finisher.config.epochs)
+
+    def outcome(self) -> FinetuningOutcome:
+        """Fine-tune, and return the results."""
+        state, allowance = self._state, self._allowance
+        wanted, schedule = self._look(), None
+        if allowance.is_limited and self._trains and wanted:
+            schedule = FinetuneSchedule.of(self._look(0.0), state.finisher, allowance)
+            state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
+        teacher = self._choose_teacher(wanted)
+        targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
+        configs = [s.config for s in self._contexts]
+        with crew_of(state.finisher, configs) or nullcontext() as crew:
+            how = FinetuneBatch(targets=targets, crew=crew)
+            if teacher:
+                self._train(teacher, how, "Train the teacher")
+            if schedule is None:
+                self._train_in_rounds(how)
+            else:
+                self._train_in_time(schedule, teacher, how)
+        self._look()
+        for needed in _needed(state, is_limited=allowance.is_limited):
+            self._train([needed], FinetuneBatch())
+        self._look()
+        finished_ones = [c for c in self._candidates if c.id in state.finished]
+        state.among_finished = self._posteriors(finished_ones)
+        short_of_time = state.without_int8_training
+        state.finisher = replace(state.finisher, without_int8_training=short_of_time)
+        allowance.end(was_short=bool(state.left_out or short_of_time))
+        return state
+
+    def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
+        """Return the teacher, if there is one, and add it to the fine-tuner."""
+        state, allowance = self._state, self._allowance
+        if not (wanted and self._trains and self._config.alpha):
+            return []
+        before = state.known.values() if allowance.is_resumed else ()
+        scored = [c for known in before for c in known.band(0.0)]
+        teacher = _teacher(wanted, scored, state.finisher, allowance.left_s)
+        state.finisher = replace(state.finisher, teacher=teacher)
+        return [teacher]
+
+    def _train(
+        self, genotypes: Sequence[Genotype], how: FinetuneBatch, phase: str = "Finish members"
+    ) -> None:
+        self._state.add(finished(self._state.finisher, genotypes, self._phases, phase, how))
+
+    def _train_in_rounds(self, how: FinetuneBatch) -> None:
+        """Fine-tune without a time limit; all results of a round determine the next one."""
+        for share in (0.5, *[1.0] * _LATER_ROUNDS):
+            chosen = self._chosen(share)
+            if chosen:
+                finisher = self._state.finisher
+                # Longest first, so that no process is idle at the end.
+                chosen.sort(key=lambda c: (-finisher.n_macs(c.genotype), c.id))
+                self._train([c.genotype for c in chosen], how)
+            elif share == 1.0:
+                break
+
+    def _train_in_time(
+        self, schedule: FinetuneSchedule, teacher: Sequence[Genotype], how: FinetuneBatch
+    ) -> None:
+        """Fine-tune until the time limit."""
+        state = self._state
+
+        def refill(results: Mapping[str, FinetuneResult | None]) -> list[Genotype]:
+            state.add(results, final=False)
+            done = [c for c in self._candidates if c.id in state.finished]
+            for probability in (self._config.probability, _LEAST_PROBABILITY):
+                chosen = self._chosen(1.0, probability)
+                new = [c for c in chosen if c.id not in schedule.started]
+                ordered = front_probability.spread(new, done)
+                if found := schedule.take(ordered, results, state.finisher.is_kept):
+                    return found
+            return []
+
+        how = replace(
+            how,
+            slot=schedule.slot,
+            estimate_s=schedule.estimate_s,
+            n_expected=schedule.n_expected(),
+            refill=refill,
+        )
+        self._train([*teacher, *refill({})], how)  # the teacher's int8 training is still missing
+        state.left_out |= {c.id for c in self._look()}
+
+    def _chosen(self, share: float, probability: float | None = None) -> list[Candidate]:
+        """Return candidates to fine-tune, with their costs on all targets."""
+        found = self._look(probability)
+        if self._trains:
+            n_scored = len({c.id for c in self._candidates if not c.reason})
+            most = self._config.most(n_scored, is_limited=self._allowance.is_limited)
+            n = math.ceil(share * len(self._contexts) * most)
+            found = found[: max(0, n - len(self._state.finished))]
+        figures = {c.id: c.figures for c in self._candidates}  # targets may see different ones
+        return [replace(c, figures=figures[c.id]) for c in found]
+
+    def _look(self, probability: float | None = None) -> list[Candidate]:
         """Update posteriors; return candidates to fine-tune, most probable of each target first."""
-        state.known = posteriors(candidates)
-        probable = [k.band(config.probability, config.min_candidates) for k in state.known.values()]
+        state, config = self._state, self._config
+        state.known = self._posteriors(self._candidates)
+        bound = config.probability if probability is None else probability
+        probable = [known.band(bound, config.min_candidates) for known in state.known.values()]
         distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
-    def posteriors(some: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
+    def _posteriors(self, some: Sequence[Candidate]) -> dict[str, CandidatePosteriors]:
+        parts, done = self._contexts[0].parts, self._state.finished
+        space, lower = parts.space, parts.networks.lower
         return {
-            s.target: front_probability.known(
-                parts.space, some, views[s.target], state.finished, lower
-            )
-            for s in contexts
+            s.target: front_probability.known(space, some, self._views[s.target], done, lower)
+            for s in self._contexts
         }
-
-    wanted, teacher, searched = look(), list[Genotype](), {c.id: c for c in candidates}
-    if wanted and trains and config.alpha:
-        before = state.known.values() if allowance.is_resumed else ()
-        scored = [c for known in before for c in known.band(0.0)]
-        teacher = [_teacher(wanted, scored, state.finisher, allowance.left_s)]
-        state.finisher = Finetuner(parts, weights, teacher[0], phases)
-        state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
-    most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
-    with crew_of(state.finisher, [s.config for s in contexts]) or nullcontext() as crew:
-        for share in (0.5, *[1.0] * _LATER_ROUNDS):
-            wanted, slot = look(), allowance.slot(share)
-            if trains:
-                wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
-            done = [c for c in candidates if c.id in state.finished]
-            # With the costs on all targets: targets may see different ones.
-            wanted = [replace(c, figures=searched[c.id].figures) for c in wanted]
-            genotypes = [c.genotype for c in front_probability.spread(wanted, done)]
-            if share < 1.0 and slot.is_limited:
-                genotypes = [*teacher, *genotypes]  # its int8 training is still missing
-            if genotypes := _in_time(genotypes, slot, state.finisher):
-                targets = [
-                    FinetuneTarget(s.config, state.known[s.target].on_front) for s in contexts
-                ]
-                how = FinetuneBatch(slot, targets, crew)
-                results = finished(state.finisher, genotypes, phases, "Finish members", how)
-                state.add(results, final=share == 1.0)
-            elif share == 1.0:
-                break
-    look()
-    for needed in _needed(state, is_limited=allowance.limit_s < math.inf):
-        state.add(finished(state.finisher, [needed], phases, "Finish members"))
-    look()
-    state.among_finished = posteriors([c for c in candidates if c.id in state.finished])
-    without_int8_training = state.without_int8_training
-    state.finisher = replace(state.finisher, without_int8_training=without_int8_training)
-    allowance.end(was_short=bool(state.left_out or without_int8_training))
-    return state
 
 
 def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]:
@@ -225,13 +305,6 @@ def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]
         if not known.on_front.keys() & state.finished.keys():
             some = known.band(config.probability, config.min_candidates)
             yield (_least(some, state.finisher) if is_limited else some[0]).genotype
-
-
-def _in_time(genotypes: list[Genotype], slot: TimeWindow, finisher: Finetuner) -> list[Genotype]:
-    """Return the genotypes that can still be fine-tuned; after the limit, only cached ones."""
-    if slot.open_s() >= 0:
-        return genotypes
-    return [genotype for genotype in genotypes if finisher.is_kept(genotype)]
 
 
 def _teacher(
@@ -286,7 +359,7 @@ def _first_within(
     """
     if limit_s <= 0:
         return None
-    by_size = sorted(range(len(some)), key=lambda i: (_macs(some[i], finisher), i))
+    by_size = sorted(range(len(some)), key=lambda i: (finisher.n_macs(some[i].genotype), i))
     n, found = 0, list[int]()
     for _ in range(_MAX_TIMING_ROUNDS):
         teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
@@ -299,8 +372,4 @@ def _first_within(
 
 
 def _least(some: Sequence[Candidate], finisher: Finetuner) -> Candidate:
-    return min(some, key=lambda c: (_macs(c, finisher), c.id))
-
-
-def _macs(candidate: Candidate, finisher: Finetuner) -> int:
-    return n_macs(finisher.parts.networks.lower(candidate.genotype))
+    return min(some, key=lambda c: (finisher.n_macs(c.genotype), c.id))

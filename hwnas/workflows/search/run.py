@@ -1,6 +1,7 @@
 """The verb ``search``: prepare, search, verify, write reports."""
 
 import contextlib
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from hwnas.core.run_folder import (
     open_run_folder,
 )
 from hwnas.hardware import backends
-from hwnas.nas import engine
+from hwnas.nas import engine, loop
 from hwnas.nas.run import Run, check_resumable
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.search import check_link
@@ -33,10 +34,12 @@ from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
 from hwnas.workflows.search.finish_runs import check_kept_so_far
 from hwnas.workflows.search.front import SearchOutcome
+from hwnas.workflows.search.time_plan import Planner
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
 
+_KEPT = ("finishing_s", "finishing_epochs", "finishing", "elapsed_s")  # when a run is resumed
 _RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
 
 
@@ -64,7 +67,9 @@ def search_for_front(
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
         with reporter.timed("Load data"):
-            contexts = stack.enter_context(context.open_contexts(configs, reporter, own))
+            planner = Planner(configs, earlier, own)
+            opened = context.open_contexts(configs, reporter, own, settle=planner)
+            contexts = stack.enter_context(opened)
         reporter.say(contexts[0].parts.data.notes)
         for each in contexts:
             if each.device is not None:
@@ -72,22 +77,29 @@ def search_for_front(
         for setup in contexts[0].parts.setups.values():
             setup.check()
         baselines = _baselines(contexts)
-        manifest = _manifest(contexts, arguments, folder, earlier)
+        manifest = _manifest(contexts, arguments, folder, earlier) | planner.facts()
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
         if earlier:
             check_resumable(Run.load(folder.path, "run.resume"))
+        elif not shared:
+            loop.check_budget(search.problem)
         with engine.study(search, config, folder) as study:
+            limit = planner.limit(study)
+            end_by = math.inf if limit is None else limit.search_end()
             if earlier:
                 check_kept_so_far(contexts[0], earlier, study.candidates, folder.path, reporter)
-                if engine.is_searched(study, config) and earlier.get("status") == "finished":
+                is_searched = engine.is_searched(study, config, end_by)
+                if is_searched and earlier.get("status") == "finished":
                     manifest = _still_finished(manifest, earlier)
                 remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
                 reporter.say(remade, alarming=True)
             folder.write_json("manifest.json", manifest)
-            reporter.say([f"Run folder: {folder.path}"])
+            reporter.say([f"Run folder: {folder.path}", *planner.messages])
             reporter.follow(study, context.followed(contexts))
-            engine.prepare(study, config, contexts[0].evaluator.train)  # once, on all cores
-            outcome = engine.run_engine(search, config, folder, study, reporter)
+            if (config.study.workers or 1) > 1 or limit is not None:  # else in the first trial
+                engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
+            end_by = math.inf if limit is None else limit.search_end()
+            outcome = engine.run_engine(search, config, folder, study, reporter, end_by)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
         if outcome.leader:
             manifest |= {"status": "finished by another"}
@@ -97,7 +109,8 @@ def search_for_front(
                 "report."
             )
             return SearchOutcome(folder, manifest, leader=leader)
-        ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
+        reporter.say(planner.outcome(outcome.candidates, config.n_trials), alarming=True)
+        ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines, limit)
         return replace(ended, seconds=dict(reporter.seconds))
 
 
@@ -158,7 +171,7 @@ def _manifest(
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **initial_manifest("search", arguments, earlier, parts.config),
-        **{name: earlier[name] for name in ("finishing_s", "finishing") if name in earlier},
+        **{name: earlier[name] for name in _KEPT if name in earlier},
         "seed": parts.config.seed,
         "digests": digests,
         **({} if supernet is None else {"checkpoint": supernet}),

@@ -3,12 +3,14 @@
 import contextlib
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from hwnas.core import processes
 from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.hardware import backends
 from hwnas.nas import benchmark_table, engine, loop
@@ -58,7 +60,11 @@ def search_table(
             folder.write_manifest(manifest)
             reporter.say([f"Run folder: {folder.path}"])
             reporter.follow(study, [SearchView("", benchmark.names, config.allowed.limits)])
-            outcome = engine.run_engine(search, config, folder, study, reporter)
+            end_by = math.inf
+            if config.minutes is not None:
+                left_s = 60 * config.minutes - study.spent_s - processes.elapsed_s()
+                end_by = time.monotonic() + left_s
+            outcome = engine.run_engine(search, config, folder, study, reporter, end_by)
         candidates = outcome.candidates
         members = pareto_front(candidates, benchmark.names)
         if not members:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.backends.onnx_files import random_weights
-from hwnas.hardware.backends.tvm import TvmSettings, layout
+from hwnas.hardware.backends.tvm import TvmSettings, find_compiler, layout
 from hwnas.hardware.backends.tvm import compiler as compiling
 from hwnas.hardware.backends.tvm.engine import LocalDevice, TvmEngine
-from hwnas.hardware.backends.tvm.linker import ENTRY, find_compiler, plan_arena
+from hwnas.hardware.backends.tvm.linker import ENTRY, plan_arena
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.models import families, spaces
 from hwnas.models.families.layers import fold_batch_norm, weights_of

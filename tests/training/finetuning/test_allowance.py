@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from hwnas.core.progress import NullProgress
-from hwnas.training.finetuning.time_budget import TimeBudget
+from hwnas.training.finetuning.time_budget import TimeBudget, TrainingTimes
 
 
 @pytest.fixture
@@ -45,3 +45,47 @@ def test_time_that_does_not_suffice_for_more_counts_as_spent(
     clock.now += 60.0
     found.end(was_short=was_short)
     assert kept == [spent_s]
+
+
+TIMES = TrainingTimes({f"n{i}": 10 * i for i in range(1, 101)}, lambda name: float(name[1:]) / 10)
+
+
+def test_times_are_interpolated_by_size_between_few_that_are_timed() -> None:
+    timed = list[str]()
+
+    def epoch_s(name: str) -> float:
+        timed.append(name)
+        return float(name[1:]) / 10
+
+    times = TrainingTimes({f"n{i}": 10 * i for i in range(1, 101)}, epoch_s)
+    assert timed == ["n1", "n51", "n100"]
+    assert times.training_s("n80", 3) == pytest.approx(24.0)
+    assert times.member_s("n80", 3) == pytest.approx(36.0)
+    assert TrainingTimes({"only": 7}, lambda _: 2.0).training_s("only", 2) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("core_s", "epochs", "n"),
+    [
+        (10_000.0, 30, 25),  # all of the schedule, 20 s an epoch for the teacher of two processes
+        (2_000.0, 12, 25),  # 25 members with 12 epochs
+        (600.0, 8, 12),  # rather 12 members with a third of it
+        (60.0, 1, 1),
+        (0.0, 1, 1),
+    ],
+)
+def test_schedules_are_shortened_for_more_networks_but_not_below_a_third(
+    core_s: float, epochs: int, n: int
+) -> None:
+    names = ["n100", *(f"n{i}" for i in range(11, 60, 2))]
+    assert TIMES.epochs(names, 30, core_s, 2) == epochs
+    taught_s = core_s - 2 * TIMES.training_s("n100", epochs)
+    assert len(TIMES.within(names[1:], epochs, taught_s, core_s)) >= min(n - 1, 10)
+
+
+def test_networks_that_fit_are_trained_longest_first() -> None:
+    names = ["n50", "n100", "n20", "n30"]
+    assert TIMES.within(names, 1, 100.0, 100.0) == ["n100", "n50", "n30", "n20"]
+    assert TIMES.within(names, 1, 100.0, 6.0) == ["n50", "n30", "n20"]
+    assert TIMES.within(names, 1, 12.0, 100.0) == ["n50", "n20"]
+    assert TIMES.within(names, 1, -1.0, -1.0) == []

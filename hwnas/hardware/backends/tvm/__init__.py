@@ -1,6 +1,8 @@
 """The backend ``tvm``: CPUs, here or on a remote device, compiled by TVM and measured."""
 
+import shutil
 from dataclasses import dataclass, field
+from typing import Any
 
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
@@ -19,6 +21,34 @@ class TvmSettings:
     def __post_init__(self) -> None:
         if self.kind != "llvm":
             raise ConfigError(f"target.tvm.kind: {unknown_name('kind', self.kind, ['llvm'])}")
+
+
+def find_compiler(name: str) -> str:
+    """Return a compiler by name, or this machine's.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    names = [name] if name else ["g++", "clang++", "gcc", "clang"]
+    found = next(filter(shutil.which, names), None)
+    if found is None:
+        # Debian's package names: g++-aarch64-linux-gnu contains aarch64-linux-gnu-g++.
+        triple, _, kind = names[0].rpartition("-")
+        package = f"{kind}-{triple}" if triple else kind
+        where = "target.tvm.cc" if name else "the compiler that links libraries"
+        raise ConfigError(
+            f"'{names[0]}' is not installed ({where}). On Debian: apt-get install {package}"
+        )
+    return found
+
+
+def check_compiler(target: Any) -> None:
+    """Check that the compiler of a target that links its libraries is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    find_compiler(target.section(TvmSettings).cc)
 
 
 _SCHEDULES = ("layout", "operators", "scalars", "templates")
@@ -94,5 +124,6 @@ DESCRIPTION = BackendDescription(
     ),
     runners=(RunnerScript("run_tvm.py", (_INT8_SO, _SO), "apache-tvm", "import tvm", _CODE),),
     columns={".so": "so", ".safetensors": "weights"},
+    check_tools=f"{__name__}:check_compiler",
     start_hint="Check target.tvm.mtriple, mcpu and mattr: LLVM may not know them.",
 )

@@ -6,7 +6,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.hardware.backends import onnx_files
 from hwnas.hardware.backends.base import TimingBench, TrainedNetwork
 from hwnas.hardware.backends.measured_backend import MeasuredBackend
-from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.backends.tvm import TvmSettings, find_compiler
 from hwnas.hardware.costs.measured_cost import fused_graph
 from hwnas.hardware.target import Remote, Target
 
@@ -38,8 +38,6 @@ def _unavailable_reason(target: Target, artefact: str, remote: Remote) -> str:
     """Return why an artefact cannot run from this machine; empty if it can."""
     settings = target.section(TvmSettings)
     if artefact.endswith(".tar"):
-        from hwnas.hardware.backends.tvm.linker import find_compiler
-
         try:
             find_compiler(settings.cc)
         except ConfigError as error:

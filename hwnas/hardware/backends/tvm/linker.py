@@ -6,7 +6,6 @@ virtual machine.
 """
 
 import io
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,8 @@ from tvm import te, tirx
 from tvm.ir import Call, Op, PointerType, PrimType
 from tvm.support import cc
 
-from hwnas.core.errors import CompileError, ConfigError
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.tvm import find_compiler
 from hwnas.hardware.backends.tvm.kernels import Array, Kernel, KernelCall, Kernels
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.models.graph import INPUT, Node
@@ -170,25 +170,6 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
         except (tarfile.TarError, RuntimeError) as error:
             raise CompileError(f"{command} cannot link a library: {error}"[:300]) from None
         return library.read_bytes()
-
-
-def find_compiler(name: str) -> str:
-    """Return a compiler by name, or this machine's.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    names = [name] if name else ["g++", "clang++", "gcc", "clang"]
-    found = next(filter(shutil.which, names), None)
-    if found is None:
-        # Debian's package names: g++-aarch64-linux-gnu contains aarch64-linux-gnu-g++.
-        triple, _, kind = names[0].rpartition("-")
-        package = f"{kind}-{triple}" if triple else kind
-        where = "target.tvm.cc" if name else "the compiler that links libraries"
-        raise ConfigError(
-            f"'{names[0]}' is not installed ({where}). On Debian: apt-get install {package}"
-        )
-    return found
 
 
 def pack(constants: Sequence[Array], unit: str) -> Array:

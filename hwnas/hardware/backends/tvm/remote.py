@@ -25,7 +25,7 @@ from tvm.error import RPCError, RPCSessionTimeoutError
 from tvm.rpc import base
 
 from hwnas.core.errors import CompileError, ConfigError, DeviceError
-from hwnas.hardware.backends.tvm import TvmSettings, linker
+from hwnas.hardware.backends.tvm import TvmSettings, find_compiler, linker
 from hwnas.hardware.runtimes.worker import GRACE_S
 from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import Timer
@@ -123,7 +123,7 @@ class RemoteDevice:
     by_library = True
 
     def __init__(self, settings: TvmSettings, remote: Remote, threads: int = 1):
-        linker.find_compiler(settings.cc)  # before a device is requested
+        find_compiler(settings.cc)  # before a device is requested
         self._settings, self._remote, self._threads = settings, remote, threads
         self._connection: _RpcConnection | None = self._connect()
 

@@ -1,0 +1,358 @@
+"""Division of the time limit ``minutes`` among the phases of a search, by measured step times."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from statistics import fmean
+from typing import Any, Protocol, final
+
+from hwnas.core import processes
+from hwnas.core.errors import ConfigError
+from hwnas.core.run_folder import Row
+from hwnas.hardware import backends
+from hwnas.models.graph import n_macs
+from hwnas.models.spaces import Genotype
+from hwnas.nas import loop
+from hwnas.nas.candidates import Candidate
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.parallel import threads_of
+from hwnas.workflows import components
+from hwnas.workflows.components import SearchComponents, have_exits
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.search.custom import CustomComponents
+
+_SLOW_EPOCH_S = 10.0  # of a medium network: a supernet is considered then
+_MAX_SUPERNET = 0.5  # fraction of the limit for the full schedule of a supernet by default
+_SUPERNET = 0.45  # fraction of the remaining time for a supernet that was requested
+_FINETUNING = 0.4  # maximum fraction of the remaining time for fine-tuning
+_MIN_TRIALS, _SOME_TRIALS = 8, 16  # without which no front, or only short trainings
+_TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
+_N_MEMBERS, _N_VERIFIED = 25, 15  # for which time is reserved, if there is enough
+_INT8_TRAINING = 1.5  # duration of fine-tuning with int8 training of some members
+_START_S = 4.0  # of worker processes, and of reports
+_INFERENCES = 0.6  # cost of verifying one image relative to a training step
+_COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
+_MARGIN = 1.3  # of the shortest limit that is accepted
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """The division of a time limit, in seconds, and the schedules that fit."""
+
+    limit_s: float
+    preparation_s: float
+    supernet_s: float
+    search_s: float
+    finetuning_s: float
+    verification_s: float
+    accuracy: str
+    epochs: int  #: of a supernet
+    fidelities: tuple[int, ...]  #: of candidates that are trained
+
+    def describe(self, before: SearchConfig) -> list[str]:
+        """Return the division, and the schedules that were shortened."""
+        parts = {
+            "preparation": self.preparation_s,
+            "supernet": self.supernet_s,
+            "search": self.search_s,
+            "fine-tuning": self.finetuning_s,
+            "verification": self.verification_s,
+        }
+        listed = ", ".join(f"{name} {_minutes(s)}" for name, s in parts.items() if s)
+        lines = [f"{_minutes(self.limit_s)} min: {listed}."]
+        if self.accuracy == "supernet" and self.epochs < before.train.epochs:
+            lines.append(
+                f"The supernet is trained for {self.epochs} of train.epochs={before.train.epochs}, "
+                "which fit into the limit."
+            )
+        if self.accuracy == "trained" and self.fidelities != tuple(before.trained.fidelities):
+            full, short = list(before.trained.fidelities), list(self.fidelities)
+            lines.append(
+                f"Candidates are trained with trained.fidelities={short} instead of {full}: "
+                f"fewer than {_SOME_TRIALS} candidates would fit into the limit."
+            )
+        return lines
+
+    def applied(self, config: SearchConfig) -> SearchConfig:
+        """Return a configuration with the schedules of the plan."""
+        return replace(
+            config,
+            accuracy=self.accuracy,
+            train=replace(config.train, epochs=self.epochs),
+            trained=replace(config.trained, fidelities=list(self.fidelities)),
+        )
+
+    def to_json(self) -> Row:
+        """Return the plan for the manifest."""
+        return asdict(self)
+
+    @staticmethod
+    def of(row: Mapping[str, Any], limit_s: float) -> "TimePlan":
+        """Return the recorded plan of a resumed run, with a possibly longer limit."""
+        plan = TimePlan(**{f.name: row[f.name] for f in fields(TimePlan)})
+        free_s = plan.search_s + plan.finetuning_s
+        factor = max(0.0, free_s + limit_s - plan.limit_s) / free_s if free_s else 1.0
+        return replace(
+            plan,
+            limit_s=limit_s,
+            search_s=factor * plan.search_s,
+            finetuning_s=factor * plan.finetuning_s,
+            fidelities=tuple(plan.fidelities),
+        )
+
+
+@final
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time limit of a command, across interruptions.
+
+    Args:
+        plan: Its division.
+        spent_s: Time spent before this command started.
+    """
+
+    plan: TimePlan
+    spent_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start of the command, and before."""
+        return self.spent_s + processes.elapsed_s()
+
+    def search_end(self) -> float:
+        """Return when trials end, on the monotonic clock, if they begin now.
+
+        The remaining time is divided as planned, even if earlier phases took longer or shorter.
+        """
+        plan, left_s = self.plan, self._left_s()
+        free_s = plan.search_s + plan.finetuning_s
+        return time.monotonic() + (left_s * plan.search_s / free_s if free_s else 0.0)
+
+    def finetuning_left_s(self) -> float:
+        """Return the remaining seconds for fine-tuning."""
+        return self._left_s()
+
+    def _left_s(self) -> float:
+        return max(0.0, self.plan.limit_s - self.plan.verification_s - self.elapsed_s)
+
+
+def plan_time(
+    parts: SearchComponents, before: SearchConfig, *, is_new: bool, trains: bool
+) -> TimePlan:
+    """Return the division of ``minutes``.
+
+    A supernet is chosen only if an epoch of a medium network takes long and the supernet's full
+    schedule fits into half of the limit.
+
+    Args:
+        parts: Components of the search, with accuracy source and number of processes.
+        before: Options as given, where ``accuracy`` may be open.
+        is_new: Whether this is a new run: others keep their schedules, and are not refused.
+        trains: Whether candidates are trained; not with a custom evaluator.
+
+    Raises:
+        ConfigError: the limit is too short for a front.
+    """
+    assert before.minutes is not None
+    shortens = is_new and before.study.storage is None  # other commands share a stored study
+    limit_s = 60 * before.minutes
+    if before.accuracy is None and shortens and not have_exits(parts.networks):
+        parts = _with_accuracy(parts, before, limit_s)
+    config, times = parts.config, _Times(parts, trains=trains)
+    verified_s = times.verification_s
+    preparation_s = processes.elapsed_s()
+    fixed_s = preparation_s + 2 * _START_S
+    left_s = limit_s - fixed_s - min(_N_VERIFIED * verified_s, 0.15 * limit_s)
+    epochs, fidelities = config.train.epochs, tuple(config.trained.fidelities)
+    supernet_s = 0.0
+    if config.accuracy == "supernet" and trains:
+        supernet_s = times.supernet_s(epochs)
+        if supernet_s > _MAX_SUPERNET * limit_s and shortens:
+            epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
+            supernet_s = times.supernet_s(epochs)
+    n_epochs = _n_epochs(config)
+    member_s = _INT8_TRAINING * times.medium_s * n_epochs / times.n_processes
+    finetuning_s = min((_N_MEMBERS + 2) * member_s, _FINETUNING * (left_s - supernet_s))
+    if config.finish.minutes is not None:
+        finetuning_s = 60 * config.finish.minutes
+    search_s = left_s - supernet_s - finetuning_s
+    search_s = search_s if is_new else max(0.0, search_s)
+    if shortens and times.n_trials(search_s, fidelities) < _SOME_TRIALS:
+        fidelities = (1,)
+    verification_s = limit_s - left_s - preparation_s
+    plan = TimePlan(
+        limit_s, preparation_s, supernet_s, search_s, finetuning_s, verification_s,
+        str(config.accuracy), epochs, fidelities,
+    )  # fmt: skip
+    least_supernet_s = times.supernet_s(1 if shortens else epochs) if supernet_s else 0.0
+    n_least = min(1, n_epochs) if config.finish.epochs is None else n_epochs
+    least_s = (
+        fixed_s
+        + least_supernet_s
+        + _MIN_TRIALS * times.trial_s((1,) if shortens else fidelities) / times.n_processes
+        + (60 * config.finish.minutes if config.finish.minutes else 2 * times.smallest_s * n_least)
+        + 2 * verified_s
+    )
+    if is_new and (plan.search_s <= 0 or _MARGIN * least_s > limit_s):
+        raise _too_short(config, max(_MARGIN * least_s, limit_s - plan.search_s), plan)
+    return plan
+
+
+def _with_accuracy(
+    parts: SearchComponents, before: SearchConfig, limit_s: float
+) -> SearchComponents:
+    """Return components with the default accuracy source within a limit."""
+    trained = components.retargeted(parts, replace(before, accuracy="trained"))
+    times = _Times(trained)
+    if times.medium_s <= _SLOW_EPOCH_S:
+        return trained
+    if times.supernet_s(before.train.epochs) > _MAX_SUPERNET * limit_s:
+        return trained
+    return components.retargeted(parts, replace(before, accuracy="supernet"))
+
+
+def _n_epochs(config: SearchConfig) -> int:
+    """Return the epochs of a complete fine-tuning."""
+    if config.finish.epochs is not None:
+        return config.finish.epochs
+    return config.train.epochs if config.accuracy == "trained" else FinetuningConfig().epochs
+
+
+def _too_short(config: SearchConfig, least_s: float, plan: TimePlan) -> ConfigError:
+    """Return the error for a limit that cannot give a front."""
+    parts = [f"preparation {_minutes(plan.preparation_s)}"]
+    parts += [f"supernet {_minutes(plan.supernet_s)}"] * bool(plan.supernet_s)
+    if config.finish.minutes is not None:
+        parts.append(f"finish.minutes={config.finish.minutes:g}")
+    least = math.ceil(least_s / 6) / 10 if least_s < 600 else math.ceil(least_s / 60)
+    return ConfigError(
+        f"minutes={config.minutes:g} is too short for a front on this machine "
+        f"({', '.join(parts)}). The shortest limit: minutes={least:g}."
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.2g}" if seconds < 600 else f"{seconds / 60:.0f}"
+
+
+@final
+class _Times:
+    """Durations of trainings on this machine, by timing a few steps.
+
+    Worker processes have one thread each, and so have the timed steps then.
+    """
+
+    def __init__(self, parts: SearchComponents, *, trains: bool = True):
+        self._parts, self._trains = parts, trains
+        self.n_processes = parts.config.study.workers or 1
+        assignments = loop.initial_assignments(parts.space)
+        genotypes = {g.id: g for g in map(parts.space.genotype, assignments)}
+        self._by_size = sorted(genotypes.values(), key=lambda g: n_macs(parts.networks.lower(g)))
+
+    @cached_property
+    def smallest_s(self) -> float:
+        """Seconds of an epoch of the smallest network."""
+        return self._epoch_s(self._by_size[0])
+
+    @cached_property
+    def medium_s(self) -> float:
+        """Seconds of an epoch of a medium network."""
+        return self._epoch_s(self._by_size[len(self._by_size) // 2])
+
+    def trial_s(self, fidelities: tuple[int, ...]) -> float:
+        """Return the seconds of a trial; half of the candidates stop after the first fidelity."""
+        if not self._trains:
+            return _TRIAL_S
+        if self._parts.config.accuracy == "supernet":
+            return _TRIAL_S + self.verification_s / 2
+        epochs = fidelities[0] + sum(fidelities[1:]) / 2
+        return _TRIAL_S + epochs * fmean([self.smallest_s, self.medium_s])
+
+    def n_trials(self, seconds: float, fidelities: tuple[int, ...]) -> float:
+        """Return the number of trials within some seconds."""
+        return seconds * self.n_processes / self.trial_s(fidelities)
+
+    @property
+    def verification_s(self) -> float:
+        """Seconds of the verification of one member."""
+        data, target = self._parts.data, self._parts.config.target
+        image_s = self.medium_s / len(data.train)
+        n_images = len(data.test) + 2 * len(data.validation)
+        return _COMPILE_S[backends.get(target.runtime).measured] + _INFERENCES * n_images * image_s
+
+    def supernet_s(self, epochs: int) -> float:
+        """Return the seconds of the training of all supernets."""
+        return epochs * self._supernet_epoch_s
+
+    @cached_property
+    def _supernet_epoch_s(self) -> float:
+        return sum(setup.epoch_s() for setup in self._parts.setups.values())
+
+    def _epoch_s(self, genotype: Genotype) -> float:
+        parts = self._parts
+        with threads_of(self.n_processes):
+            return TrainedEvaluator(parts.setups, parts.config.trained).epoch_s(genotype)
+
+
+class TimedStudy(Protocol):
+    """A study that records the time of its trials."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of finished trials, and of the supernet's training."""
+        ...
+
+
+@final
+class Planner:
+    """Plans the time of a command, given the components of the search.
+
+    Args:
+        configs: Options as given, one for each target.
+        earlier: Manifest of the run to be resumed; empty for a new run.
+        own: Custom evaluator, which needs no training.
+    """
+
+    def __init__(
+        self, configs: Sequence[SearchConfig], earlier: Row, own: CustomComponents | None = None
+    ):
+        self._configs, self._earlier = configs, earlier
+        self._trains = own is None or own.evaluator is None
+        self._plan: TimePlan | None = None
+        self.messages: list[str] = []  #: the division, and the schedules that were shortened
+
+    def __call__(self, parts: SearchComponents) -> Sequence[SearchConfig]:
+        """Return the configurations with schedules that fit."""
+        first, earlier = self._configs[0], self._earlier
+        if first.minutes is None:
+            return self._configs
+        if "time_plan" in earlier:
+            self._plan = TimePlan.of(earlier["time_plan"], 60 * first.minutes)
+        else:
+            self._plan = plan_time(parts, first, is_new=not earlier, trains=self._trains)
+        self.messages = self._plan.describe(parts.config)
+        return [self._plan.applied(config) for config in self._configs]
+
+    def facts(self) -> Row:
+        """Return the entry of the manifest."""
+        return {} if self._plan is None else {"time_plan": self._plan.to_json()}
+
+    def limit(self, study: TimedStudy) -> TimeLimit | None:
+        """Return the time limit of the command, if there is one."""
+        if self._plan is None:
+            return None
+        spent_s = study.spent_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
+        return TimeLimit(self._plan, max(spent_s, self._earlier.get("elapsed_s", 0.0)))
+
+    def outcome(self, candidates: Sequence[Candidate], n_trials: int) -> list[str]:
+        """Return a message if the limit ended the search with few scored candidates."""
+        n_scored = sum(candidate.state != "infeasible" for candidate in candidates)
+        if self._plan is None or len(candidates) >= n_trials or n_scored >= _MIN_TRIALS:
+            return []
+        return [
+            f"minutes={self._configs[0].minutes:g} ended the search after {n_scored} scored "
+            "candidates, too few for a good front. Resume with a longer limit."
+        ]

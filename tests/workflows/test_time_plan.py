@@ -1,0 +1,176 @@
+"""The division of ``minutes`` among the phases of a search."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hwnas.core import processes
+from hwnas.core.errors import BudgetError, ConfigError
+from hwnas.core.progress import NullProgress
+from hwnas.core.quantity import Quantity
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas import loop
+from hwnas.tasks.metrics.budget import Budget
+from hwnas.training.evaluation.trained import TrainedEvaluator
+from hwnas.training.supernet import TrainingSetup
+from hwnas.workflows import components
+from hwnas.workflows.components import SearchComponents
+from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.search.time_plan import Planner, TimeLimit, TimePlan
+from tests.nas.fakes import SizeAccuracy
+
+TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
+
+
+@pytest.fixture(autouse=True)
+def _started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "elapsed_s", lambda: 6.0)
+
+
+@pytest.fixture(scope="module")
+def digits() -> SearchComponents:
+    config = compose("search", [*TINY, "accuracy=trained"])
+    return components.parts(config, NullProgress())
+
+
+def _planned(
+    digits: SearchComponents,
+    monkeypatch: pytest.MonkeyPatch,
+    *options: str,
+    epoch_s: float = 1.0,
+    supernet_epoch_s: float = 4.0,
+) -> tuple[SearchConfig, TimePlan, list[str]]:
+    """Return the settled options, the plan and its messages for some durations of an epoch."""
+    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: epoch_s)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: supernet_epoch_s)
+    config = compose("search", [*TINY, *options])
+    planner = Planner([config], {})
+    (settled,) = planner(components.retargeted(digits, config))
+    plan = TimePlan.of(planner.facts()["time_plan"], 60 * config.minutes)
+    return settled, plan, planner.messages
+
+
+def _parts(plan: TimePlan) -> float:
+    spent_s = plan.preparation_s + plan.supernet_s + plan.search_s
+    return spent_s + plan.finetuning_s + plan.verification_s
+
+
+def test_the_parts_add_up_to_the_limit(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled, plan, (line,) = _planned(digits, monkeypatch, "minutes=10")
+    assert settled.accuracy == "trained"
+    assert settled.n_trials == 1_000_000
+    assert _parts(plan) == pytest.approx(600)
+    assert plan.preparation_s == 6
+    assert 0.25 * 600 < plan.finetuning_s < plan.search_s
+    assert line.startswith("10 min: preparation 0.1, search ")
+    given, plan, _ = _planned(digits, monkeypatch, "minutes=10", "finish.minutes=7", "n_trials=5")
+    assert given.n_trials == 5
+    assert plan.finetuning_s == 420
+    assert _parts(plan) == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "epoch_s", "accuracy"),
+    [(10, 1.0, "trained"), (10, 60.0, "trained"), (60, 60.0, "supernet"), (60, 1.0, "trained")],
+)
+def test_a_supernet_is_chosen_where_epochs_are_long_and_its_schedule_fits_into_half(
+    digits: SearchComponents,
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: int,
+    epoch_s: float,
+    accuracy: str,
+) -> None:
+    options = (f"minutes={minutes}", "train.epochs=25")  # 30 minutes for the supernet
+    settled, plan, _ = _planned(
+        digits, monkeypatch, *options, epoch_s=epoch_s, supernet_epoch_s=72.0
+    )
+    assert settled.accuracy == accuracy
+    assert plan.supernet_s == 1800 * (accuracy == "supernet")
+
+
+def test_schedules_are_shortened_to_fit(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("minutes=10", "accuracy=supernet", "train.epochs=1000")
+    settled, plan, lines = _planned(digits, monkeypatch, *options)
+    assert settled.train.epochs == plan.epochs
+    assert 200 <= plan.supernet_s <= 300
+    assert plan.search_s > 60
+    assert "of train.epochs=1000" in lines[1]
+    settled, _, lines = _planned(digits, monkeypatch, "minutes=5", epoch_s=10.0)
+    assert settled.trained.fidelities == [1]
+    assert "trained.fidelities=[1] instead of [1, 4]" in lines[1]
+
+
+@pytest.mark.parametrize("options", [(), ("accuracy=supernet",), ("finish.minutes=3",)])
+def test_a_limit_that_gives_no_front_is_refused_with_the_shortest_that_does(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError, match=r"minutes=0\.2 is too short for a front") as error:
+        _planned(digits, monkeypatch, *options, "minutes=0.2")
+    least = str(error.value).rpartition("minutes=")[2].rstrip(".")
+    _, plan, _ = _planned(digits, monkeypatch, *options, f"minutes={least}")
+    assert plan.search_s > 0
+    with pytest.raises(ConfigError):
+        _planned(digits, monkeypatch, *options, f"minutes={0.8 * float(least):g}")
+
+
+def test_a_resumed_run_keeps_its_schedules_and_divides_what_is_left(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("minutes=10", "accuracy=supernet", "train.epochs=1000")
+    _, before, _ = _planned(digits, monkeypatch, *options)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: math.nan)
+    config = compose("search", [*TINY, "minutes=20"])
+    planner = Planner([config], {"time_plan": before.to_json(), "elapsed_s": 590.0})
+    (settled,) = planner(digits)
+    assert settled.train.epochs == before.epochs
+    limit = planner.limit(SimpleNamespace(spent_s=300.0))
+    assert limit is not None
+    assert limit.elapsed_s == 596
+    assert _parts(limit.plan) == pytest.approx(1200)
+    left_s = 1200 - 596 - before.verification_s
+    assert limit.finetuning_left_s() == pytest.approx(left_s)
+    share = before.search_s / (before.search_s + before.finetuning_s)
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    assert limit.search_end() == pytest.approx(1000 + share * left_s)
+    spent = TimeLimit(replace(limit.plan, limit_s=60), 100.0)
+    assert spent.search_end() == 1000
+    assert spent.finetuning_left_s() == 0
+
+
+def test_without_a_limit_nothing_is_planned(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 1 / 0)
+    planner = Planner([digits.config], {})
+    assert planner(digits) == [digits.config]
+    assert planner.facts() == {}
+    assert planner.limit(SimpleNamespace(spent_s=0.0)) is None
+    assert digits.config.n_trials == 100
+
+
+def _problem(tiny: SearchSpace, latency_ms: float, queries: int | None) -> loop.SearchProblem:
+    def cost(genotype: Genotype) -> Cost:
+        return Cost({"latency_ms": Quantity(2.0 + (genotype != tiny.smallest()), "modelled")})
+
+    model: Any = SimpleNamespace(cost=cost, max_cost_queries=queries)
+    return loop.SearchProblem(tiny, Budget({"latency_ms": latency_ms}), model, SizeAccuracy())
+
+
+def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
+    tiny: SearchSpace,
+) -> None:
+    with pytest.raises(BudgetError) as error:
+        loop.check_budget(_problem(tiny, 0.5, None))
+    words = f"budget.latency_ms=0.5, and the cheapest candidate, {tiny.smallest().id}, needs 2 ms."
+    assert words in str(error.value)
+    loop.check_budget(_problem(tiny, 1.5, None))  # others may cost less than the smallest
+    loop.check_budget(_problem(tiny, 0.5, 0))  # to cost one, it must be measured
