@@ -348,21 +348,35 @@ def check_budget(problem: SearchProblem) -> None:
     """
     if problem.cost_model.max_cost_queries == 0 or not problem.budget.limits:
         return
-    cheapest = {g.id: g for member in problem.space.members for g in [member.smallest()]}
-    costs = [(g, _cached(problem.cost_model)(g)) for g in cheapest.values()]
-    figures = [(g, cost.figures) for g, cost in costs if cost.figures and not cost.reason]
+    cost = _cached(problem.cost_model)
+    smallest = [member.smallest() for member in problem.space.members]
+    figures = {g: cost(g).figures for g in smallest if not cost(g).reason}
     for name, limit in problem.budget.limits.items():
-        metric = metric_of(name)
-        values = [(metric.binding(of[name]), g) for g, of in figures if name in of]
-        if not values or metric.maximise:
+        known = {g: metric_of(name).binding(of[name]) for g, of in figures.items() if name in of}
+        if not known:
             continue
-        value, genotype = min(values, key=lambda found: found[0])
-        if value > _IMPOSSIBLE * limit:
+        excess = {g: _excess(name, value, limit) for g, value in known.items()}
+        cheapest = min(known, key=lambda g: excess[g])
+        if excess[cheapest] > _IMPOSSIBLE:
             raise BudgetError(
-                f"No candidate meets the budget: the binding limit is budget.{name}={limit:g}, and "
-                f"the cheapest candidate, {genotype.id}, needs "
-                f"{f'{value:.4g} {metric.unit}'.rstrip()}."
+                f"No candidate meets the budget; {_binding(name, limit)} the cheapest candidate, "
+                f"{cheapest.id}, {_needs(name, known[cheapest])}."
             )
+
+
+def _excess(name: str, value: float, limit: float) -> float:
+    """Return by what factor a value misses a limit; at most 1 if it meets the limit."""
+    first, second = (limit, value) if metric_of(name).maximise else (value, limit)
+    return first / second if second else math.inf
+
+
+def _binding(name: str, limit: float) -> str:
+    return f"the binding limit is budget.{name}={limit:g}:"
+
+
+def _needs(name: str, value: float) -> str:
+    verb = "reaches" if metric_of(name).maximise else "needs"
+    return f"{verb} {f'{value:.4g} {metric_of(name).unit}'.rstrip()}"
 
 
 def no_feasible_candidate(
@@ -386,9 +400,8 @@ def no_feasible_candidate(
         detail = f"the nearest, {nearest.id}, meets the limits but: {nearest.reason}."
     else:
         detail = (
-            f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
-            f"{nearest.id}, {'reaches' if metric_of(limit).maximise else 'needs'} "
-            f"{f'{value:.4g} {metric_of(limit).unit}'.rstrip()}."
+            f"{_binding(limit, budget.limits[limit])} the nearest candidate, {nearest.id}, "
+            f"{_needs(limit, value)}."
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "

@@ -192,10 +192,7 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet; train it if its checkpoint is not complete.
-
-        Waits if another process trains the same supernet.
-        """
+        """Return the trained supernet; train it, or wait for another process that trains it."""
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))

@@ -50,15 +50,17 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
         lines.append(_finished(done, candidate.id))
         if candidate.id in done.get("hurried", ()):
             lines.append(
-                "finish.minutes ended before it was trained for int8: it is calibrated alone. "
+                "The time limit ended before it was trained for int8: it is calibrated alone. "
                 "An export trains it."
             )
     else:
-        config = manifest["config"]["finish"]
+        config, minutes = manifest["config"]["finish"], manifest["config"]["finish"]["minutes"]
+        if "time_plan" in manifest:
+            minutes = manifest["time_plan"]["limit_s"] / 60
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
             f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
-            f"candidates{_few(config)}{_late(config['minutes'])}."
+            f"candidates{_few(config, minutes)}{_late(minutes)}."
         )
     for target, folder in run.folders.items():
         own = f" on {target}" if target else ""
@@ -91,11 +93,11 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
         yield f"expected after {_epochs(total)}", candidate.figures[quality_in(candidate.figures)]
 
 
-def _few(config: Mapping[str, Any]) -> str:
+def _few(config: Mapping[str, Any], minutes: float | None) -> str:
     """Return the limit on fine-tuned networks as text; older runs without the entry had none."""
     if "max_candidates" not in config:
         return ""
-    if config["max_candidates"] is None and config["minutes"] is not None:
+    if config["max_candidates"] is None and minutes is not None:
         return ""
     most = (
         config["max_candidates"]

@@ -75,6 +75,18 @@ def test_phase_whose_time_ends_first_says_each_minute_what_is_left_of_it() -> No
     assert third == "Search 9/1000, 20.0 s each, 0:00:00 left"
 
 
+def test_phase_that_only_its_time_limit_ends_has_no_total() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=100)
+    with Phases(console, clock) as phases, phases.phase("Search", 1_000_000, 0, 90.0) as advance:
+        for _ in range(4):
+            clock.now += 20.0
+            advance(1)
+    assert isinstance(console.file, io.StringIO)
+    first, bar = console.file.getvalue().splitlines()
+    assert first == "Search 3, 20.0 s each, 0:00:30 left"
+    assert "4/?" in bar
+
+
 def test_log_of_a_short_phase_is_its_bar_alone() -> None:
     (bar,) = _ran(Clock(), None, 100, 0.01, terminal=False).splitlines()
     assert "100/100" in bar

@@ -170,7 +170,7 @@ def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
 ) -> None:
     with pytest.raises(BudgetError) as error:
         loop.check_budget(_problem(tiny, 0.5, None))
-    words = f"budget.latency_ms=0.5, and the cheapest candidate, {tiny.smallest().id}, needs 2 ms."
+    words = f"budget.latency_ms=0.5: the cheapest candidate, {tiny.smallest().id}, needs 2 ms."
     assert words in str(error.value)
     loop.check_budget(_problem(tiny, 1.5, None))  # others may cost less than the smallest
     loop.check_budget(_problem(tiny, 0.5, 0))  # to cost one, it must be measured

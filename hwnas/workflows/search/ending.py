@@ -228,7 +228,7 @@ def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str
     if not failed:
         return (
             f"{where}None of the networks within its budget was fine-tuned and verified. Raise "
-            f"finish.minutes or finish.max_candidates: {again}"
+            f"minutes, finish.minutes or finish.max_candidates: {again}"
         )
     name, reason = next(iter(failed.items()))
     return (

@@ -64,7 +64,7 @@ class TargetFront:
         ids = sorted(self.without_int8_training)
         message = (
             f"{len(ids)} lose more than finish.max_int8_drop in int8 and are only calibrated: "
-            f"finish.minutes ended. An export trains its network for int8: {', '.join(ids)}."
+            f"the time limit ended. An export trains its network for int8: {', '.join(ids)}."
         )
         failures = failure_messages(self.front.failed)
         return [*failures, *[message] * bool(ids), *self._chance_level, *self._unmeasurable]

@@ -96,7 +96,8 @@ def search_for_front(
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}", *planner.messages])
             reporter.follow(study, context.followed(contexts))
-            if (config.study.workers or 1) > 1 or limit is not None:  # else in the first trial
+            trains_now = (config.study.workers or 1) > 1 or limit is not None
+            if trains_now and contexts[0].own.evaluator is None:  # else when a network is needed
                 engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
             end_by = math.inf if limit is None else limit.search_end()
             outcome = engine.run_engine(search, config, folder, study, reporter, end_by)

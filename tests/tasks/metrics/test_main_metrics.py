@@ -122,7 +122,7 @@ def test_throughput_is_maximised_and_limited_from_below(
     assert "throughput [images/s]" in shown
 
     line = _refused(capsys, *SEARCH, objectives, "budget.throughput_ips=1e9", "run.dir=d")
-    assert "the binding limit is budget.throughput_ips=1e+09: the nearest candidate" in line
+    assert "the binding limit is budget.throughput_ips=1e+09: the cheapest candidate" in line
     assert re.search(r", reaches [\d.e+]+ images/s\. ", line)
 
 
