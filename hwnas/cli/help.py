@@ -58,7 +58,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
+        elif not str(value).startswith("${"):  # a default that depends on other options
             yield f"{prefix}{key}", value
 
 

@@ -29,6 +29,7 @@ from hwnas.nas.pareto.features import Assignment
 from hwnas.nas.pareto.sampler import ParetoSampler
 from hwnas.nas.pareto.selection import Costs
 from hwnas.nas.samplers import RunSampler
+from hwnas.nas.targets import binding_words, cost_words
 from hwnas.tasks.metrics import costs_in, expected_costs, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import Predictions
@@ -43,7 +44,6 @@ _MAX_CACHED_COSTS = 100_000
 _MAX_CACHED_GRAPHS = 1_000  # graphs are larger than costs
 # Candidates per proposal whose mean cost with early exits is estimated from similar networks.
 _N_EXIT_ESTIMATES = 40
-_IMPOSSIBLE = 2.0  # ratio of the cheapest candidate's cost to a limit that is refused
 _UNBUILDABLE = "target"  # name of the constraint "the target can run the network"
 
 
@@ -337,48 +337,6 @@ def _evaluate(
     )
 
 
-def check_budget(problem: SearchProblem) -> None:
-    """Refuse a budget that even the cheapest candidates exceed several times.
-
-    The cheapest candidates are the smallest genotypes of the spaces. Others may cost slightly less,
-    so trials decide about limits that are nearly met.
-
-    Raises:
-        BudgetError: it names the binding limit and the cost of the cheapest candidate.
-    """
-    if problem.cost_model.max_cost_queries == 0 or not problem.budget.limits:
-        return
-    cost = _cached(problem.cost_model)
-    smallest = [member.smallest() for member in problem.space.members]
-    figures = {g: cost(g).figures for g in smallest if not cost(g).reason}
-    for name, limit in problem.budget.limits.items():
-        known = {g: metric_of(name).binding(of[name]) for g, of in figures.items() if name in of}
-        if not known:
-            continue
-        excess = {g: _excess(name, value, limit) for g, value in known.items()}
-        cheapest = min(known, key=lambda g: excess[g])
-        if excess[cheapest] > _IMPOSSIBLE:
-            raise BudgetError(
-                f"No candidate meets the budget; {_binding(name, limit)} the cheapest candidate, "
-                f"{cheapest.id}, {_needs(name, known[cheapest])}."
-            )
-
-
-def _excess(name: str, value: float, limit: float) -> float:
-    """Return by what factor a value misses a limit; at most 1 if it meets the limit."""
-    first, second = (limit, value) if metric_of(name).maximise else (value, limit)
-    return first / second if second else math.inf
-
-
-def _binding(name: str, limit: float) -> str:
-    return f"the binding limit is budget.{name}={limit:g}:"
-
-
-def _needs(name: str, value: float) -> str:
-    verb = "reaches" if metric_of(name).maximise else "needs"
-    return f"{verb} {f'{value:.4g} {metric_of(name).unit}'.rstrip()}"
-
-
 def no_feasible_candidate(
     candidates: Sequence[Candidate], budget: Budget, folder: str
 ) -> BudgetError:
@@ -400,8 +358,8 @@ def no_feasible_candidate(
         detail = f"the nearest, {nearest.id}, meets the limits but: {nearest.reason}."
     else:
         detail = (
-            f"{_binding(limit, budget.limits[limit])} the nearest candidate, {nearest.id}, "
-            f"{_needs(limit, value)}."
+            f"{binding_words(limit, budget.limits[limit])} the nearest candidate, {nearest.id}, "
+            f"{cost_words(limit, value)}."
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "

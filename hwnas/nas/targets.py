@@ -1,18 +1,20 @@
 """The targets of a search: quantities of several are named ``npu.latency_ms``, of one plainly."""
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final
 
-from hwnas.core.errors import CompileError
+from hwnas.core.errors import BudgetError, CompileError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.hardware.costs.cost_model import Cost, CostModel
-from hwnas.models.spaces import Genotype
+from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.nas.search_progress import SearchView
-from hwnas.tasks.metrics import quality_names
+from hwnas.tasks.metrics import metric_of, quality_names
 from hwnas.tasks.metrics.budget import Budget
 
 T = TypeVar("T")
@@ -175,3 +177,50 @@ def join_members(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
     figures, details = named(lambda part: part.figures), named(lambda part: part.details)
     over = named(lambda part: dict.fromkeys(part.over_budget))
     return Member(candidate, figures, details, {}, tuple(over))
+
+
+_IMPOSSIBLE = 2.0  # factor by which the cheapest candidate misses a limit that is refused
+
+
+def check_limits(space: Space, limits: Mapping[str, float], cost_model: CostModel) -> None:
+    """Refuse limits that even the cheapest candidates miss by far.
+
+    The cheapest candidates are the smallest genotypes of the spaces. Others may cost slightly less,
+    so trials decide about limits that are nearly met.
+
+    Raises:
+        BudgetError: it names the binding limit and the cost of the cheapest candidate.
+    """
+    if cost_model.max_cost_queries == 0 or not limits:
+        return
+    figures = dict[Genotype, Quantities]()
+    for member in space.members:
+        with contextlib.suppress(CompileError):
+            cost = cost_model.cost(member.smallest())
+            figures |= {} if cost.reason else {member.smallest(): cost.figures}
+    for name, limit in limits.items():
+        known = {g: metric_of(name).binding(of[name]) for g, of in figures.items() if name in of}
+        excess = [(_excess(name, value, limit), g.id, value) for g, value in known.items()]
+        factor, genotype_id, value = min(excess, default=(0.0, "", 0.0))
+        if factor > _IMPOSSIBLE:
+            raise BudgetError(
+                f"No candidate meets the budget; {binding_words(name, limit)} the cheapest "
+                f"candidate, {genotype_id}, {cost_words(name, value)}."
+            )
+
+
+def _excess(name: str, value: float, limit: float) -> float:
+    """Return by what factor a value misses a limit; at most 1 if it meets the limit."""
+    first, second = (limit, value) if metric_of(name).maximise else (value, limit)
+    return first / second if second else math.inf
+
+
+def binding_words(name: str, limit: float) -> str:
+    """Return the beginning of a clause about the binding limit."""
+    return f"the binding limit is budget.{name}={limit:g}:"
+
+
+def cost_words(name: str, value: float) -> str:
+    """Return the cost of a candidate as the end of a clause."""
+    verb = "reaches" if metric_of(name).maximise else "needs"
+    return f"{verb} {f'{value:.4g} {metric_of(name).unit}'.rstrip()}"

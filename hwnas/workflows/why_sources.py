@@ -54,9 +54,7 @@ def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
                 "An export trains it."
             )
     else:
-        config, minutes = manifest["config"]["finish"], manifest["config"]["finish"]["minutes"]
-        if "time_plan" in manifest:
-            minutes = manifest["time_plan"]["limit_s"] / 60
+        config, minutes = manifest["config"]["finish"], _limit(manifest)
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
             f"{config['probability']:.0%} is, and the {config['min_candidates']} most probable "
@@ -91,6 +89,12 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Quant
     if candidate.stopped and accuracy_source(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
         yield f"expected after {_epochs(total)}", candidate.figures[quality_in(candidate.figures)]
+
+
+def _limit(manifest: Manifest) -> float | None:
+    """Return the time limit of fine-tuning in minutes, or that of the whole command."""
+    plan = manifest.get("time_plan")
+    return manifest["config"]["finish"]["minutes"] if plan is None else plan["limit_s"] / 60
 
 
 def _few(config: Mapping[str, Any], minutes: float | None) -> str:

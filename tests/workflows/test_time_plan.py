@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,7 @@ from hwnas.core.progress import NullProgress
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.nas import loop
-from hwnas.tasks.metrics.budget import Budget
+from hwnas.nas.targets import check_limits
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows import components
@@ -22,7 +20,6 @@ from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import compose
 from hwnas.workflows.search.time_plan import Planner, TimeLimit, TimePlan
-from tests.nas.fakes import SizeAccuracy
 
 TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
 
@@ -157,20 +154,30 @@ def test_without_a_limit_nothing_is_planned(
     assert digits.config.n_trials == 100
 
 
-def _problem(tiny: SearchSpace, latency_ms: float, queries: int | None) -> loop.SearchProblem:
+def _check(tiny: SearchSpace, limits: dict[str, float], queries: int | None = None) -> None:
     def cost(genotype: Genotype) -> Cost:
-        return Cost({"latency_ms": Quantity(2.0 + (genotype != tiny.smallest()), "modelled")})
+        ms = 2.0 + (genotype != tiny.smallest())
+        figures = {"latency_ms": ms, "throughput_ips": 1000 / ms}
+        return Cost({name: Quantity(value, "modelled") for name, value in figures.items()})
 
-    model: Any = SimpleNamespace(cost=cost, max_cost_queries=queries)
-    return loop.SearchProblem(tiny, Budget({"latency_ms": latency_ms}), model, SizeAccuracy())
+    check_limits(tiny, limits, SimpleNamespace(cost=cost, max_cost_queries=queries))
 
 
 def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
     tiny: SearchSpace,
 ) -> None:
-    with pytest.raises(BudgetError) as error:
-        loop.check_budget(_problem(tiny, 0.5, None))
-    words = f"budget.latency_ms=0.5: the cheapest candidate, {tiny.smallest().id}, needs 2 ms."
-    assert words in str(error.value)
-    loop.check_budget(_problem(tiny, 1.5, None))  # others may cost less than the smallest
-    loop.check_budget(_problem(tiny, 0.5, 0))  # to cost one, it must be measured
+    smallest = tiny.smallest().id
+    for name, limit, words in (
+        (
+            "latency_ms",
+            0.5,
+            f"budget.latency_ms=0.5: the cheapest candidate, {smallest}, needs 2 ms.",
+        ),
+        ("throughput_ips", 2e3, f"=2000: the cheapest candidate, {smallest}, reaches 500 "),
+    ):
+        with pytest.raises(BudgetError) as error:
+            _check(tiny, {name: limit})
+        assert words in str(error.value)
+    _check(tiny, {"latency_ms": 1.5})  # others may cost less than the smallest
+    _check(tiny, {"latency_ms": 0.5}, 0)  # to cost one, it must be measured
+    _check(tiny, {"flash_kib": 1e-9})  # unknown

@@ -16,7 +16,7 @@ from hwnas.nas import engine, loop
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.search_progress import SearchView
-from hwnas.nas.targets import Targets
+from hwnas.nas.targets import Targets, check_limits
 from hwnas.nas.verification import verify
 from hwnas.tasks.metrics import costs_in, expected_costs, metric_of
 from hwnas.training.data import ImageData
@@ -262,6 +262,15 @@ def search_task(
     data = contexts[0].parts.data.sendable
     again = functools.partial(_again, tuple(s.config for s in contexts), data)
     return engine.SearchTask(problem(contexts), again, objectives(contexts), decisive)
+
+
+def check_budget(task: loop.SearchProblem) -> None:
+    """Refuse a budget that even the cheapest candidate misses by far.
+
+    Raises:
+        BudgetError: it names the binding limit and the cost of the cheapest candidate.
+    """
+    check_limits(task.space, task.budget.limits, task.cost_model)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from hwnas.core.run_folder import (
     open_run_folder,
 )
 from hwnas.hardware import backends
-from hwnas.nas import engine, loop
+from hwnas.nas import engine
 from hwnas.nas.run import Run, check_resumable
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.search import check_link
@@ -82,7 +82,7 @@ def search_for_front(
         if earlier:
             check_resumable(Run.load(folder.path, "run.resume"))
         elif not shared:
-            loop.check_budget(search.problem)
+            context.check_budget(search.problem)
         with engine.study(search, config, folder) as study:
             limit = planner.limit(study)
             end_by = math.inf if limit is None else limit.search_end()
