@@ -1,7 +1,7 @@
 """Quantities: a value with its 95 % interval and its source."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -74,6 +74,29 @@ def from_log_widths(value: float, source: QuantitySource, below: float, above: f
         return Quantity(value, source)
     high = None if math.isinf(above) else value * math.exp(above)
     return Quantity(value, source, value * math.exp(-below), high)
+
+
+def sum_of(parts: Sequence[Quantity]) -> Quantity:
+    """Return a sum of quantities with its interval.
+
+    Errors of measurements are independent: their half-widths add in quadrature. Predictions are
+    of the same model, so that their errors have the same sign: their half-widths add up. Without
+    any interval the sum has none.
+    """
+    sources = {part.source for part in parts}
+    value = sum(part.value for part in parts)
+    source: QuantitySource = sources.pop() if len(sources) == 1 else "modelled"
+    if all(part.low is None and part.high is None for part in parts):
+        return Quantity(value, source)
+
+    def half_width(widths: Sequence[float]) -> float:
+        pairs = list(zip(parts, widths, strict=True))
+        predicted = sum(width for part, width in pairs if part.source != "measured")
+        return math.hypot(predicted, *(w for part, w in pairs if part.source == "measured"))
+
+    below = half_width([part.value - part.lower for part in parts])
+    above = half_width([part.upper - part.value for part in parts])
+    return Quantity(value, source, value - below, value + above)
 
 
 def quantities_from_json(rows: Mapping[str, QuantityRow]) -> dict[str, Quantity]:

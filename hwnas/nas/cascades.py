@@ -9,6 +9,7 @@ https://doi.org/10.1109/CVPR.2001.990517; by the largest probability: Wang et al
 2017, https://arxiv.org/abs/1706.00885.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.pareto import non_dominated
-from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.quantity import Quantities, Quantity, sum_of
 from hwnas.core.run_folder import Row
 from hwnas.tasks.intervals import fraction
 from hwnas.tasks.metrics import cost_names, metric_of
 from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.metrics.metric import divide, scale
 from hwnas.tasks.predictions import Predictions
 
 LATENCY, ENERGY = "latency_ms", "energy_mj"
@@ -30,6 +32,7 @@ _WAITED = (LATENCY, "latency_p99_ms")  # time until a prediction, from either ne
 EXPECTED = f"expected_{LATENCY}"
 _PRICE = "cost_usd_per_m"
 _SHARES = np.arange(1, 40) / 40  # candidate fractions of escalated images
+_ALL = Quantity(1.0, "measured")  #: fraction of images that the first network sees
 LEAST = 50  #: minimum number of images of a half
 _OF_ONE = ("sram_kib", "power_w")  # only one network runs at a time
 MAXIMISE = (True, False)  #: accuracy, expected latency
@@ -127,13 +130,17 @@ class Cascade:
         names = [LATENCY] if self.way is not None else [LATENCY, ENERGY]
         known = [n for n in names if n in self.first.costs and n in self.second.costs]
         expected = {
-            f"expected_{name}": _expected(self.first.costs[name], self._later(name), share)
+            f"expected_{name}": expected_cost(
+                [self.first.costs[name], self._later(name)], [_ALL, share]
+            )
             for name in known
         }
         if self.way is not None:
             own = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
             price = _together(_PRICE, own, Quantity(self.way.usd_per_m, "modelled"))
-            expected["expected_usd_per_m"] = _expected(Quantity(0.0, "modelled"), price, share)
+            expected["expected_usd_per_m"] = expected_cost(
+                [Quantity(0.0, "modelled"), price], [_ALL, share]
+            )
         return CascadeStatistics(share, fraction(right), expected)
 
     def _later(self, name: str) -> Quantity:
@@ -236,27 +243,53 @@ def half(values: NDArray[np.generic]) -> Array:
 
 def _together(name: str, a: Quantity, b: Quantity) -> Quantity:
     """Return the cost of two networks that run one after another."""
-    source = a.source if a.source == b.source else "modelled"
-    value = _combined(name, a.value, b.value)
-    if a.std == b.std == 0:
-        return Quantity(value, source)
-    return Quantity(
-        value, source, _combined(name, a.lower, b.lower), _combined(name, a.upper, b.upper)
+    if name in _OF_ONE:
+        source = a.source if a.source == b.source else "modelled"
+        ends = (max(a.lower, b.lower), max(a.upper, b.upper))
+        known = (None, None) if a.std == b.std == 0 else ends
+        return Quantity(max(a.value, b.value), source, *known)
+    if not metric_of(name).maximise:
+        return sum_of([a, b])
+    if not (a.value and b.value):  # rates, as images a second
+        return Quantity(0.0, "modelled")
+    return divide(1.0, sum_of([divide(1.0, a), divide(1.0, b)]))
+
+
+def expected_cost(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Quantity:
+    """Return the mean cost of an image over networks or segments that run one after another.
+
+    The errors of costs and of the fractions of images are independent. An image that reaches a part
+    reached all parts before it: two fractions p >= q of the same images have the correlation
+    ``sqrt(q (1 - p) / (p (1 - q)))``.
+
+    Args:
+        figures: Cost of each part.
+        reached: Fraction of images that reach each part; all images reach the first.
+    """
+    cost = sum_of([scale(f, share.value) for f, share in zip(figures, reached, strict=True)])
+    later = [*zip(figures, reached, strict=True)][1:]
+    below = _spread(later, [share.value - share.lower for _, share in later])
+    above = _spread(later, [share.upper - share.value for _, share in later])
+    low = cost.value - math.hypot(cost.value - cost.lower, below)
+    return replace(
+        cost, low=max(0.0, low), high=cost.value + math.hypot(cost.upper - cost.value, above)
     )
 
 
-def _combined(name: str, a: float, b: float) -> float:
-    if metric_of(name).maximise:  # rates, as images a second
-        return a * b / (a + b) if a + b else 0.0
-    return max(a, b) if name in _OF_ONE else a + b
-
-
-def _expected(a: Quantity, b: Quantity, share: Quantity) -> Quantity:
-    """Return the mean cost of an image, given the fraction of escalated images."""
-    source = a.source if a.source == b.source else "modelled"
-    return Quantity(
-        a.value + share.value * b.value,
-        source,
-        a.lower + share.lower * b.lower,
-        a.upper + share.upper * b.upper,
+def _spread(parts: Sequence[tuple[Quantity, Quantity]], widths: Sequence[float]) -> float:
+    """Return the half-width of the sum of costs times fractions, from those of the fractions."""
+    terms = [f.value * width for (f, _), width in zip(parts, widths, strict=True)]
+    shares = [share.value for _, share in parts]
+    return math.sqrt(
+        sum(
+            a * b * _correlation(max(shares[i], shares[j]), min(shares[i], shares[j]))
+            for (i, a), (j, b) in product(enumerate(terms), repeat=2)
+        )
     )
+
+
+def _correlation(p: float, q: float) -> float:
+    """Return the correlation of two fractions of the same images, p >= q."""
+    if p == q:
+        return 1.0
+    return math.sqrt(q * (1 - p) / (p * (1 - q)))

@@ -22,7 +22,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.pareto import non_dominated
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
-from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
+from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, expected_cost, half
 from hwnas.tasks.intervals import fraction
 from hwnas.tasks.predictions import NEVER, Predictions, exit_indices
 
@@ -154,7 +154,7 @@ class EarlyExits:
     def _costs(self, reached: Sequence[Quantity]) -> Quantities:
         segments = self.network.segments
         return {
-            f"expected_{name}": _expected([of[name] for of in segments], reached)
+            f"expected_{name}": expected_cost([of[name] for of in segments], reached)
             for name in (LATENCY, ENERGY)
             if all(name in of for of in segments)
         }
@@ -249,15 +249,3 @@ def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
 
 def _point(seen: ExitStatistics) -> tuple[float, float]:
     return seen.accuracy.value, seen.costs[EXPECTED].value
-
-
-def _expected(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Quantity:
-    """Return the mean cost of an image, given the fraction of images that reach each segment."""
-    sources = {figure.source for figure in figures}
-    low, value, high = (
-        sum(
-            getattr(f, end) * getattr(share, end) for f, share in zip(figures, reached, strict=True)
-        )
-        for end in ("lower", "value", "upper")
-    )
-    return Quantity(value, sources.pop() if len(sources) == 1 else "modelled", low, high)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from hwnas.core.pareto import non_dominated
-from hwnas.core.quantity import Quantity
+from hwnas.core.quantity import NORMAL_95, Quantity, QuantitySource
+from hwnas.hardware.costs.cost_model import combine_quantities
 from hwnas.nas import cascades
-from hwnas.nas.cascades import Cascade, CascadeLink, CascadeStage
+from hwnas.nas.cascades import Array, Cascade, CascadeLink, CascadeStage, expected_cost
 from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.metrics.metric import divide
 from hwnas.tasks.predictions import Predictions
 
 N = 2000
@@ -171,3 +173,64 @@ def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
     (first, *_) = cascades.find_cascades([small], budget, [priced], way)
     seen = first.verified
     assert seen.costs["expected_usd_per_m"].value == pytest.approx(5 * seen.share.value)
+
+
+N_DRAWS = 2000
+
+
+def _drawn(quantity: Quantity, normal: Array) -> Array:
+    below, above = quantity.value - quantity.lower, quantity.upper - quantity.value
+    width = np.where(normal < 0, below, above) / NORMAL_95
+    return np.asarray(quantity.value + width * normal)
+
+
+def _check_interval(quantity: Quantity, draws: Array) -> None:
+    """Check that an interval holds 95 % of draws and is not wider than theirs."""
+    inside = np.mean((quantity.lower <= draws) & (draws <= quantity.upper))
+    assert 0.93 <= inside <= 0.97
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert quantity.upper - quantity.lower <= 1.1 * (high - low)
+
+
+def _costs(source: QuantitySource) -> tuple[list[Quantity], list[Array]]:
+    """Return costs of three parts with draws: of one model the same error, else independent."""
+    rng = np.random.default_rng(0)
+    costs = [Quantity(v, source, 0.9 * v, 1.15 * v) for v in (1.0, 1.2, 0.8)]
+    errors = rng.normal(size=(3, N_DRAWS))
+    if source != "measured":
+        errors[:] = errors[0]
+    return costs, [_drawn(cost, error) for cost, error in zip(costs, errors, strict=True)]
+
+
+@pytest.mark.parametrize("source", ["measured", "modelled", "table"])
+def test_intervals_of_sums_hold_95_percent_and_are_not_wide(source: QuantitySource) -> None:
+    """Sums over segments, and over the networks of a cascade; also as images per second."""
+    costs, draws = _costs(source)
+    _check_interval(combine_quantities("latency_ms", costs), sum(draws, np.zeros(N_DRAWS)))
+    stages = [
+        CascadeStage(str(i), {"latency_ms": cost, "throughput_ips": divide(1e3, cost)}, {})
+        for i, cost in enumerate(costs)
+    ]
+    worst = Cascade(stages[0], stages[1], 0.5).worst
+    _check_interval(worst["latency_ms"], draws[0] + draws[1])
+    _check_interval(worst["throughput_ips"], 1e3 / (draws[0] + draws[1]))
+
+
+@pytest.mark.parametrize("n_images", [500, 100_000])
+@pytest.mark.parametrize("source", ["measured", "modelled"])
+def test_intervals_of_expected_costs_hold_95_percent_and_are_not_wide(
+    source: QuantitySource, n_images: int
+) -> None:
+    """Of early exits with two exits, and of cascades."""
+    costs, draws = _costs(source)
+    rng = np.random.default_rng(1)
+    reached = np.array([1.0, 0.6, 0.3])
+    left = rng.multinomial(n_images, [0.4, 0.3, 0.3], size=N_DRAWS) / n_images
+    shares = np.stack([np.ones(N_DRAWS), 1 - left[:, 0], left[:, 2]])
+    half = NORMAL_95 * np.sqrt(reached * (1 - reached) / n_images)
+    fractions = [
+        Quantity(p, "measured", p - w, p + w) for p, w in zip(reached.tolist(), half, strict=True)
+    ]
+    for n in (2, 3):
+        expected = expected_cost(costs[:n], fractions[:n])
+        _check_interval(expected, np.asarray(sum(draws[i] * shares[i] for i in range(n))))

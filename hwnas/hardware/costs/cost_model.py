@@ -1,10 +1,10 @@
 """The interface of cost models, and the cost of segments that run one after another."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hwnas.core.quantity import Quantities, Quantity
+from hwnas.core.quantity import Quantities, Quantity, sum_of
 from hwnas.models.graph import Graph, split_at_exits
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.metrics import builtin
@@ -95,14 +95,14 @@ def sequential_cost(costs: Sequence[Cost]) -> Cost:
 
 def combine_quantities(name: str, figures: Sequence[Quantity]) -> Quantity:
     """Return the combined metric of segments that all run."""
-    sources = {figure.source for figure in figures}
-    combine = max if name in _MAXIMA else sum
-    low, value, high = (
-        combine([getattr(figure, end) for figure in figures]) for end in ("lower", "value", "upper")
-    )
-    ends = (low, high) if any(figure.low is not None for figure in figures) else (None, None)
-    exact = len(sources) == 1 and name in (*_ADDED, *_MAXIMA)
-    return Quantity(value, sources.pop() if exact else "modelled", *ends)
+    if name in _MAXIMA:
+        largest = max(figures, key=lambda figure: figure.value)
+        ends = (max(f.lower for f in figures), max(f.upper for f in figures))
+        total = largest if largest.low is None else replace(largest, low=ends[0], high=ends[1])
+    else:
+        total = sum_of(figures)
+    exact = len({figure.source for figure in figures}) == 1 and name in (*_ADDED, *_MAXIMA)
+    return total if exact else replace(total, source="modelled")
 
 
 def _details(costs: Sequence[Cost]) -> dict[str, float]:
