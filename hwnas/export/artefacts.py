@@ -70,6 +70,7 @@ def own_artefact(target: Target) -> str:
 def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
     """Return the preprocessing of images: shape, normalisation and resizing."""
     c, h, w = lowered[0].op.in_shape
+    side = data.test.take(torch.tensor([0])).images.shape[1]
     return {
         "input": {"name": "images", "layout": "NCHW", "dtype": "float32", "shape": [c, h, w]},
         "channels": "grey" if c == 1 else "RGB" if c == 3 else str(c),
@@ -77,7 +78,8 @@ def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
         "mean": list(data.mean),
         "std": list(data.std),
         "normalise": "(pixel - 255 * mean) / (255 * std), pixels 0 to 255, in float32",
-        "decode": _DECODED.format(side=data.test.take(torch.tensor([0])).images.shape[1]),
+        "decode": _DECODED.format(side=side),
+        "decoded_side": side,
         "resize": _RESIZED,
         **data.task.preprocessing(),
     }

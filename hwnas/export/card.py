@@ -11,8 +11,9 @@ import yaml
 
 from hwnas import tasks
 from hwnas.core.quantity import Quantity
-from hwnas.export import early_exits
+from hwnas.export import c_source, early_exits
 from hwnas.export.runtimes import kinds
+from hwnas.export.standalone import RUNNER
 from hwnas.hardware import backends
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.base import Task
@@ -111,7 +112,8 @@ def _use(proof: Row) -> str:
     run = {name: kind.command for name, kind in kinds().items()}
     commands = [run[name] for name in proof["artefacts"] if run[name]]
     c, h, w = proof["model"]["input"]
-    return (
+    photo = f"    python {RUNNER} photo.png\n\nprints {words.answer} of a photo. "
+    return (photo if RUNNER in proof["files"] else "") + (
         f"Each of these prints {words.answer} of every image of a `.npy` file of uint8 images "
         f"`(N, {h}, {w}, {c})`:\n\n" + "\n".join(f"    {command}" for command in commands)
     )
@@ -278,6 +280,8 @@ def _files(proof: Row) -> str:
         "preprocessing.json": "resizing and normalisation of images",
         **{name: words for kind in kinds().values() for name, words in kind.about.items()},
         **runners,
+        RUNNER: "runner of the target's own artefact, or of the first that runs",
+        **c_source.ABOUT,
         **_task(proof).description.files,
     }
     about |= early_exits.file_descriptions(proof["exits"]) if "exits" in proof else {}

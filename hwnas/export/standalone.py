@@ -18,6 +18,8 @@ from hwnas.models.graph import INPUT, Graph, Node
 from hwnas.models.parameters import Weights
 from hwnas.tasks.base import Task
 
+RUNNER = "run.py"  #: the runner of the target's own artefact
+
 _ACTIVATIONS = {
     "relu": "F.relu",
     "relu6": "F.relu6",
@@ -107,6 +109,7 @@ def main() -> None:
 
     here = HERE
     spec = json.loads((here / "preprocessing.json").read_text())
+    photos: list[str] = []
     pixels = np.load(sys.argv[1])
     if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != spec["shape"]:
         sys.exit(f"Expected uint8 (N, *{spec['shape']}), got {pixels.dtype} {pixels.shape}.")
@@ -263,16 +266,18 @@ class _Forward:
         return f"{variable}.flatten(1)" if vector else f"{variable}[:, :, None, None]"
 
 
-# Runners: scripts of about ten lines that need numpy and one runtime.
+# Runners: scripts that need numpy, one runtime and, for photos, Pillow.
 
-_RUNNER = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file.
+_RUNNER = '''"""Print {answer} of photos, or of the uint8 images (N, H, W, C) of a .npy file.
 
-Needs {needs} and numpy.
+Needs {needs} and numpy; for photos also Pillow.
 
+    python {name} photo.png [MORE.jpg ...]
     python {name} images.npy{more}
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -281,7 +286,49 @@ import numpy as np
 
 here = Path(__file__).parent
 spec = json.loads((here / "preprocessing.json").read_text())
-images = np.load(sys.argv[1])
+
+
+def read_photo(path):
+    """Return a photo as uint8 (H, W, C), read and resized as the images of the data set."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        sys.exit("Photos need Pillow: pip install pillow")
+    try:
+        photo = Image.open(path)
+        if photo.mode.startswith(("I", "F")):
+            sys.exit(f"{{path}}: mode {{photo.mode}} is not supported; convert it to 8 bits.")
+        (width, height), side = photo.size, spec["decoded_side"]
+        square = min(width, height)
+        photo.draft(photo.mode, [math.ceil(n * side / square) for n in (width, height)])
+        photo = ImageOps.exif_transpose(photo)
+        if "A" in photo.getbands() or "transparency" in photo.info:
+            photo = photo.convert("RGBA")
+            photo = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo)
+        photo = photo.convert("L" if spec["channels"] == "grey" else "RGB")
+    except OSError as error:
+        sys.exit(f"{{path}}: {{error}}")
+    width, height = photo.size
+    square, bilinear = min(width, height), Image.Resampling.BILINEAR
+    left, top = (width - square) / 2, (height - square) / 2
+    if photo.size != (side, side):
+        box = (left, top, left + square, top + square)
+        photo = photo.resize((side, side), bilinear, box)
+    planes = np.asarray(photo).reshape(side, side, -1).transpose(2, 0, 1).astype(np.float32)
+    size = spec["shape"][1], spec["shape"][0]
+    if size != (side, side):
+        planes = [np.asarray(Image.fromarray(plane).resize(size, bilinear)) for plane in planes]
+    return np.round(np.stack(planes, -1)).clip(0, 255).astype(np.uint8)
+
+
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
+photos = [] if sys.argv[1].endswith(".npy") else sys.argv[1:]
+if photos:
+    images = np.stack([read_photo(path) for path in photos])
+    del sys.argv[2:]
+else:
+    images = np.load(sys.argv[1])
 if images.dtype != np.uint8 or list(images.shape[1:]) != spec["shape"]:
     sys.exit(f"Expected uint8 (N, *{{spec['shape']}}), got {{images.dtype}} {{images.shape}}.")
 mean, std = (np.array(spec[key], np.float32) * 255 for key in ("mean", "std"))
@@ -292,28 +339,33 @@ x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
     """Return the runners that fit the artefacts, by file name.
 
+    ``run.py`` is the runner of the target's own artefact, or else the first one.
+
     Args:
         names: Names of the artefacts.
         task: The task of the networks.
         target: The target, whose sections hold the options of runtimes.
     """
-    runners_, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    result, own = {}, backends.get(target.runtime).dtypes[target.dtype]
     every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
+    every.sort(key=lambda pair: (own not in pair[1].artefacts, pair[0].name != target.runtime))
     for backend, runner in every:
         runnable = [name for name in runner.artefacts if name in names]
-        if runnable:
-            chooses = "DEFAULT" in runner.code
+        if not runnable:
+            continue
+        default = own if own in runnable and backend.name == target.runtime else runnable[0]
+        values = {**_placeholders(backend, target), "DEFAULT": default}
+        code = _filled(runner.code, values) + task.print_code()
+        for name in dict.fromkeys([*([] if result else [RUNNER]), runner.name]):
             head = _RUNNER.format(
-                name=runner.name,
+                name=name,
                 answer=task.description.answer,
                 needs=runner.distribution,
                 imports=runner.imports,
-                more=f" [{runnable[-1]}]" if chooses else "",
+                more=f" [{runnable[-1]}]" if "DEFAULT" in runner.code else "",
             )
-            default = own if own in runnable and backend.name == target.runtime else runnable[0]
-            values = {**_placeholders(backend, target), "DEFAULT": default}
-            runners_[runner.name] = head + _filled(runner.code, values) + task.print_code()
-    return runners_
+            result[name] = head + code
+    return dict(sorted(result.items()))
 
 
 def _placeholders(backend: BackendDescription, target: Target) -> Mapping[str, str]:

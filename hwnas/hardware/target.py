@@ -237,9 +237,9 @@ class Target:
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown_name('dtype', self.dtype, backend.dtypes)}")
-        for name in backend.required:
-            if getattr(self, name) is None:
-                raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
+        if missing := [name for name in backend.required if getattr(self, name) is None]:
+            needed = ", ".join(f"target.{name}" for name in missing)
+            raise ConfigError(f"{where}: target.runtime={self.runtime} needs {needed}.")
 
     def _check_running(self) -> None:
         """Refuse batch sizes and numbers of threads that do not suit the device."""

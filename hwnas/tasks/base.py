@@ -211,8 +211,8 @@ class Task(Protocol):
     def print_code(self) -> str:
         """Return Python code that prints one line per image.
 
-        It can use ``outputs`` (numpy, ``(N, n_outputs)``), ``np``, ``here`` (the folder) and
-        ``spec`` (the content of ``preprocessing.json``).
+        It can use ``outputs`` (numpy, ``(N, n_outputs)``), ``photos`` (names of the images, or
+        empty), ``np``, ``here`` (the folder) and ``spec`` (content of ``preprocessing.json``).
         """
         ...
 

@@ -35,7 +35,12 @@ _SIGMAS = 3.0  # standard deviations above chance level that count as having lea
 
 _PRINTING = """\
 labels = (here / "labels.txt").read_text(encoding="utf-8").splitlines()
-print(*(labels[i] for i in outputs.argmax(1)), sep="\\n")
+lines = [labels[i] for i in outputs.argmax(1)]
+if photos:
+    odds = np.exp(outputs - outputs.max(1, keepdims=True))
+    confidences = odds.max(1) / odds.sum(1)
+    lines = [f"{p}: {line} {c:.1%}" for p, line, c in zip(photos, lines, confidences)]
+print(*lines, sep="\\n")
 """
 
 
@@ -174,7 +179,7 @@ class ClassificationTask:
         return {}
 
     def print_code(self) -> str:
-        """Return Python code that prints a label per image."""
+        """Return Python code that prints a label per image, of photos with its softmax."""
         return _PRINTING
 
 

@@ -46,7 +46,8 @@ _MAX_ROUNDING = 1e-3  #: by float32, in standard deviations
 _PRINTING = """\
 targets = spec["targets"]
 values = outputs * np.array(targets["std"]) + np.array(targets["mean"])
-print(*(" ".join(f"{v:.9g}" for v in row) for row in values), sep="\\n")
+lines = [" ".join(f"{v:.9g}" for v in row) for row in values]
+print(*(map(": ".join, zip(photos, lines)) if photos else lines), sep="\\n")
 """
 
 

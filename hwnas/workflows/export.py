@@ -12,8 +12,8 @@ from hwnas.core.manifest import Manifest, missing_front_error, read_manifest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder, default_path
 from hwnas.core.typed_files import to_json_bytes
+from hwnas.export import c_source, picking
 from hwnas.export import folder as folders
-from hwnas.export import picking
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
@@ -23,6 +23,8 @@ from hwnas.export.prove_exits import ExitNetworkFiles
 from hwnas.export.prove_exits import prove as prove_exits
 from hwnas.export.reference_images import IMAGES
 from hwnas.export.runtimes import kinds
+from hwnas.hardware import backends
+from hwnas.hardware.costs.cost_model import Cost
 from hwnas.hardware.derived_metrics import check_stated
 from hwnas.models.onnx.opsets import check_opset
 from hwnas.models.spaces import Genotype
@@ -38,6 +40,7 @@ from hwnas.workflows.proof_record import ExportRequest, PickedNetwork, record, r
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.result_folders import Export
 from hwnas.workflows.search import context, finish_runs
+from hwnas.workflows.search.context import TargetContext
 
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
@@ -110,6 +113,7 @@ def picked(
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
+    _check_format(config, searches)
     if budget is not None:
         searches = [_within(search, budget) for search in searches]
     candidates = _candidates(source, searches[0])
@@ -140,6 +144,34 @@ def picked(
             else None
             for (target, i), name in names.items()
         }
+
+
+def _check_format(config: ExportConfig, searches: Sequence[SearchConfig]) -> None:
+    """Refuse a format that a target does not have.
+
+    Raises:
+        ConfigError: it is unknown, or the target has no TFLite file of one network.
+    """
+    if config.format not in (None, "c"):
+        raise ConfigError(unknown_name("format", str(config.format), ["c"]))
+    for search in searches if config.format else ():
+        target = search.target
+        if ".tflite" not in {*backends.file_names(target.runtime, target.dtype)}:
+            raise ConfigError(
+                f"format=c needs a TFLite file, which target '{target.name}' does not have: search "
+                "for a target with target.runtime=vela, such as +target=npu."
+            )
+
+
+def _c_files(
+    content: Mapping[str, bytes], of: TargetContext, title_: str, cost: Cost
+) -> dict[str, str]:
+    """Return the C files of an export by path."""
+    name = next(n for n in ("model.vela.tflite", "model.int8.tflite") if n in content)
+    data, sram = of.parts.data, cost.figures["sram_kib"].value
+    return c_source.c_files(
+        name, content[name], data.task, (list(data.mean), list(data.std)), title_, sram
+    )
 
 
 def _within(search: SearchConfig, budget: Row) -> SearchConfig:
@@ -264,6 +296,10 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
             )
             leaving, checks = prove_exits(subject, bench)
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
+        if order.config.format == "c":
+            texts = _c_files(content, of, title(of, genotype), evidence.cost)
+            for file, text in texts.items():
+                files.write_file(folder / file, text.encode())
         opsets = {check_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
         costs = {} if leaving is None else leaving["found"]["costs"]

@@ -28,13 +28,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from PIL import ExifTags, Image
 
 import hwnas
 from hwnas.__main__ import run
 from hwnas.core.errors import ConfigError
+from hwnas.export import c_source
 from hwnas.export import folder as signing
+from hwnas.export.artefacts import pixels_of
 from hwnas.export.checks import Check
 from hwnas.export.folder import BUILDING
+from hwnas.export.reference_images import prepared
 from hwnas.export.runtimes import load_module
 from tests.conftest import SHARED_WEIGHTS, few_of
 from tests.core.unusable import CHANGES, edit
@@ -587,6 +591,49 @@ def test_runner_needs_its_own_runtime_alone(
         assert "Traceback" not in done.stderr
 
 
+def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: Path) -> None:
+    """With Pillow and the runtime alone; images of digits are grey, of 8 x 8 pixels."""
+    from sklearn.datasets import load_digits
+
+    images = np.round(load_digits().images[:4] * (255 / 16)).astype(np.uint8)
+    rotated = Image.fromarray(np.rot90(images[0]))  # stored on its side, EXIF turns it back
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    rotated.save(tmp_path / "0.png", exif=exif)
+    for i in (1, 2):
+        Image.fromarray(images[i]).convert("RGB").save(tmp_path / f"{i}.png")
+    clear = np.dstack([images[3]] * 3 + [np.where(images[3] == 255, 0, 255)]).astype(np.uint8)
+    Image.fromarray(clear, "RGBA").save(tmp_path / "3.png")  # transparent pixels are white
+    photos = [str(tmp_path / f"{i}.png") for i in range(4)]
+    lacking = (*LARGE, "hwnas", "onnxruntime", "tvm")  # the target's own artefact is TFLite
+    without = run_file(str(exported / "run.py"), *photos, blocked=lacking)
+    assert without.stderr == "Photos need Pillow: pip install pillow\n"
+    blocked = [name for name in lacking if name != "PIL"]
+    done = run_file(str(exported / "run.py"), *photos, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    network = load_module(exported / "model.py").load()
+    spec = json.loads((exported / "preprocessing.json").read_text())
+    pixels = pixels_of(torch.from_numpy(images)[..., None], spec["shape"][0])
+    with torch.inference_mode():
+        odds = network(torch.from_numpy(prepared(pixels, spec["mean"], spec["std"]))).softmax(1)
+    for photo, line, row in zip(photos, done.stdout.splitlines(), odds.numpy(), strict=True):
+        match = re.fullmatch(r"(.*): (\d) ([\d.]+)%", line)
+        assert match is not None
+        name, label, confidence = match.groups()
+        assert name == photo
+        assert float(confidence) / 100 == pytest.approx(row[int(label)], abs=0.05)
+        assert row[int(label)] >= row.max() - 0.05
+    for wrong, message in (
+        ("missing.png", "No such file"),
+        (exported / "run.py", "cannot identify"),
+    ):
+        done = run_file(str(exported / "run.py"), str(wrong), blocked=blocked)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "python run.py photo.png" in run_file(str(exported / "run.py"), blocked=blocked).stderr
+
+
 @pytest.mark.parametrize(
     ("module", "artefact", "blocked"),
     [
@@ -796,3 +843,17 @@ def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", done.stdout)
     assert re.search(r"latency_ms \d.*, measured", done.stdout)
+
+
+def test_c_files_are_written_on_request(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path / 'models'}"]
+    assert run(["export", *options, "format=c++"]) == 2
+    assert "Unknown format 'c++'. Allowed: c" in capsys.readouterr().err
+    assert run(["export", *options, "format=c"]) == 0
+    (folder,) = (path for path in (tmp_path / "models").iterdir() if path.is_dir())
+    names = {f"c/{path.name}" for path in (folder / "c").iterdir()}
+    assert names == {*c_source.ABOUT}
+    assert names <= json.loads((folder / "proof.json").read_text())["files"].keys()
+    assert "| `c/network.c` | preprocessing in C" in (folder / "MODEL_CARD.md").read_text()

@@ -11,6 +11,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.hardware.target import facts
 from hwnas.workflows import config
 from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
+from hwnas.workflows.config.compose import compose as compose_config
 
 CONF = package.ROOT / "conf"
 GROUPS = ("target", "budget", "dataset", "sampler", "task")
@@ -180,3 +181,49 @@ def test_facts_that_came_later_are_told_where_they_say_something(name: str) -> N
 
 def test_hydra_is_the_version_whose_habits_were_tried() -> None:
     assert hydra.__version__.startswith("1.3")
+
+
+def _of_own_target(folder: Path, text: str, *arguments: str) -> SearchConfig:
+    (folder / "target").mkdir(exist_ok=True)
+    (folder / "target" / "board.yaml").write_text(text)
+    result = compose_config("search", ["+target=board", "--config-dir", str(folder), *arguments])
+    assert isinstance(result, SearchConfig)
+    return result
+
+
+def test_target_file_extends_a_shipped_one(tmp_path: Path) -> None:
+    text = "defaults: [ethos_u55_256]\nname: board\nclock_mhz: 400\nvela: {config: own.ini}\n"
+    target = _of_own_target(tmp_path, text, "search_space=tiny").target
+    shipped = facts(_compose("+target=ethos_u55_256").target)
+    vela = {**shipped["vela"], "config": "own.ini"}
+    assert facts(target) == {**shipped, "name": "board", "clock_mhz": 400, "vela": vela}
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        (
+            "name: board\ndescription: x\n",
+            "caveat, clock_mhz, energy, peak_macs_per_cycle, source, vela",
+        ),
+        (
+            "defaults: [sketch]\nruntime: vela\nvela: {accelerator: ethos-u55-64}\n",
+            "vela.memory_mode, vela.system_config",
+        ),
+        (
+            "name: board\ndescription: x\nruntime: none\nroofline: {on_chip_gbps: 1, tile: [1]}\n",
+            "caveat, roofline.off_chip_gbps, roofline.on_chip_kib, roofline.peak_gmacs, source",
+        ),
+        ("name: board\nruntime: offline\n", "caveat, description, power, source"),
+    ],
+)
+def test_all_missing_keys_of_a_target_are_named(tmp_path: Path, text: str, missing: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        _of_own_target(tmp_path, text, "search_space=tiny")
+    message = f"Target 'board' lacks {missing}. Start from a shipped target: defaults: [ethos"
+    assert str(error.value).startswith(message)
+
+
+def test_unknown_target_in_defaults_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'target/board': Unknown entry of defaults 'ethos_u5'"):
+        _of_own_target(tmp_path, "defaults: [ethos_u5]\nname: board\n", "search_space=tiny")

@@ -61,7 +61,7 @@ class RunnerScript:
     @property
     def about(self) -> str:
         """Description for the list of files."""
-        return f"runner, needs {self.distribution} and numpy"
+        return f"runner, needs {self.distribution} and numpy; for photos also Pillow"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
 from hwnas.core.typed_files import read_yaml
+from hwnas.hardware import backends
 from hwnas.hardware.suggested_commands import register_config_folders
 from hwnas.models.spaces.union import space_names
 from hwnas.training.evaluation.interfaces import TrainedConfig
@@ -149,6 +150,7 @@ def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
     """Return a composed configuration as an object of its schema."""
     with worded(name, arguments):
         _refuse_extra(OmegaConf.to_container(composed), name)
+        _refuse_missing(composed, arguments)
         return OmegaConf.to_object(composed)
 
 
@@ -174,6 +176,23 @@ def _refuse_extra(content: Any, verb: str) -> None:
                 check(value, f"{name}.")
 
     check(content, "")
+
+
+def _refuse_missing(composed: Any, arguments: Sequence[str]) -> None:
+    """Reject a target file that lacks keys, with all of them."""
+    if OmegaConf.is_missing(composed, "target") or not composed.get("target"):
+        return
+    target = composed.target
+    missing = {key.removeprefix("target.") for key in OmegaConf.missing_keys(target)}
+    name = target.get("runtime")
+    if name in backends.names():
+        missing |= {key for key in backends.get(name).required if target.get(key) is None}
+    if missing:
+        chosen = last_text(arguments, "+target") or last_text(arguments, "target")
+        raise ConfigError(
+            f"Target '{chosen}' lacks {', '.join(sorted(missing))}. Start from a shipped target: "
+            "defaults: [ethos_u55_256]"
+        )
 
 
 def with_resumed(arguments: Sequence[str]) -> list[str]:

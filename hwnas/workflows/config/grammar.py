@@ -188,9 +188,8 @@ def _of_grammar(
     """Return why the syntax of arguments is invalid; ``None`` for other errors."""
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, options)
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = str(error.missing_cfg_file).partition("/")
-        return unknown_name(group, name, error.options)
+    if isinstance(error, MissingConfigException):
+        return _unknown_config(error, text)
     if text.startswith("Additional config directory"):
         return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
     if isinstance(error, AssertionError):  # OmegaConf asserts that the parent of an option exists
@@ -198,6 +197,16 @@ def _of_grammar(
     if (match := _AMBIGUOUS.match(text)) is not None:
         return f"{match[1]}: these are values of several runs, which -m starts; a list is [A,B]."
     return None
+
+
+def _unknown_config(error: MissingConfigException, text: str) -> str:
+    """Return the message for an unknown name of a group, in an argument or a file's defaults."""
+    group, _, name = str(error.missing_cfg_file).partition("/")
+    if error.options is not None:
+        return unknown_name(group, name, error.options)
+    file = text.partition(":")[0].removeprefix("In ")
+    shipped = package.entries(package.ROOT / "conf" / group)
+    return f"{file}: {unknown_name('entry of defaults', name, shipped)}"
 
 
 def _in_nothing(arguments: Sequence[str]) -> str:

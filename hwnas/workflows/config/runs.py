@@ -64,6 +64,8 @@ class DeliveryConfig:
     max_int8_drop: float | None = bounded("[0, 1000]", None)
     #: allowed loss by early exits in points on validation images
     max_exit_drop: float = bounded("[0, 100]", 0.3)
+    #: c: also write the network as a C array, preprocessing in C, and a TFLite Micro example
+    format: str | None = None
     sign: str | None = None  #: private key (Ed25519, PEM) to sign the proof; see verify key=
     license: str = "unknown"  #: licence of the model, as a Hugging Face identifier
 

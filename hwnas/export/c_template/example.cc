@@ -1,0 +1,41 @@
+// $title
+//
+// An example for TensorFlow Lite Micro. Written by hwnas. Link with model.c, network.c, TensorFlow
+// Lite Micro$driver.
+//
+//     hwnas_setup();                     // once, after the board's initialisation$setup
+//     hwnas_resize(frame, 240, 320, pixels);  // of a camera; not needed for images of the right size
+//     hwnas_run(pixels, values);         // HWNAS_OUTPUTS numbers
+
+#include "model.h"
+#include "network.h"
+#include "tensorflow/lite/micro/micro_interpreter.h"
+#include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
+#include "tensorflow/lite/schema/schema_generated.h"
+
+namespace {
+
+// $sram KiB of activations, and 16 KiB for the interpreter; reduce it to arena_used_bytes().
+constexpr size_t kArenaBytes = $arena_bytes;
+alignas(16) uint8_t arena[kArenaBytes];
+tflite::MicroInterpreter *interpreter = nullptr;
+
+}  // namespace
+
+// Prepare the network; returns false if the arena is too small or an operator is missing.
+extern "C" bool hwnas_setup() {
+  static tflite::MicroMutableOpResolver<$n_operators> resolver;
+$operators
+  static tflite::MicroInterpreter instance(tflite::GetModel(hwnas_model), resolver, arena,
+                                           kArenaBytes);
+  interpreter = &instance;
+  return instance.AllocateTensors() == kTfLiteOk;
+}
+
+// Run the network on HWNAS_INPUTS pixels; returns false if an operator fails.
+extern "C" bool hwnas_run(const uint8_t *pixels, float *values) {
+  hwnas_preprocess(pixels, interpreter->input(0)->data.int8);
+  if (interpreter->Invoke() != kTfLiteOk) return false;
+  hwnas_dequantise(interpreter->output(0)->data.int8, values);
+  return true;
+}

@@ -1,0 +1,31 @@
+/* $title
+
+   Input and output of the network. Written by hwnas. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HWNAS_HEIGHT $height
+#define HWNAS_WIDTH $width
+#define HWNAS_CHANNELS $channels
+#define HWNAS_INPUTS (HWNAS_HEIGHT * HWNAS_WIDTH * HWNAS_CHANNELS)
+#define HWNAS_OUTPUTS $outputs
+
+/* Crop the largest central square of an image (height, width, HWNAS_CHANNELS), 0 to 255, and resize
+   it to HWNAS_HEIGHT x HWNAS_WIDTH: bilinear with antialiasing. Channels are RGB, or grey. */
+void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels);
+
+/* Normalise and quantise HWNAS_INPUTS pixels (height, width, channels) to the int8 input. */
+void hwnas_preprocess(const uint8_t *pixels, int8_t *input);
+
+/* Convert the int8 output of the network to HWNAS_OUTPUTS numbers. */
+void hwnas_dequantise(const int8_t *output, float *values);
+$declarations
+#ifdef __cplusplus
+}
+#endif
