@@ -1,14 +1,16 @@
 """Writes the C files of an export: the network as an array, preprocessing, TFLite Micro example."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hwnas.core.errors import CompileError
 from hwnas.tasks.base import Task
+
+if TYPE_CHECKING:
+    from hwnas.hardware.backends.vela.compiler import TFLiteInterface
 
 FOLDER = "c"
 _TEMPLATES = Path(__file__).with_name("c_template")
@@ -26,52 +28,6 @@ ABOUT = {
     "c/example.cc": "example for TensorFlow Lite Micro",
     "c/README.md": "how the C files were tested",
 }
-
-
-@dataclass(frozen=True)
-class TFLiteInterface:
-    """Operators, shapes and scales of a TFLite file with one input and one output."""
-
-    shape: tuple[int, int, int]  #: height, width and channels of the input
-    n_outputs: int
-    input_scale: float
-    input_zero: int
-    output_scale: float
-    output_zero: int
-    operators: Sequence[str]
-
-
-def read_interface(content: bytes) -> TFLiteInterface:
-    """Return the interface of a TFLite file.
-
-    Raises:
-        CompileError: it has several inputs or outputs, or they are not int8.
-    """
-    from ethosu.vela.tflite.BuiltinOperator import BuiltinOperator
-    from ethosu.vela.tflite.Model import Model
-    from ethosu.vela.tflite.TensorType import TensorType
-
-    model = Model.GetRootAsModel(content, 0)
-    names = {value: name for name, value in vars(BuiltinOperator).items()}
-    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
-    graph = model.Subgraphs(0)
-    if (graph.InputsLength(), graph.OutputsLength()) != (1, 1):
-        raise CompileError("The TFLite file has several inputs or outputs; allowed: one of each.")
-    image, output = graph.Tensors(graph.Inputs(0)), graph.Tensors(graph.Outputs(0))
-    if {image.Type(), output.Type()} != {TensorType.INT8}:
-        raise CompileError("Input and output of the TFLite file must be int8.")
-    _, height, width, channels = (int(n) for n in image.ShapeAsNumpy())
-    scales = [
-        (float(t.Quantization().Scale(0)), int(t.Quantization().ZeroPoint(0)))
-        for t in (image, output)
-    ]
-    return TFLiteInterface(
-        (height, width, channels),
-        int(output.ShapeAsNumpy()[-1]),
-        *scales[0],
-        *scales[1],
-        [(c.CustomCode() or names[c.BuiltinCode()].encode()).decode() for c in codes],
-    )
 
 
 def c_files(
@@ -92,6 +48,8 @@ def c_files(
         title: One line about the network.
         sram_kib: Memory of its activations.
     """
+    from hwnas.hardware.backends.vela.compiler import read_interface  # imports Vela
+
     interface = read_interface(content)
     height, width, channels = interface.shape
     has_npu = _ETHOS_U in interface.operators
@@ -117,7 +75,7 @@ def c_files(
     }
 
 
-def _table(interface: TFLiteInterface, mean: Sequence[float], std: Sequence[float]) -> str:
+def _table(interface: "TFLiteInterface", mean: Sequence[float], std: Sequence[float]) -> str:
     """Return the quantised input for each pixel value, by channel, as ``run_tflite.py`` does."""
     pixels = np.arange(256, dtype=np.float32)[:, None]
     shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))

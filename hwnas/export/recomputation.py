@@ -6,7 +6,9 @@ signature. No code of the export is executed.
 """
 
 import ast
+import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 from hwnas import tasks
 from hwnas.core import safe_read
 from hwnas.core.quantity import Quantity
-from hwnas.export import standalone
+from hwnas.export import c_source, standalone
 from hwnas.export.folder import CARD
 from hwnas.export.proof_file import Proof, operators_from_json, target_of
 from hwnas.export.reference_images import ReferenceImages
@@ -26,6 +28,7 @@ from hwnas.tasks.base import Task
 from hwnas.tasks.metrics import metric_of
 
 PREPROCESSING = "preprocessing.json"
+_ARRAY = f"{c_source.FOLDER}/model.c"
 _MAX_BYTES = 16 << 20
 
 
@@ -45,7 +48,20 @@ def contradictions(folder: Path, recorded: Proof, images: ReferenceImages) -> It
         written, expected = _read(folder, TORCH), network_code(recorded)
         if _definitions(written) != _definitions(expected):
             yield f"{TORCH} is not the network of the proof"
+    yield from _array(folder, recorded)
     yield from _numbers(recorded, images)
+
+
+def _array(folder: Path, recorded: Proof) -> Iterator[str]:
+    """Yield the C array of the network if it has other bytes than the TFLite files."""
+    if _ARRAY not in recorded["files"]:
+        return
+    numbers = re.findall(r"\d+", _read(folder, _ARRAY).partition("{")[2].partition("}")[0])
+    tflite = {n for n in recorded["files"] if n.endswith(".tflite")}
+    known = {recorded["files"][name] for name in tflite}
+    content = bytes(int(number) & 255 for number in numbers)
+    if hashlib.sha256(content).hexdigest() not in known:
+        yield f"{_ARRAY} has other bytes than {' and '.join(sorted(tflite))}"
 
 
 def unproven(folder: Path, recorded: Proof) -> str:
@@ -56,9 +72,10 @@ def unproven(folder: Path, recorded: Proof) -> str:
         expected[TORCH] = network_code(recorded)
     other = [n for n, text in expected.items() if _code(_read(folder, n)) != _code(text)]
     code = f" This version writes other code in {', '.join(other)}." if other else ""
+    c_code = " the C code," if _ARRAY in recorded["files"] else ""
     return (
-        f"Unproven without a signature: {CARD}, training, origin and costs (+target=... measures "
-        f"costs again).{code}"
+        f"Unproven without a signature: {CARD},{c_code} training, origin and costs (+target=... "
+        f"measures costs again).{code}"
     )
 
 

@@ -346,7 +346,8 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
         task: The task of the networks.
         target: The target, whose sections hold the options of runtimes.
     """
-    result, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    result = dict[str, str]()
+    own = backends.get(target.runtime).dtypes[target.dtype]
     every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
     every.sort(key=lambda pair: (own not in pair[1].artefacts, pair[0].name != target.runtime))
     for backend, runner in every:

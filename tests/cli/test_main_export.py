@@ -857,3 +857,8 @@ def test_c_files_are_written_on_request(
     assert names == {*c_source.ABOUT}
     assert names <= json.loads((folder / "proof.json").read_text())["files"].keys()
     assert "| `c/network.c` | preprocessing in C" in (folder / "MODEL_CARD.md").read_text()
+    array = (folder / "c" / "model.c").read_text()
+    _replace(folder, "c/model.c", array.replace(" 0,", " 1,", 1).encode())
+    _check_refused(
+        folder, "c/model.c has other bytes than model.int8.tflite and model.vela", capsys
+    )

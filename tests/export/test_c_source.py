@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hwnas.core.errors import CompileError
-from hwnas.export import c_source
 from hwnas.export.c_source import c_files
+from hwnas.hardware.backends.vela import compiler
 from hwnas.tasks.classification import ClassificationTask
 from hwnas.tasks.regression import RegressionTask
 from tests.test_frozen import FROZEN
@@ -135,6 +135,6 @@ def test_values_of_a_regression_are_in_their_unit(export: Path) -> None:
 
 
 def test_file_with_floats_is_refused(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ethosu.vela.tflite.TensorType.TensorType.INT8", 99)
+    monkeypatch.setattr("hwnas.hardware.backends.vela.compiler.TensorType.INT8", 99)
     with pytest.raises(CompileError, match="must be int8"):
-        c_source.read_interface((export / "model.int8.tflite").read_bytes())
+        compiler.read_interface((export / "model.int8.tflite").read_bytes())

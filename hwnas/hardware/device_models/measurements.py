@@ -28,6 +28,7 @@ _UNITS = {
 }
 #: Columns of images per second.
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
+_MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
 _FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
 _MIN_FOR_STEP = 5  #: fewer values may have a common divisor by chance
@@ -235,7 +236,10 @@ def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
         raise ValueError(f"{column} is missing or no number: {row[column]!r}") from None
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{column} must be above 0, got {row[column]}")
-    return 1e3 * float(str(facts["batch"])) / value if column in _RATES else value * _UNITS[column]
+    ms = 1e3 * float(str(facts["batch"])) / value if column in _RATES else value * _UNITS[column]
+    if not _MIN_MS <= ms <= _MAX_MS:
+        raise ValueError(f"{column} is {ms:g} ms, allowed: {_MIN_MS:g} to {_MAX_MS:g} ms")
+    return ms
 
 
 def _check_timer(path: Path, readings: Sequence[_Reading], allowed: float) -> None:

@@ -91,6 +91,8 @@ class ProfileConfig:
                 f"table.dir={self.table.dir} has no effect: target '{name}' has no latency table. "
                 "Name the file of its measurements with target.offline.file=FILE.json."
             )
+        if self.measured is not None and not self.measured:
+            raise ConfigError("measured names no file: measured=results.csv, or [A.csv,B.csv].")
         if self.kit is not None and self.measured is not None:
             raise ConfigError("kit and measured are two steps: give one of them.")
         if self.front_of is not None and self.kit is None:

@@ -53,6 +53,8 @@ def test_units_are_read_from_the_column(
         ("genotype,latency_ms", "{g},-1", "must be above 0"),
         ("genotype,latency_ms", "{g},", "missing or no number"),
         ("genotype,latency_ms", "{g},nan", "must be above 0"),
+        ("genotype,latency_ms", "{g},1e300", r"is 1e\+300 ms, allowed: 1e-06 to 1e\+08 ms"),
+        ("genotype,fps", "{g},1e300", "is 1e-297 ms, allowed"),
         ("genotype,latency_ms", "abc,1", "not JSON"),
         ("genotype,latency_ms", '"{{""width"": 3}}",1', "choice"),
         ("genotype,latency_ms,batch", "{g},1,8", "batch 8"),

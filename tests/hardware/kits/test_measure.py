@@ -263,6 +263,9 @@ def test_fit_of_another_device_does_not_overwrite_a_file(
         "has other latencies of 4 of these networks: they differ by 96.1% (median), 3% allowed"
     )
     assert message in capsys.readouterr().err
+    for nothing in ("measured=[]", "measured=[ ]"):
+        assert run(["profile", *options, nothing]) == 2
+        assert "measured names no file" in capsys.readouterr().err
     assert run(["profile", *options, f"measured={results}", "table.dir=other"]) == 2
     message = (
         "table.dir=other has no effect: target 'nvidia_t4' has no latency table. Name the file"

@@ -14,12 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from ethosu.vela import vela
+from ethosu.vela.tflite.BuiltinOperator import BuiltinOperator
+from ethosu.vela.tflite.Model import Model
+from ethosu.vela.tflite.TensorType import TensorType
 
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.quantity import Quantity
@@ -248,3 +251,45 @@ def _cost(
 def _fallback(layers: tuple[LayerCost, ...]) -> str:
     on_cpu = [f"{layer.operator} ({layer.name})" for layer in layers if layer.placement != "NPU"]
     return f"{len(on_cpu)} operators fall back to the CPU: {', '.join(on_cpu)}" if on_cpu else ""
+
+
+@dataclass(frozen=True)
+class TFLiteInterface:
+    """Operators, shapes and scales of a TFLite file with one input and one output."""
+
+    shape: tuple[int, int, int]  #: height, width and channels of the input
+    n_outputs: int
+    input_scale: float
+    input_zero: int
+    output_scale: float
+    output_zero: int
+    operators: Sequence[str]
+
+
+def read_interface(content: bytes) -> TFLiteInterface:
+    """Return the interface of a TFLite file.
+
+    Raises:
+        CompileError: it has several inputs or outputs, or they are not int8.
+    """
+    model = Model.GetRootAsModel(content, 0)
+    names = {value: name for name, value in vars(BuiltinOperator).items()}
+    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
+    graph = model.Subgraphs(0)
+    if (graph.InputsLength(), graph.OutputsLength()) != (1, 1):
+        raise CompileError("The TFLite file has several inputs or outputs; allowed: one of each.")
+    image, output = graph.Tensors(graph.Inputs(0)), graph.Tensors(graph.Outputs(0))
+    if {image.Type(), output.Type()} != {TensorType.INT8}:
+        raise CompileError("Input and output of the TFLite file must be int8.")
+    _, height, width, channels = (int(n) for n in image.ShapeAsNumpy())
+    scales = [
+        (float(t.Quantization().Scale(0)), int(t.Quantization().ZeroPoint(0)))
+        for t in (image, output)
+    ]
+    return TFLiteInterface(
+        (height, width, channels),
+        int(output.ShapeAsNumpy()[-1]),
+        *scales[0],
+        *scales[1],
+        [(c.CustomCode() or names[c.BuiltinCode()].encode()).decode() for c in codes],
+    )
