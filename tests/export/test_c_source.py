@@ -41,12 +41,12 @@ def _built(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     objects = []
-    for name, compiler, standard in (
+    for name, program, standard in (
         ("model.c", "gcc", "c11"), ("network.c", "gcc", "c11"), ("example.cc", "g++", "c++17"),
         (str(TFLM / "host.cc"), "g++", "c++17"),
     ):  # fmt: skip
         objects.append(f"{Path(name).stem}.o")
-        command = [compiler, f"-std={standard}", *FLAGS, "-I.", f"-I{TFLM}", "-c", name]
+        command = [program, f"-std={standard}", *FLAGS, "-I.", f"-I{TFLM}", "-c", name]
         subprocess.run([*command, "-o", objects[-1]], cwd=folder / "c", check=True)
     subprocess.run(["g++", *objects, "-lm", "-o", "host"], cwd=folder / "c", check=True)
     return folder / "c" / "host"
