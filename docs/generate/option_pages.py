@@ -116,6 +116,8 @@ def _row(
     allowed = allowed_range(option.field)
     kind = type_name(option.hint) + (f" in {allowed}" if allowed else "")
     default = defaults.get(option.name, option.default)
+    if isinstance(default, str) and default.startswith("${"):  # derived from other options
+        default = option.default
     default = "" if default in ("???", None) else default
     return f"`{option.name}`", kind, code(default), sentence(sentences[option.name])
 
