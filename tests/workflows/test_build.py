@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hwnas.__main__ import run
 from hwnas.core import package
 from hwnas.core.errors import RunError
 from hwnas.core.progress import NullProgress
@@ -17,6 +18,7 @@ from hwnas.hardware.latency_tables.latency_table import (
     OperatorEntry,
     TableConfig,
     load_table,
+    table_name,
 )
 from hwnas.hardware.profiling.table_transfer import SourceTable
 from hwnas.hardware.target import Remote, Target
@@ -250,3 +252,27 @@ def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> N
     mine = _locked(checkpoint, 10, NullProgress())
     assert released.is_set()
     mine.close()
+
+
+def _no_data(*_: object) -> None:
+    raise AssertionError("data were loaded")
+
+
+@pytest.mark.parametrize("verb", ["search", "profile"])
+def test_a_compiler_that_is_missing_is_said_before_data_are_loaded(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hwnas.training.supernet.load_data", _no_data)
+    assert run([verb, "+target=cpu", "target.tvm.cc=/nope/gcc"]) == 2
+    assert "'/nope/gcc' is not installed (target.tvm.cc)" in capsys.readouterr().err
+
+
+def test_a_table_without_its_provenance_is_said_before_data_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hwnas.training.supernet.load_data", _no_data)
+    table = tmp_path / "cpu" / table_name(target("cpu"))
+    table.mkdir(parents=True)
+    (table / "operators.csv").write_text("")
+    assert run(["search", "+target=cpu", f"table.dir={tmp_path}"]) == 2
+    assert f"Latency table {table} has no provenance.json" in capsys.readouterr().err
