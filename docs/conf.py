@@ -37,7 +37,8 @@ nb_execution_raise_on_error = True
 SLOW = ["tutorials/measured-cpu.md"]
 nb_execution_excludepatterns = [] if "HWNAS_DOCS_SLOW" in os.environ else SLOW
 nb_merge_streams = True
-suppress_warnings = ["myst-nb.lexer"]  # tutorials that are not executed have no lexer
+# Tutorials that are not executed have no lexer; output of commands is no code.
+suppress_warnings = ["myst-nb.lexer", "misc.highlighting_failure"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
