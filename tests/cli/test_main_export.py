@@ -511,7 +511,7 @@ def test_verify_says_where_nothing_can_be_repeated(
     assert "no artefact runs here" in done.stderr
     assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
     assert run(["verify", str(exported), str(tmp_path)]) == 2
-    assert "One folder at a time" in capsys.readouterr().err
+    assert "has no name: write OPTION=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.slow
