@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
@@ -16,6 +16,9 @@ from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
+from hwnas.nas.member import Member
+from hwnas.tasks.base import Confusion
+from hwnas.tasks.intervals import ClassScores
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.predictions import NEVER
 
@@ -33,6 +36,48 @@ _PREDICTED = (
 LatencyAccuracy = tuple[float, float]  #: latency in ms, accuracy
 AdaptiveNetwork = Cascade | EarlyExits  #: its costs depend on the image
 Adaptive = TypeVar("Adaptive", Cascade, EarlyExits)
+
+
+def class_tables(
+    images: Mapping[str, Mapping[str, int]], members: Sequence[Member]
+) -> list[PageTable]:
+    """Return folded tables of the images and recalls of classes, and of each confusion matrix.
+
+    Args:
+        images: Number of images by split and class.
+        members: Verified networks.
+    """
+    counted = {m.candidate.id: m.confusion for m in members if m.confusion is not None}
+    recalls = [ClassScores.of(confusion).recalls for confusion in counted.values()]
+    names = next(iter(images.values()))
+    rows = [
+        [name, *(str(counts[name]) for counts in images.values()), *map(_interval, of_class)]
+        for name, of_class in zip(names, zip(*recalls, strict=True), strict=True)
+    ]
+    note = "Images of each split; recall of each verified network on the test split, with 95 %."
+    heads = ("class", *images, *(f"recall of {name}" for name in counted))
+    classes = PageTable("Classes", heads, rows, note, is_folded=True)
+    return [classes, *(_confusion_table(name, of) for name, of in counted.items())]
+
+
+def _confusion_table(name: str, confusion: Confusion) -> PageTable:
+    """Return a confusion matrix, or for many classes the most frequent errors."""
+    title = f"Confusion matrix of {name}"
+    if len(confusion) <= _MAX_ROWS:
+        rows = [[c, *(str(row.get(a, 0)) for a in confusion)] for c, row in confusion.items()]
+        note = "Test images by class (rows) and answer (columns)."
+        return PageTable(title, ("class", *confusion), rows, note, is_folded=True)
+    errors = [(n, c, a) for c, row in confusion.items() for a, n in row.items() if a != c]
+    largest = sorted(errors, key=lambda error: -error[0])[:_MAX_ROWS]
+    note = f"The {len(largest)} most frequent errors of {len(confusion)} classes; all: front.json."
+    rows = [[c, a, str(n)] for n, c, a in largest]
+    return PageTable(title, ("class", "answer", "test images"), rows, note, is_folded=True)
+
+
+def _interval(figure: Quantity | None) -> str:
+    if figure is None:
+        return "no images"
+    return f"{figure.value:.3f} ({figure.lower:.3f} to {figure.upper:.3f})"
 
 
 def cascades_table(cascades: Sequence[Cascade]) -> PageTable:

@@ -4,6 +4,7 @@ Source of the format: https://huggingface.co/docs/hub/model-cards; Mitchell et a
 model reporting", 2019, https://arxiv.org/abs/1810.03993.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from hwnas.export.standalone import RUNNER
 from hwnas.hardware import backends
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.base import Task
-from hwnas.tasks.metrics import format_value, metric_of
+from hwnas.tasks.intervals import describe_classes
+from hwnas.tasks.metrics import format_value, is_better, metric_of
 
 Row = dict[str, Any]
 
@@ -139,7 +141,13 @@ def _data(proof: Row) -> str:
         f"{data['name']}{_of_hub(data)}: {n['train']:,} training, {n['validation']:,} validation "
         f"and {n['test']:,} test images (used by verification only). Digest of images, targets and "
         f"splits: `{data['digest']}`."
+        + (f"\n\n{_escaped(describe_classes(classes))}" if (classes := data.get("classes")) else "")
     )
+
+
+def _escaped(text: str) -> str:
+    """Return text without characters that have a meaning in Markdown."""
+    return re.sub(r"([\\`*_<>|#\[\]])", r"\\\1", text)
 
 
 def _of_hub(data: Row) -> str:
@@ -161,6 +169,11 @@ def _training(proof: Row) -> str:
         f"Quantisation: {finishing['int8']}."
         if finishing["int8"]
         else f"Not quantised: {finishing['no_int8']}",
+        *(
+            ["Class weights: balanced. Outputs are not calibrated to the frequencies of classes."]
+            if train.get("class_weights") == "balanced"
+            else []
+        ),
     ]
     metric = _task(proof).metric
     steps = [
@@ -219,7 +232,23 @@ def _evaluation(proof: Row) -> str:
         f"{_table(head, table)}\n\n{label.capitalize()}: of each file on all {n:,} test images, "
         f"resized to uint8; measured; {task.description.interval}. Errors: against torch's outputs "
         f"on {kept} test images (`images.npz`), the largest of which is {largest}."
+        f"{_constant(proof)}"
         f"\n\n{_table(['tolerance', 'allowed', 'reason'], tolerances)}{_reported(proof)}"
+    )
+
+
+def _constant(proof: Row) -> str:
+    """Return the metric of the best constant answer, if the proof has it."""
+    if (values := proof["dataset"].get("constant")) is None:
+        return ""
+    task, constant = _task(proof), Quantity(*values)
+    metric, answer = metric_of(task.metric), _escaped(task.description.constant)
+    bound = metric.binding(Quantity(*proof["reference"][task.metric]))
+    verdict = "" if is_better(task.metric, bound, constant.value) else " **not**"
+    value = format_value(task.metric, constant.value)
+    return (
+        f" The best constant answer, {answer}, has {metric.label} {value}; the network is{verdict} "
+        "significantly better."
     )
 
 

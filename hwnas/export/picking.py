@@ -106,11 +106,12 @@ def pick(front: Front, wanted: str) -> list[str]:
 def offered(front: Front) -> Offers:
     """Return the values of the members that verification left on the front, worst metric first.
 
-    The metric is that of the compiled artefact; of several targets, the worst one.
+    Members that are not better than a constant answer are left out if any member is better. The
+    metric is that of the compiled artefact; of several targets, the worst one.
     """
     offers = {
         member.candidate.id: {n: float(f.value) for n, f in sorted(member.all_figures.items())}
-        for member in front.remaining
+        for member in front.recommendable or front.remaining
     }
     return dict(sorted(offers.items(), key=lambda o: (-_error(o[1], front.objectives), o[0])))
 

@@ -1,11 +1,13 @@
 """Loads the test split of the data set of an export; needs torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import tasks
 from hwnas.core.errors import DataError
 from hwnas.core.progress import NullProgress
 from hwnas.core.schema import validate
@@ -51,15 +53,21 @@ def load(recorded: Proof, path: str | None) -> ImageData:
 
 def contradictions(recorded: Proof, data: ImageData) -> list[str]:
     """Return the keys of a proof that contradict its data set."""
-    dataset = recorded["dataset"]
-    pairs = {
-        "task": (recorded["task"], data.task.to_json()),
+    dataset, task = recorded["dataset"], {**recorded["task"]}
+    own = data.with_metric(tasks.from_json(task).metric)
+    expected_task = {name: value for name, value in own.task.to_json().items() if name in task}
+    pairs: dict[str, tuple[object, object]] = {
+        "task": (task, expected_task),
         "dataset.images": (dataset["images"], {n: len(getattr(data, n)) for n in _SPLITS}),
         "dataset.normalisation": (
             dataset["normalisation"],
             {"mean": list(data.mean), "std": list(data.std)},
         ),
     }
+    # Exports of earlier versions lack these.
+    later = {"classes": own.class_counts, "constant": own.constant("test").to_json()}
+    given: Mapping[str, Any] = dataset
+    pairs |= {f"dataset.{n}": (given[n], value) for n, value in later.items() if n in given}
     return [
         f"proof.json: '{key}' is not that of the data set"
         for key, (value, expected) in pairs.items()

@@ -1,7 +1,7 @@
 """Pareto fronts: of the candidates of a search, and of verified networks."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,11 +24,23 @@ class Front:
     objectives: Sequence[str] = ()
     members: Sequence[Member] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  #: errors of other networks, by id
+    #: ids of members that are not significantly better than a constant answer
+    at_chance_level: Collection[str] = ()
 
     @property
     def remaining(self) -> list[Member]:
         """The members that meet the budget and are non-dominated after verification."""
         return [member for member in self.members if member.on_front]
+
+    @property
+    def recommendable(self) -> list[Member]:
+        """The remaining members that are significantly better than a constant answer."""
+        return [m for m in self.remaining if m.candidate.id not in self.at_chance_level]
+
+    @property
+    def is_at_chance_level(self) -> bool:
+        """Whether there are remaining members, and none is better than a constant answer."""
+        return bool(self.remaining) and not self.recommendable
 
     @property
     def deliverable(self) -> list[Member]:

@@ -11,6 +11,7 @@ from hwnas.hardware.costs.int8_speed import describe_ratio, int8_is_slower
 from hwnas.models.spaces import Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks import metrics
+from hwnas.tasks.base import Confusion
 from hwnas.tasks.metrics.budget import violated_side
 
 T = TypeVar("T")
@@ -22,8 +23,10 @@ def verified_names(metric: str) -> tuple[str, ...]:
     """Return the names of verified quantities, in the order of the columns ``verified_<name>``.
 
     The metric of the artefact is ``<metric>_int8`` if it computes in int8, else ``<metric>_fp32``.
+    Other metrics of the task are of the artefact.
     """
-    return (f"{metric}_fp32", f"{metric}_int8", *metrics.cost_names())
+    others = (name for name in metrics.quality_names() if name != metric)
+    return (f"{metric}_fp32", f"{metric}_int8", *others, *metrics.cost_names())
 
 
 def artefact_metric(metric: str, figures: Collection[str]) -> str:
@@ -53,6 +56,7 @@ class Member:
     #: whether it is feasible and not dominated significantly
     near_front: bool = False
     segments: Sequence[Quantities] = ()  #: costs of each segment of a network with exits
+    confusion: Confusion | None = None  #: of the artefact on the test split, if there are classes
 
     @property
     def metric(self) -> str:

@@ -192,7 +192,7 @@ class Run:
         if (content := read_front(self.path)) is None:
             return Front()
         by_id = {c.id: c for c in (self.candidates if candidates is None else candidates)}
-        limits, members = self.targets.all_limits, []
+        limits, members, failed = self.targets.all_limits, [], content.get("unverified", {})
         for row in content["members"]:
             if row["id"] not in by_id:
                 raise RunError(f"{self.path}: front.json names {row['id']}, which is no candidate.")
@@ -201,7 +201,7 @@ class Run:
                 details = verified_files.details(self._models(row["id"]))
                 member = replace(member, details=details)
             members.append(member)
-        return Front(tuple(content["objectives"]), members, content.get("unverified", {}))
+        return Front(tuple(content["objectives"]), members, failed, content.get("guessing", ()))
 
     def member(self, candidate: Candidate) -> Member | None:
         """Return the verified quantities of a candidate so far; ``None`` if there are none.

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import tasks
 from hwnas.core.errors import CollapseError, CompileError, DeviceCrashError, short_reason
 from hwnas.core.progress import Progress
-from hwnas.core.quantity import Quantities
+from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import RunFolder, damaged_files
 from hwnas.hardware.backends.artefact_wrappers import compare_with_float32
 from hwnas.hardware.backends.base import Artefacts, TrainedNetwork
@@ -24,8 +25,8 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member
 from hwnas.nas.verified_files import file_of_member, member_of_file, read_model
-from hwnas.tasks import metrics
-from hwnas.tasks.base import Task
+from hwnas.tasks.base import Outputs, Targets, Task
+from hwnas.tasks.metrics import cost_names
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.tasks.predictions import (
     EXITS_FILE,
@@ -131,13 +132,13 @@ def _verify(
     outputs, cost = verifier.artefacts.evaluate(paths, graph, images())
     n, n_exits = sum(map(len, targets)), len(graph.exits)
     of_exits = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
-    results = task.per_sample(of_exits[-1][:n], np.concatenate(targets))
+    answers, truth = of_exits[-1][:n], np.concatenate(targets)
     dtype = graph.dtype or verifier.dtype
     expected: Quantities = {}
     if task.confidence is not None:
         splits = {
             "validation": [score_outputs(task, o[n:], np.concatenate(others)) for o in of_exits],
-            "test": [score_outputs(task, o[:n], np.concatenate(targets)) for o in of_exits],
+            "test": [score_outputs(task, o[:n], truth) for o in of_exits],
         }
         _write_predictions(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
         if verifier.leaves:
@@ -145,14 +146,25 @@ def _verify(
     short = "int8" if dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(in_fp32)),
-        f"{task.metric}_{short}": task.score(results),
-        **{name: cost.figures[name] for name in metrics.cost_names() if name in cost.figures},
+        f"{task.metric}_{short}": task.score(task.per_sample(answers, truth)),
+        **_other_metrics(task, answers, truth),
+        **{name: cost.figures[name] for name in cost_names() if name in cost.figures},
         **expected,
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     details = {**cost.details, **compare_with_float32(trained, paths, verifier.artefacts)}
-    member = Member(candidate, figures, details, digests, segments=cost.segments)
+    confusion = task.confusion(answers, truth)
+    member = Member(
+        candidate, figures, details, digests, segments=cost.segments, confusion=confusion
+    )
     return member, cost.layers
+
+
+def _other_metrics(task: Task, outputs: Outputs, targets: Targets) -> dict[str, Quantity]:
+    """Return the metrics of the task that are no objective."""
+    names = [name for name in tasks.get(task.name).metrics if name != task.metric]
+    others = {name: task.with_metric(name) for name in names}
+    return {name: t.score(t.per_sample(outputs, targets)) for name, t in others.items()}
 
 
 def _write_predictions(

@@ -17,6 +17,7 @@ from hwnas.core.typed_files import read_json
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
+from hwnas.tasks.intervals import ClassScores
 from hwnas.tasks.metrics import costs_in, is_metric, quality_names
 from hwnas.tasks.metrics.budget import violations
 
@@ -35,6 +36,15 @@ class VerifiedModelFile(TypedDict):
     weights: NotRequired[str]  #: identifies the weights
     layers: NotRequired[list[dict[str, Any]]]
     segments: NotRequired[list[dict[str, QuantityRow]]]  #: of a network with exits: costs of each
+    confusion: NotRequired[dict[str, dict[str, int]]]  #: number of test images by class and answer
+
+
+class ClassesRecord(TypedDict):
+    """``classes`` of ``front.json``: images and results of each class."""
+
+    images: dict[str, dict[str, int]]  #: number of images by split and class
+    confusion: dict[str, dict[str, dict[str, int]]]  #: test images by member, class and answer
+    recall: dict[str, dict[str, QuantityRow | None]]  #: by member and class; null without images
 
 
 class FrontFile(TypedDict):
@@ -52,7 +62,9 @@ class FrontFile(TypedDict):
     unverified: NotRequired[dict[str, str]]  #: errors of networks that were not verified, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
     unfinished: NotRequired[list[str]]  #: ids of candidates without fine-tuning, likeliest first
-    guessing: NotRequired[list[str]]  #: ids of members possibly at chance level
+    guessing: NotRequired[list[str]]  #: ids of members not better than a constant answer
+    constant: NotRequired[QuantityRow]  #: metric of the best constant answer on the test split
+    classes: NotRequired[ClassesRecord]
 
 
 def read_model(run: Path, genotype_id: str) -> VerifiedModelFile | None:
@@ -135,9 +147,14 @@ _MEMBER: dict[str, Any] = {"id": str, "verified_fits_budget": bool, "verified_on
 
 def member_of_file(candidate: Candidate, content: VerifiedModelFile) -> Member:
     """Return a verified candidate by its ``models/ID.json``."""
-    segments = tuple(quantities_from_json(rows) for rows in content.get("segments", ()))
-    quantities, details = quantities_from_json(content["figures"]), content["details"]
-    return Member(candidate, quantities, details, content["files"], segments=segments)
+    return Member(
+        candidate,
+        quantities_from_json(content["figures"]),
+        content["details"],
+        content["files"],
+        segments=tuple(quantities_from_json(rows) for rows in content.get("segments", ())),
+        confusion=content.get("confusion"),
+    )
 
 
 def file_of_member(
@@ -159,6 +176,8 @@ def file_of_member(
         "weights": weights,
         "layers": [*layers],
     }
+    if member.confusion is not None:
+        content["confusion"] = {name: {**row} for name, row in member.confusion.items()}
     if member.segments:
         content["segments"] = [_rows(segment) for segment in member.segments]
     return content
@@ -202,3 +221,29 @@ def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
 def _rows(quantities: Quantities) -> dict[str, QuantityRow]:
     rows: dict[str, Any] = {name: each.to_json() for name, each in quantities.items()}
     return rows
+
+
+def classes_record(
+    images: Mapping[str, Mapping[str, int]], members: Iterable[Member]
+) -> ClassesRecord:
+    """Return ``classes`` of ``front.json``.
+
+    Args:
+        images: Number of images by split and class.
+        members: The front; members verified by earlier versions are left out.
+    """
+    found = {m.candidate.id: m.confusion for m in members if m.confusion is not None}
+    recalls = {
+        name: zip(rows, ClassScores.of(rows).recalls, strict=True) for name, rows in found.items()
+    }
+    record: Any = {
+        "images": {split: {**counts} for split, counts in images.items()},
+        "confusion": {
+            name: {c: {**row} for c, row in rows.items()} for name, rows in found.items()
+        },
+        "recall": {
+            name: {c: r and r.to_json() for c, r in pairs} for name, pairs in recalls.items()
+        },
+    }
+    typed: ClassesRecord = record
+    return typed

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 Targets = NDArray[Any]  #: targets of a data set, ``(N,)`` or ``(N, n)``
 Outputs = NDArray[Any]  #: outputs of a network, ``(N, n_outputs)``
-PerImageResults = NDArray[Any]  #: result per image, ``(N,)``; the metric is the mean
+PerImageResults = NDArray[Any]  #: result per image, ``(N,)``
 Index = NDArray[np.intp]
+Confusion = Mapping[str, Mapping[str, int]]  #: number of images by class and answer
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class TaskDescription:
     same: str  #: column header for the fraction of equal answers
     interval: str  #: type of the metric's interval
     points: str  #: unit of ``Task.points``
+    constant: str  #: the best constant answer
     files: Mapping[str, str]  #: contents of the files that the task adds to exports
     limits: tuple[str, ...]  #: limitations of the outputs, in sentences
 
@@ -106,6 +108,21 @@ class Task(Protocol):
         """Return the content for ``TaskType.from_json``."""
         ...
 
+    def with_metric(self, metric: str) -> Task:
+        """Return the task with another quality metric of ``TaskType.metrics``."""
+        ...
+
+    def for_training(self, *, is_balanced: bool) -> Task:
+        """Return the task of training batches, whose results per image are summed.
+
+        Args:
+            is_balanced: Whether all classes have the same weight in the loss.
+
+        Raises:
+            ConfigError: ``is_balanced`` is set for a task without classes.
+        """
+        ...
+
     def loss_targets(self, targets: Tensor) -> Tensor:
         """Return the targets in the form that ``loss`` compares with outputs."""
         ...
@@ -132,11 +149,22 @@ class Task(Protocol):
         ...
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
-        """Return the result of each image; their mean is the metric."""
+        """Return the result of each image, from which ``score`` computes the metric."""
+        ...
+
+    def constant_results(self, targets: Targets) -> PerImageResults:
+        """Return the result of each image if a network gives the best constant answer.
+
+        It is the majority class, or the median, of the training targets.
+        """
         ...
 
     def score(self, results: PerImageResults) -> Quantity:
         """Return the metric with its 95 % interval."""
+        ...
+
+    def confusion(self, outputs: Outputs, targets: Targets) -> Confusion | None:
+        """Return the number of images by class and answer; ``None`` for tasks without classes."""
         ...
 
     @property
@@ -152,10 +180,13 @@ class Task(Protocol):
         ...
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if results are significantly better than chance level.
+        """Return True if results are significantly better than those of an untrained network.
+
+        Trainings that have not learned by then are stopped. The best constant answer is no
+        criterion: on imbalanced data, trainings may never exceed it, or much later.
 
         Args:
-            total: Sum of the results per image.
+            total: Sum of the results per image of ``for_training``.
             n: Number of images.
         """
         ...
@@ -221,8 +252,8 @@ class TaskType(Protocol):
     """A type of task for any data set: the object of an entry point of ``hwnas.tasks``."""
 
     @property
-    def metric(self) -> str:
-        """Name of the quality metric."""
+    def metrics(self) -> Sequence[str]:
+        """Names of the quality metrics; the first one is the default."""
         ...
 
     @property

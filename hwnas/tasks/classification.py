@@ -1,20 +1,22 @@
-"""Classification: cross entropy, accuracy with its Wilson interval, and class labels."""
+"""Classification: cross entropy, metrics of classes with their intervals, and class labels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.errors import DataError
 from hwnas.core.quantity import NORMAL_95, Quantity
-from hwnas.core.schema import validate
+from hwnas.core.schema import SchemaError, validate
 from hwnas.tasks import early_stopping
 from hwnas.tasks.base import (
+    Confusion,
     Incumbent,
     Index,
     MetricLoss,
@@ -24,14 +26,16 @@ from hwnas.tasks.base import (
     Targets,
     TaskDescription,
 )
-from hwnas.tasks.intervals import proportion
+from hwnas.tasks.intervals import ClassScores, proportion
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 METRIC = "accuracy"
+METRICS = (METRIC, "balanced_accuracy", "macro_f1")
 
-_SIGMAS = 3.0  # standard deviations above chance level that count as having learned
+_SIGMAS = 3.0  # standard deviations above random answers that count as having learned
+_DRAWS = 500  # bootstrap samples of the difference of two networks
 
 _PRINTING = """\
 labels = (here / "labels.txt").read_text(encoding="utf-8").splitlines()
@@ -47,11 +51,17 @@ print(*lines, sep="\\n")
 @final
 @dataclass(frozen=True)
 class ClassificationTask:
-    """Classification of images into given classes. Outputs are logits, one per class."""
+    """Classification of images into given classes. Outputs are logits, one per class.
+
+    Results per image are whether it is classified correctly. Metrics other than the accuracy need
+    the classes, too: results are ``true class * n_classes + answer``.
+    """
 
     classes: tuple[str, ...]
+    counts: tuple[int, ...] = ()  #: training images of each class; empty in older files
+    metric: str = METRIC
+    is_balanced: bool = False  #: whether each class has the same weight in the loss
     name: ClassVar[str] = "classification"
-    metric: ClassVar[str] = METRIC
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,14 +76,16 @@ class ClassificationTask:
     @property
     def description(self) -> TaskDescription:
         """Texts about the task."""
+        majority = f", '{self.classes[np.argmax(self.counts)]}'" if self.counts else ""
         return TaskDescription(
             kind="image-classification",
             network="An image classifier",
             outputs=f"{len(self.classes)} classes",
             answer="a label",
             same="same class",
-            interval="Wilson's interval",
+            interval="Wilson's interval" + " of each class, combined" * (self.metric != METRIC),
             points="points of accuracy",
+            constant=f"the majority class{majority}",
             files={"labels.txt": "the classes in order, one per line"},
             limits=(
                 "It always predicts one of its classes, also for images that show none of them.",
@@ -82,20 +94,44 @@ class ClassificationTask:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the names of the classes."""
-        return {"name": self.name, "classes": list(self.classes)}
+        """Return the classes with their numbers of training images, and the metric."""
+        counts = {"counts": list(self.counts)} if self.counts else {}
+        metric = {"metric": self.metric} if self.metric != METRIC else {}
+        return {"name": self.name, "classes": list(self.classes), **counts, **metric}
+
+    def with_metric(self, metric: str) -> ClassificationTask:
+        """Return the task with a metric of ``METRICS``."""
+        return replace(self, metric=metric)
+
+    def for_training(self, *, is_balanced: bool) -> ClassificationTask:
+        """Return the task whose results per image have the mean accuracy.
+
+        Balanced, they have the mean balanced accuracy, and all classes the same weight in the loss.
+        """
+        return replace(self, metric=METRIC, is_balanced=is_balanced)
+
+    @cached_property
+    def _weights(self) -> Outputs:
+        """Weights of images by class, ``(n_classes,)``; their mean over training images is 1."""
+        counts = np.array(self.counts)
+        weights: Outputs = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        return weights.astype(np.float32)
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return the labels ``(N,)``."""
-        return targets
+        """Return the labels ``(N,)``; balanced, one-hot rows times the weights of their classes."""
+        return self._one_hot(targets) if self.is_balanced else targets
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Return the labels of the larger parts, and probabilities ``(N, n_classes)``."""
+        loss_targets = share * self._one_hot(first) + (1 - share) * self._one_hot(second)
+        return (first if share >= 0.5 else second), loss_targets
+
+    def _one_hot(self, targets: Tensor) -> Tensor:
+        from torch import from_numpy
         from torch.nn.functional import one_hot
 
-        n = len(self.classes)
-        loss_targets = share * one_hot(first, n).float() + (1 - share) * one_hot(second, n).float()
-        return (first if share >= 0.5 else second), loss_targets
+        rows = one_hot(targets, len(self.classes)).float()
+        return rows * from_numpy(self._weights).to(rows) if self.is_balanced else rows
 
     def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the cross entropy with labels ``(N,)`` or probabilities ``(N, n_classes)``."""
@@ -104,38 +140,61 @@ class ClassificationTask:
         return cross_entropy(outputs, loss_targets, label_smoothing=smoothing)
 
     def distillation_targets(self, outputs: Tensor) -> Tensor:
-        """Return the softmax of a teacher's outputs, at a temperature of 1."""
+        """Return the softmax of a teacher's outputs, at a temperature of 1, without weights."""
         return outputs.softmax(dim=1)
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
-        """Return which images are classified correctly, ``(N,)``."""
-        correct: PerImageResults = outputs.argmax(axis=1) == targets
-        return correct
+        """Return the result of each image, ``(N,)``, see the class."""
+        answers, n = outputs.argmax(axis=1), len(self.classes)
+        results: PerImageResults = answers == targets
+        if self.metric != METRIC:
+            results = targets * n + answers
+        return results * self._weights[targets] if self.is_balanced else results
+
+    def constant_results(self, targets: Targets) -> PerImageResults:
+        """Return the results of always answering the majority class of the training split."""
+        outputs = np.eye(1, len(self.classes), int(np.argmax(self.counts)))
+        return self.per_sample(outputs, targets)
 
     def score(self, results: PerImageResults) -> Quantity:
-        """Return the accuracy with its Wilson interval."""
-        return proportion(int(results.sum()), len(results))
+        """Return the metric with its interval."""
+        if self.metric == METRIC:
+            return proportion(int(results.sum()), len(results))
+        truth, answers = np.divmod(results, len(self.classes))
+        by_class = (truth[truth == answers], truth, answers)
+        scores = ClassScores(*(np.bincount(of, minlength=len(self.classes)) for of in by_class))
+        figure: Quantity = getattr(scores, self.metric)
+        return figure
+
+    def confusion(self, outputs: Outputs, targets: Targets) -> Confusion:
+        """Return the number of images by class and answer, without those that do not occur."""
+        return _confusion(self.classes, outputs.argmax(axis=1), targets)
 
     @property
-    def confidence(self) -> Callable[[Outputs], NDArray[Any]]:
-        """The largest probability of a class."""
-        return _largest_probability
+    def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
+        """The largest probability of a class; only with the accuracy as metric."""
+        return _largest_probability if self.metric == METRIC else None
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
-        """Return an accuracy with its Wilson interval."""
-        return proportion(round(mean * n), n)
+        """Return an accuracy with its Wilson interval; other metrics have none."""
+        is_proportion = self.metric == METRIC
+        return proportion(round(mean * n), n) if is_proportion else Quantity(mean, "measured")
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if the accuracy is significantly above chance level."""
+        """Return True if the mean result is significantly above that of random answers."""
         p = 1 / len(self.classes)
-        return total / n > p + _SIGMAS * math.sqrt(p * (1 - p) / n)
+        squares = np.average(self._weights**2, weights=self.counts) if self.is_balanced else 1.0
+        return total / n > p + _SIGMAS * math.sqrt((p * squares - p * p) / n)
 
     def chance_level_message(self, mean: float) -> str:
         """Return a message that a network with this accuracy is at chance level."""
-        return f"has an accuracy of {mean:.1%} on its training images, which is chance level"
+        label = "a balanced accuracy" if self.is_balanced else "an accuracy"
+        return f"has {label} of {mean:.1%} on its training images, as of random answers"
 
     def score_all(self, results: PerImageResults) -> Score:
-        """Return the accuracy on all images, with packed results per image."""
+        """Return the metric on all images; of accuracies with packed results per image."""
+        if self.metric != METRIC:
+            return Score(self.score(results), len(results))
         return early_stopping.score_of_all_bits(results)
 
     def score_early(
@@ -146,19 +205,24 @@ class ClassificationTask:
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return the accuracy; a prediction if evaluation stopped early."""
+        """Return the accuracy, a prediction if evaluation stopped early; other metrics of all."""
+        if self.metric != METRIC:
+            return self.score_all(per_sample(np.arange(n)))
         return early_stopping.read_accuracy(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
-        """Return the lost percentage points of accuracy."""
+        """Return the lost percentage points of the metric."""
         return 100 * (better - worse)
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
         """Return the lost percentage points, by the difference of paired proportions.
 
-        Source: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval).
+        Sources: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval); for
+        other metrics, Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
         """
         n = len(results)
+        if self.metric != METRIC:
+            return _bootstrapped(self, results, reference)
         lost, won = int((reference & ~results).sum()), int((results & ~reference).sum())
         difference = (lost - won) / n
         deviation = math.sqrt(max(lost + won - (lost - won) ** 2 / n, 0.0)) / n
@@ -183,13 +247,41 @@ class ClassificationTask:
         return _PRINTING
 
 
+def _confusion(classes: Sequence[str], answers: Targets, targets: Targets) -> Confusion:
+    n = len(classes)
+    counts = np.bincount(targets * n + answers, minlength=n * n).reshape(n, n)
+    return {
+        name: {classes[i]: n for i, n in enumerate(row) if n}
+        for name, row in zip(classes, counts.tolist(), strict=True)
+    }
+
+
+def _bootstrapped(
+    task: ClassificationTask, results: PerImageResults, reference: PerImageResults
+) -> MetricLoss:
+    """Return the degradation with a percentile interval over resampled images."""
+
+    def loss(index: Index) -> float:
+        before, after = (task.score(each[index]).value for each in (reference, results))
+        return 100 * (before - after)
+
+    rng, n = np.random.default_rng(0), len(results)
+    drawn = [loss(rng.integers(0, n, n)) for _ in range(_DRAWS)]
+    return MetricLoss(loss(np.arange(n)), float(np.quantile(drawn, 0.025)))
+
+
 def _largest_probability(logits: Outputs) -> NDArray[Any]:
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
     probabilities: NDArray[Any] = 1 / exponents.sum(axis=1)
     return probabilities
 
 
-class _ClassificationRecord(TypedDict):
+class _Classes(TypedDict, total=False):
+    counts: list[int]
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1"]
+
+
+class _ClassificationRecord(_Classes):
     name: str
     classes: list[str]
 
@@ -198,7 +290,7 @@ class _ClassificationRecord(TypedDict):
 class Classification:
     """Classification of images with one label each, of at least two classes."""
 
-    metric = METRIC
+    metrics = METRICS
     categorical = True
     columns = ("label", "labels", "class")
 
@@ -264,12 +356,16 @@ class Classification:
 
     def task(self, names: Sequence[str], targets: Targets) -> ClassificationTask:
         """Return the task of these classes."""
-        return ClassificationTask(tuple(names))
+        counts = np.bincount(targets, minlength=len(names)).tolist()
+        return ClassificationTask(tuple(names), tuple(counts))
 
     def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
         """Return the task that ``ClassificationTask.to_json`` described."""
         record: _ClassificationRecord = validate(_ClassificationRecord, dict(raw), "task")
-        return ClassificationTask(tuple(record["classes"]))
+        counts, classes = record.get("counts", []), record["classes"]
+        if len(counts) not in (0, len(classes)):
+            raise SchemaError("'task' has different numbers of classes and counts")
+        return ClassificationTask(tuple(classes), tuple(counts), record.get("metric", METRIC))
 
 
 def _stripped(label: Any) -> Any:

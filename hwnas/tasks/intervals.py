@@ -1,7 +1,9 @@
-"""95 % intervals of means and proportions."""
+"""95 % intervals of means, proportions, and metrics of classes."""
 
 import functools
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,3 +66,97 @@ def proportion(successes: float, n: float) -> Quantity:
 def fraction(flags: NDArray[np.bool_]) -> Quantity:
     """Return the fraction of true values, as ``proportion`` does."""
     return proportion(int(flags.sum()), len(flags))
+
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Recall and F1 score of each class; classes without images and answers are left out."""
+
+    hits: Counts  #: images that are classified correctly, by class
+    n_images: Counts  #: images of the class
+    n_answers: Counts  #: images that are classified as the class
+
+    @staticmethod
+    def of(confusion: Mapping[str, Mapping[str, int]]) -> "ClassScores":
+        """Return the scores of a confusion matrix: counts by true class and answer."""
+        names = [*confusion]
+        index = {name: i for i, name in enumerate(names)}
+        hits = [answers.get(name, 0) for name, answers in confusion.items()]
+        n_answers = np.zeros(len(names), np.int64)
+        for answers in confusion.values():
+            for name, n in answers.items():
+                n_answers[index[name]] += n
+        n_images = [sum(answers.values()) for answers in confusion.values()]
+        return ClassScores(np.array(hits), np.array(n_images), n_answers)
+
+    @property
+    def recalls(self) -> list[Quantity | None]:
+        """Recall of each class with its Wilson interval; ``None`` for classes without images."""
+        pairs = zip(self.hits.tolist(), self.n_images.tolist(), strict=True)
+        return [proportion(hits, n) if n else None for hits, n in pairs]
+
+    @property
+    def balanced_accuracy(self) -> Quantity:
+        """Mean recall of the classes that have images.
+
+        Source: Brodersen et al., "The balanced accuracy and its posterior distribution", ICPR 2010,
+        https://doi.org/10.1109/ICPR.2010.764.
+        """
+        return _mean_of([recall for recall in self.recalls if recall is not None])
+
+    @property
+    def macro_f1(self) -> Quantity:
+        """Mean F1 score of the classes that have images or answers.
+
+        An F1 score is ``2 J / (1 + J)``, where J is the proportion of hits among the images that
+        are of the class or classified as it. Each error counts in two classes, which at most
+        doubles the variance of the mean.
+        """
+        union = self.n_images + self.n_answers - self.hits
+        pairs = zip(self.hits.tolist(), union.tolist(), strict=True)
+        return _mean_of([_f1(proportion(hits, n)) for hits, n in pairs if n], 2.0)
+
+
+def _f1(jaccard: Quantity) -> Quantity:
+    value, low, high = (2 * j / (1 + j) for j in (jaccard.value, jaccard.lower, jaccard.upper))
+    return Quantity(value, "measured", low, high)
+
+
+def _mean_of(parts: list[Quantity], correlation: float = 1.0) -> Quantity:
+    """Return the mean of quantities, with its interval from theirs.
+
+    Args:
+        parts: Independent quantities.
+        correlation: Factor of the variance of their mean if they are not independent.
+
+    Source: Zou & Donner, "Construction of confidence limits about effect measures: a general
+    approach", Statistics in Medicine 27, 2008, https://doi.org/10.1002/sim.3095.
+    """
+    n, scale = len(parts), math.sqrt(correlation)
+    value = sum(part.value for part in parts) / n
+    below = scale * math.hypot(*(part.value - part.lower for part in parts)) / n
+    above = scale * math.hypot(*(part.upper - part.value for part in parts)) / n
+    return Quantity(value, "measured", max(0.0, value - below), min(1.0, value + above))
+
+
+_MAX_LISTED = 30  # classes in a text
+
+
+def describe_classes(images: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the classes by name, with the number of images of each.
+
+    Args:
+        images: Number of images by split and class.
+    """
+    by_class = zip(*(counts.values() for counts in images.values()), strict=True)
+    names = [*next(iter(images.values()))]
+    listed = [
+        f"'{name}' ({'+'.join(map(str, counts))})"
+        for name, counts in zip(names, by_class, strict=True)
+    ]
+    more = f", and {len(listed) - _MAX_LISTED} more" * (len(listed) > _MAX_LISTED)
+    splits = "+".join(images)
+    return f"{len(listed)} classes ({splits} images): {', '.join(listed[:_MAX_LISTED])}{more}."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import DataError
+from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.quantity import Quantity
 from hwnas.core.schema import NumberBounds, Positive, SchemaError, validate
 from hwnas.tasks import early_stopping
@@ -61,6 +61,7 @@ class RegressionTask:
     std: tuple[float, ...]
     guess_mae: float  #: error of always predicting the median of the training targets
     guess_std: float  #: standard deviation of that error over images
+    median: tuple[float, ...] = ()  #: of the training targets, by value; empty in older files
     name: ClassVar[str] = "regression"
     metric: ClassVar[str] = METRIC
 
@@ -68,13 +69,15 @@ class RegressionTask:
     def of(names: tuple[str, ...], targets: Targets) -> RegressionTask:
         """Return the task of training targets ``(N, n)``."""
         exact = targets.astype(np.float64)
-        guess = np.abs(exact - np.median(exact, axis=0)).mean(axis=1)
+        median = np.median(exact, axis=0)
+        guess = np.abs(exact - median).mean(axis=1)
         return RegressionTask(
             names,
             tuple(exact.mean(axis=0).tolist()),
             tuple(exact.std(axis=0).tolist()),
             float(guess.mean()),
             float(guess.std()),
+            tuple(median.tolist()),
         )
 
     @property
@@ -100,6 +103,7 @@ class RegressionTask:
             interval="Student's t interval, in the unit of the targets; always predicting their "
             f"median has an error of {self.guess_mae:.4g}",
             points="% of the error of always predicting the median",
+            constant="the median",
             files={},
             limits=(
                 "It always predicts values, also for unrelated images, and gives no confidence.",
@@ -118,7 +122,25 @@ class RegressionTask:
             "std": list(self.std),
             "guess_mae": self.guess_mae,
             "guess_std": self.guess_std,
+            **({"median": list(self.median)} if self.median else {}),
         }
+
+    def with_metric(self, metric: str) -> RegressionTask:
+        """Return the task itself: there is one metric."""
+        return self
+
+    def for_training(self, *, is_balanced: bool) -> RegressionTask:
+        """Return the task itself.
+
+        Raises:
+            ConfigError: ``is_balanced`` is set.
+        """
+        if is_balanced:
+            raise ConfigError(
+                "train.class_weights=balanced: task=regression has no classes. Remove it, or set "
+                "task=classification."
+            )
+        return self
 
     def loss_targets(self, targets: Tensor) -> Tensor:
         """Return standardised targets ``(N, n)``."""
@@ -149,6 +171,16 @@ class RegressionTask:
         std, offset = np.array(self.std, np.float32), np.array(self.mean, np.float32)
         errors: PerImageResults = np.abs(outputs * std + offset - targets).mean(axis=1)
         return errors
+
+    def constant_results(self, targets: Targets) -> PerImageResults:
+        """Return the errors of always predicting the median of the training targets."""
+        median = np.array(self.median, np.float64)
+        errors: PerImageResults = np.abs(targets - median).mean(axis=1)
+        return errors
+
+    def confusion(self, outputs: Outputs, targets: Targets) -> None:
+        """Return ``None``: there are no classes."""
+        return
 
     def score(self, results: PerImageResults) -> Quantity:
         """Return the mean absolute error with its interval by Student's t."""
@@ -223,7 +255,7 @@ class RegressionTask:
         return _PRINTING
 
 
-class _RegressionRecord(TypedDict):
+class _ScaleRecord(TypedDict):
     name: str
     values: Annotated[list[str], NumberBounds(1)]
     mean: list[float]
@@ -232,11 +264,15 @@ class _RegressionRecord(TypedDict):
     guess_std: Annotated[float, NumberBounds(0)]
 
 
+class _RegressionRecord(_ScaleRecord, total=False):
+    median: list[float]
+
+
 @final
 class Regression:
     """Regression of one or more values per image, in any unit."""
 
-    metric = METRIC
+    metrics = (METRIC,)
     categorical = False
     columns = ("value", "values", "target", "targets")
 
@@ -289,6 +325,7 @@ class Regression:
             tuple(record["std"]),
             record["guess_mae"],
             record["guess_std"],
+            tuple(record.get("median", ())),
         )
 
 

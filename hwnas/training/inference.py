@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping
 from functools import cache, partial
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.tasks.base import PerImageResults, Task
-from hwnas.tasks.metrics import metric_of
+from hwnas.tasks.metrics import format_value, is_better, metric_of
 from hwnas.training.data import ImageData
 from hwnas.training.parallel import ThreadPool
 
@@ -61,33 +63,55 @@ def _thread_pool() -> ThreadPool:
 # Chance level: collapse detection misses trainings that are shorter than its window.
 
 
-def at_chance_level(task: Task, metrics: Mapping[str, float], n: int) -> dict[str, float]:
-    """Return the networks that are not significantly better than chance level.
+def at_chance_level(
+    metric: str, figures: Mapping[str, Quantity], constant: Quantity
+) -> dict[str, Quantity]:
+    """Return the networks that are not significantly better than the best constant answer.
+
+    The 95 % intervals are scaled for the number of networks.
 
     Args:
-        task: Task of the networks.
-        metrics: Metric on the validation split by network name.
-        n: Number of validation images.
+        metric: Name of the metric.
+        figures: Metric on one split, by network.
+        constant: Metric of the best constant answer on the same split.
+
+    Source: Dunn, "Multiple comparisons among means", JASA 56, 1961 (Bonferroni's correction).
     """
-    return {name: v for name, v in metrics.items() if not task.has_learned(v * n, n)}
+    scale = -NormalDist().inv_cdf(0.025 / max(1, len(figures))) / NORMAL_95
+
+    def bound(figure: Quantity) -> float:
+        return figure.value + scale * (metric_of(metric).binding(figure) - figure.value)
+
+    return {n: f for n, f in figures.items() if not is_better(metric, bound(f), constant.value)}
 
 
 def chance_level_messages(
-    data: ImageData, metrics: Mapping[str, float], longer_options: str
+    data: ImageData, split: str, figures: Mapping[str, Quantity], longer_options: str
 ) -> list[str]:
     """Return a warning that names the networks at chance level; an empty list if there are none.
 
     Args:
         data: Data set of the networks.
-        metrics: Metric on the validation split by network name.
+        split: ``validation`` or ``test``.
+        figures: Metric on that split, by network.
         longer_options: Names of the options that lengthen training.
     """
-    n, label = len(data.validation), metric_of(data.task.metric).label
-    at_chance = at_chance_level(data.task, metrics, n)
-    if not at_chance:
+    metric, constant = data.task.metric, data.constant(split)
+    if not (found := at_chance_level(metric, figures, constant)):
         return []
-    names = ", ".join(f"{name} ({label} {value:.4g})" for name, value in at_chance.items())
+    values = {name: format_value(metric, figure.value) for name, figure in found.items()}
+    named = ", ".join(f"{name} ({value})" for name, value in values.items())
     return [
-        f"Not significantly better than chance level on {n:,} validation images: {names}. "
+        f"Not significantly better than {constant_answer(data, split)}: {named}. "
         f"Train longer: {longer_options}."
     ]
+
+
+def constant_answer(data: ImageData, split: str) -> str:
+    """Return the best constant answer with its metric on a split, as text."""
+    metric, n = data.task.metric, len(getattr(data, split))
+    value = format_value(metric, data.constant(split).value)
+    return (
+        f"{data.task.description.constant} ({metric_of(metric).label} {value} on {n:,} {split} "
+        "images)"
+    )

@@ -1,11 +1,11 @@
 """Training options ``train.*`` and data set options ``dataset.*``."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hwnas.core.errors import ConfigError, unknown_name
-from hwnas.core.options import bounded, check_bounds, fingerprint_options
+from hwnas.core.options import ADDED_AFTER_RELEASE, bounded, check_bounds, fingerprint_options
 from hwnas.models.families.base import TrainingRecipe
 
 _BATCH_SIZE = 128
@@ -42,6 +42,10 @@ class TrainingConfig:
     momentum: float = bounded("[0, 1)", 0.9)  #: momentum of sgd and muon
     warmup: float = bounded("[0, 1)", 0.05)  #: first fraction of the steps, with a rising rate
     label_smoothing: float = bounded("[0, 1)", 0.1)  #: smoothing of class labels
+    #: none, or balanced: all classes have the same weight in the loss, however many images they
+    #: have; the loss of distillation has no weights, as the teacher was trained with them; int8
+    #: calibration has none either, and outputs are not calibrated to the frequencies of classes
+    class_weights: str = field(default="none", metadata=ADDED_AFTER_RELEASE)
     #: alpha of the Beta distribution for mixup; 0: no mixup
     mixup: float = bounded("[0, 100]", 0.0)
     #: last fraction of the steps, without augmentation and mixup
@@ -70,7 +74,12 @@ class TrainingConfig:
         check_bounds(self, "train.")
         if self.epochs == 0 and self.init_from is None:
             raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
-        for key, allowed in (("optimiser", tuple(_RECIPES)), ("dtype", DTYPES)):
+        choices = (
+            ("optimiser", tuple(_RECIPES)),
+            ("dtype", DTYPES),
+            ("class_weights", ("none", "balanced")),
+        )
+        for key, allowed in choices:
             if (value := getattr(self, key)) is not None and value not in allowed:
                 raise ConfigError(unknown_name(f"train.{key}", value, allowed))
 

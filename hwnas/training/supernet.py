@@ -93,8 +93,8 @@ class TrainingSetup:
 
     @property
     def material(self) -> TrainingData:
-        """Data and their options."""
-        return TrainingData(self.data, self.dataset)
+        """Data and their options, with the task of training batches."""
+        return TrainingData(self.data.for_training(self.train.class_weights), self.dataset)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the input height and width of a genotype."""
@@ -182,7 +182,7 @@ class TrainingSetup:
                 classifier for other data while ``train.epochs=0``.
             ConfigError: the batch size does not suit the data, or the device is not available.
         """
-        loop.check_training(self.train, len(self.data.train))
+        loop.check_training(self.train, len(self.material.data.train))
         if self.train.init_from and self._initialised()[1] and not self.train.epochs:
             raise RunError(
                 f"train.init_from={self.train.init_from} has a classifier with another number of "
@@ -267,7 +267,8 @@ class TrainingSetup:
         recalibrate(network.cpu(), self.data.prepare(calibration.images, resolution))
         part = some(self.data.validation, _N_QUICK_VALIDATION)
         prepared = self.data.prepare(part.images, resolution)
-        return float(per_sample(self.data.task, network, prepared, part.targets).mean())
+        task = self.data.task
+        return task.score(per_sample(task, network, prepared, part.targets)).value
 
     def _validate_ends(self, supernet: Supernet) -> LogRow:
         """Return the quick metric of the smallest and the largest subnet."""

@@ -85,8 +85,8 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
         epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
         words = _words(findings, verdict, epochs, trained.data)
         words.append(_leaving_words(findings, leaving, members))
-        alone = {f"{f.subject.genotype.id} alone": f.alone[0].value for f in findings}
-        words += inference.chance_level_messages(trained.data, alone, "epochs")
+        alone = {f"{f.subject.genotype.id} alone": f.alone[0] for f in findings}
+        words += inference.chance_level_messages(trained.data, "validation", alone, "epochs")
         metric = members.metric
         rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)
@@ -182,7 +182,8 @@ def _setups(
     searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
 ) -> dict[str, TrainingSetup]:
     training = supernet.SupernetTraining(searched.dataset, searched.train, searched.seed, folder)
-    return training.setups(*read)
+    space, families, data = read
+    return training.setups(space, families, data.with_metric(searched.metric))
 
 
 def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:

@@ -160,6 +160,7 @@ def parts(
         data: The data, if another process has read them.
     """
     found, data = read_networks(config, progress, data)
+    data = data.with_metric(config.metric)
     return SearchComponents(settled(config, data, have_exits(found)), found, data)
 
 

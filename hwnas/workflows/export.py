@@ -33,6 +33,7 @@ from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate, read_candidates
 from hwnas.nas.front import Front
 from hwnas.nas.run import Run, check_files
+from hwnas.tasks import recorded_task
 from hwnas.workflows import components
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.config.compose import with_networks
@@ -256,9 +257,16 @@ def _picked(
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.target_name is not None and (source.path / config.target_name).is_dir()
     where = source.path / str(config.target_name) if own else source.path
-    front = Run.load(where).front(candidates) if known else Front()
+    run = Run.load(where)
+    front = run.front(candidates) if known else Front()
     if not front.objectives:
         raise missing_front_error(where)
+    if front.is_at_chance_level and not config.force:
+        raise RunError(
+            f"run={where}: no network is better than "
+            f"{recorded_task(run.manifest).description.constant}. To export one nevertheless: "
+            "force=true."
+        )
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]

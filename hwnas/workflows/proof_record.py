@@ -90,6 +90,7 @@ def record(
             choice = f"target.{annotations.OF_TARGETS[key]}="
             words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
     costs = shlex.join(words)
+    batch_size = config.train.for_images(len(data.train)).images_per_step
     figures = evidence.cost.figures
     held = {**figures, **means}
     return {
@@ -122,13 +123,15 @@ def record(
             "search_space_digest": space.digest,
         },
         "seed": config.seed,
-        "training": asdict(config.train),
+        "training": {**asdict(config.train), "batch_size": batch_size},
         "finishing": {**ready.record, **finish_runs.facts(finisher, genotype)},
         "dataset": {
             **asdict(config.dataset),
             "digest": data.digest,
             "max_resolution": parts.networks.resolution(space.largest()),
             "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
+            "classes": data.class_counts,
+            "constant": data.constant("test").to_json(),
             "normalisation": {"mean": list(data.mean), "std": list(data.std)},
         },
         "target": facts(config.target),

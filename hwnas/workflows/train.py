@@ -210,7 +210,7 @@ def _train_supernet(
     }
     results = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
     results["notes"] = inference.chance_level_messages(
-        setup.data, {"largest subnet": largest.value}, "train.epochs"
+        setup.data, "validation", {"largest subnet": largest}, "train.epochs"
     )
     return f"On the validation split ({n} images)", table, results
 
@@ -246,7 +246,7 @@ def _train_alone(
             **_facts(summary),
             "checkpoint": str(job.checkpoint().path),
             "notes": inference.chance_level_messages(
-                setup.data, {job.genotype.id: found["validation"].value}, longer
+                setup.data, "validation", {job.genotype.id: found["validation"]}, longer
             ),
         },
     )

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from hwnas.core.errors import ConfigError, RunError
@@ -112,3 +114,13 @@ def test_models_for_all_targets_have_the_figures_of_each() -> None:
     assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == [only]
     with pytest.raises(ConfigError, match=r"Unknown column 'latency_ms'.*cpu\.latency_ms"):
         pick(front, "accuracy max where latency_ms <= 1")
+
+
+def test_networks_that_are_not_better_than_a_constant_answer_are_left_out() -> None:
+    ids = {name: genotype_id for genotype_id, name in NAMES.items()}
+    some = replace(FRONT, at_chance_level=[ids["a"], ids["b"]])
+    assert [NAMES[i] for i in pick(some, "fastest")] == ["c"]
+    assert [NAMES[i] for i in pick(some, "all")] == ["c", "d", "e"]
+    none = replace(FRONT, at_chance_level=[*NAMES])
+    assert none.is_at_chance_level
+    assert pick(none, "fastest") == [ids["a"]]  # with force=true

@@ -1,11 +1,15 @@
 """What is read of the verified fronts that runs leave behind."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hwnas.analysis.page.data import Page
+from hwnas.analysis.page.html import render
+from hwnas.analysis.sections import class_tables
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest
 from hwnas.core.quantity import Quantity
@@ -13,7 +17,9 @@ from hwnas.core.run_folder import RunFolder
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
+from hwnas.nas.member import Member
 from hwnas.nas.run import Run
+from hwnas.nas.verified_files import classes_record, file_of_member, member_of_file, read_model
 
 CANDIDATE = Candidate(0, Genotype("s", ()), {})
 ONE: Manifest = {
@@ -120,3 +126,36 @@ def test_what_was_verified_on_one_of_several_targets_is_that_one_s(tmp_path: Pat
     assert member is not None
     assert [*member.figures] == ["cpu.accuracy_fp32"]
     assert member.details == {"cpu.cycles": 7.0}
+
+
+def test_members_that_are_not_better_than_a_constant_answer_are_read(tmp_path: Path) -> None:
+    _front(tmp_path, ["accuracy", "latency_ms"], {"accuracy_int8": 0.5, "latency_ms": 1.0})
+    content = json.loads((tmp_path / "front.json").read_text())
+    RunFolder(tmp_path).write_json("front.json", content | {"guessing": [CANDIDATE.id]})
+    front = Run(tmp_path, ONE).front([CANDIDATE])
+    assert front.is_at_chance_level
+    assert front.recommendable == []
+
+
+def test_confusion_matrices_are_kept_in_files(tmp_path: Path) -> None:
+    confusion = {"cat": {"cat": 3, "dog": 1}, "dog": {"dog": 4}, "cow": {}}
+    figures = {"accuracy_int8": Quantity(0.9, "measured"), "macro_f1": Quantity(0.8, "measured")}
+    member = Member(CANDIDATE, figures, {}, {}, confusion=confusion)
+    content = file_of_member(member, "w", [])
+    RunFolder(tmp_path).write_json("models/x.json", content)
+    (tmp_path / "models" / "x.json").rename(tmp_path / "models" / f"{CANDIDATE.id}.json")
+    read = read_model(tmp_path, CANDIDATE.id)
+    assert read is not None
+    assert member_of_file(CANDIDATE, read) == member
+    record = classes_record({"train": {"cat": 9, "dog": 8, "cow": 7}}, [member])
+    assert record["confusion"] == {CANDIDATE.id: confusion}
+    recall = record["recall"][CANDIDATE.id]
+    assert recall["cow"] is None
+    assert recall["cat"] is not None
+    assert recall["cat"][0] == 0.75
+    (tables, matrix) = class_tables(record["images"], [member])
+    assert tables.rows[0][:2] == ["cat", "9"]
+    assert tables.rows[0][2].startswith("0.750 (0.301 to ")
+    assert matrix.rows == [["cat", "3", "1", "0"], ["dog", "0", "4", "0"], ["cow", "0", "0", "0"]]
+    page = render(Page("p", [], tables=[tables, matrix]))
+    assert page.count("<details>") == 2

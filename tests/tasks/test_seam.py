@@ -20,7 +20,7 @@ ARGMAX = re.compile(r"(outputs|logits|answers|expected|found)\.argmax")
 VALUES = RegressionTask.of(
     ("a", "b"), np.random.default_rng(0).normal(5, 3, (400, 2)).astype(np.float32)
 )
-ALL: list[Task] = [ClassificationTask(("x", "y", "z")), VALUES]
+ALL: list[Task] = [ClassificationTask(("x", "y", "z"), (5, 3, 2)), VALUES]
 
 
 def test_nothing_outside_tasks_knows_classes() -> None:
@@ -46,7 +46,10 @@ def test_nothing_outside_tasks_imports_one_of_them() -> None:
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
 def test_task_is_the_same_from_its_json(task: Task) -> None:
     assert tasks.from_json(task.to_json()) == task
-    assert task.metric == tasks.get(task.name).metric
+    for metric in tasks.get(task.name).metrics:
+        other = task.with_metric(metric)
+        assert tasks.from_json(other.to_json()) == other
+        assert other.metric == metric
 
 
 def test_unknown_task_is_refused_with_the_names_of_others() -> None:

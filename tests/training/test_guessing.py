@@ -1,31 +1,117 @@
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from hwnas.core.quantity import Quantity
 from hwnas.tasks.base import Task
 from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.intervals import mean, proportion
 from hwnas.tasks.regression import RegressionTask
+from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.training.inference import at_chance_level, chance_level_messages
 
-TEN = ClassificationTask(tuple("0123456789"))
+RNG = np.random.default_rng(0)
+TEN = ClassificationTask(tuple("0123456789"), (40,) * 10)
+RARE = ClassificationTask(("defect", "normal"), (22, 410))
 ANGLES = RegressionTask.of(("angle",), np.linspace(-60, 60, 500, dtype=np.float32)[:, None])
 
 
+def _data(task: Task, targets: np.ndarray[Any, Any]) -> ImageData:
+    split = InMemorySplit(torch.zeros(len(targets), 1, 1, 1), torch.from_numpy(targets))
+    return ImageData("made", split, split, split, task, (0.0,), (1.0,))
+
+
+TEN_DATA = _data(TEN, np.arange(360) % 10)
+RARE_DATA = _data(RARE, (np.arange(120) >= 6).astype(np.int64))
+ANGLE_DATA = _data(ANGLES, np.linspace(-60, 60, 361, dtype=np.float32)[:, None])
+
+
 @pytest.mark.parametrize(
-    ("task", "guess", "learned"), [(TEN, 0.1, 0.2), (ANGLES, 30.0, 20.0), (TEN, 0.0, 1.0)]
+    ("data", "value"),
+    [
+        (TEN_DATA, 0.1),
+        (RARE_DATA, 0.95),
+        (RARE_DATA.with_metric("balanced_accuracy"), 0.5),
+        (RARE_DATA.with_metric("macro_f1"), 0.95 / 1.95),
+        (ANGLE_DATA, 30.0),
+    ],
 )
-def test_what_is_no_better_than_guessing_is_told(task: Task, guess: float, learned: float) -> None:
-    data: Any = SimpleNamespace(task=task, validation=range(360))
-    assert at_chance_level(task, {"a": guess, "b": learned}, 360) == {"a": guess}
-    (line,) = chance_level_messages(data, {"a": guess, "b": learned}, "train.epochs")
-    assert f"chance level on 360 validation images: a ({'' if task is TEN else 'mean '}" in line
+def test_constant_answer_is_that_of_the_training_split(data: ImageData, value: float) -> None:
+    assert data.constant("test").value == pytest.approx(value, abs=0.1 if value > 1 else 1e-9)
+
+
+def test_majority_is_that_of_the_training_split_on_the_split_that_is_read() -> None:
+    data = _data(ClassificationTask(("a", "b"), (10, 90)), np.array([0, 0, 0, 1]))
+    assert data.constant("test").value == 0.25
+
+
+@pytest.mark.parametrize(
+    ("data", "constant", "better"),
+    [
+        (TEN_DATA, proportion(40, 360), proportion(72, 360)),
+        (RARE_DATA, proportion(114, 120), proportion(120, 120)),
+        (RARE_DATA, proportion(115, 120), proportion(120, 120)),
+        (ANGLE_DATA, mean(RNG.uniform(0, 59, 361)), mean(RNG.uniform(0, 40, 361))),
+    ],
+)
+def test_networks_not_better_than_a_constant_answer_are_named(
+    data: ImageData, constant: Quantity, better: Quantity
+) -> None:
+    found = {"a": constant, "b": better}
+    assert at_chance_level(data.task.metric, found, data.constant("test")) == {"a": constant}
+    (line,) = chance_level_messages(data, "test", found, "train.epochs")
+    assert line.startswith(f"Not significantly better than {data.task.description.constant} (")
+    assert "test images): a (" in line
     assert line.endswith("Train longer: train.epochs.")
-    assert chance_level_messages(data, {"b": learned}, "train.epochs") == []
+    assert chance_level_messages(data, "test", {"b": better}, "train.epochs") == []
 
 
-def test_few_images_tell_less() -> None:
-    assert at_chance_level(TEN, {"a": 0.2}, 20)
-    assert not at_chance_level(replace(TEN, classes=("x", "y")), {"a": 0.95}, 20)
+def test_intervals_are_scaled_for_the_number_of_networks() -> None:
+    one = proportion(52, 360)
+    assert one.lower > 0.1
+    assert not at_chance_level("accuracy", {"a": one}, TEN_DATA.constant("test"))
+    many = {str(i): one for i in range(20)}
+    assert len(at_chance_level("accuracy", many, TEN_DATA.constant("test"))) == 20
+
+
+def test_noise_is_rarely_better_than_a_constant_answer() -> None:
+    n_fronts = 0
+    for _ in range(200):
+        truth = RNG.random(120) < 0.5
+        answers = RNG.random((7, 120)) < 0.5
+        figures = {str(i): proportion(int((a == truth).sum()), 120) for i, a in enumerate(answers)}
+        n_fronts += len(at_chance_level("accuracy", figures, Quantity(0.5, "measured"))) < 7
+    assert n_fronts <= 12  # 2.5 % of 200 on average
+
+
+def test_a_training_is_not_stopped_at_the_majority_class() -> None:
+    """Imbalanced data may be hard: only worse than random answers is a collapse."""
+    assert RARE.for_training(is_balanced=False).has_learned(0.95 * 25600, 25600)
+    task = RARE.for_training(is_balanced=True)
+    targets = (RNG.random(25600) < 410 / 432).astype(np.int64)
+    for answer, learned in ((targets, True), (np.ones_like(targets), False)):
+        outputs = np.eye(2)[answer]
+        results = task.per_sample(outputs, targets)
+        assert results.mean() == pytest.approx(1.0 if learned else 0.5, abs=0.03)
+        assert task.has_learned(float(results.sum()), len(results)) is learned
+
+
+def test_class_weights_give_classes_the_same_share_of_the_loss() -> None:
+    task = RARE.for_training(is_balanced=True)
+    targets = torch.tensor([0] * 22 + [1] * 410)
+    rows = task.loss_targets(targets)
+    assert rows.sum(dim=0).tolist() == pytest.approx([216.0, 216.0], rel=1e-6)
+    outputs = torch.zeros(432, 2)
+    assert float(task.loss(outputs, rows)) == pytest.approx(float(np.log(2)))
+    taught = task.distillation_targets(outputs)
+    assert torch.equal(taught.sum(dim=1), torch.ones(432)), "a teacher was trained with weights"
+
+
+def test_class_weights_need_classes() -> None:
+    with pytest.raises(Exception, match=r"train\.class_weights=balanced: task=regression"):
+        ANGLES.for_training(is_balanced=True)
+    setup: Any = SimpleNamespace(task=ANGLES)
+    assert setup.task.for_training(is_balanced=False) == ANGLES

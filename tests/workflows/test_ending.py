@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
 from hwnas.models.spaces import Genotype
 from hwnas.nas.front import Front
 from hwnas.tasks.classification import ClassificationTask
+from hwnas.tasks.intervals import proportion
+from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.workflows.proof_record import reported
 from hwnas.workflows.results import SearchResult
 from hwnas.workflows.search import ending
@@ -80,20 +83,39 @@ def test_members_without_int8_training_are_named_wherever_what_is_left_out_is(
     assert _front(folder, {}).notes == []
 
 
-def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
-    data = SimpleNamespace(task=ClassificationTask(tuple("0123456789")), validation=range(360))
-    context: Any = SimpleNamespace(target="npu", parts=SimpleNamespace(data=data))
-    found = {"f00": 0.11, "f01": 0.5}
-    members: Any = [
-        SimpleNamespace(candidate=SimpleNamespace(id=name, details={"accuracy_finished": value}))
-        for name, value in found.items()
-    ]
-    levels: Any = ending._at_chance_level(context.parts.data, members)
-    (note,) = replace(_front(folder, {}), context=context, at_chance_level=levels).notes
-    assert (
-        "chance level on 360 validation images: f00 (accuracy 0.11). Train longer: train.epochs"
-        in note
-    )
+def _member(name: str, n_right: int) -> Any:
+    candidate = SimpleNamespace(id=name)
+    quality, figures = proportion(n_right, 360), {"energy_mj": Quantity(1.0, "modelled")}
+    return SimpleNamespace(candidate=candidate, quality=quality, figures=figures, on_front=True)
+
+
+def _data_of_ten() -> ImageData:
+    targets = torch.arange(360) % 10
+    split = InMemorySplit(torch.zeros(360, 1, 1, 1), targets)
+    task = ClassificationTask(tuple("0123456789"), (36,) * 10)
+    return ImageData("made", split, split, split, task, (0.0,), (1.0,))
+
+
+@pytest.mark.parametrize("n_better", [0, 1])
+def test_members_that_are_not_better_than_a_constant_answer_are_named(
+    folder: RunFolder, n_better: int
+) -> None:
+    parts = SimpleNamespace(data=_data_of_ten())
+    context: Any = SimpleNamespace(target="npu", parts=parts)
+    members = [_member("f00", 39), *[_member("f01", 180)] * n_better]
+    front = Front(("accuracy", "latency_ms"), members, {}, ["f00"])
+    found = replace(_front(folder, {}), context=context, front=front)
+    of = "the majority class, '0' (accuracy 0.1000 on 360 test images)"
+    assert front.is_at_chance_level is not bool(n_better)
+    if n_better:
+        (note,) = found.notes
+        assert note.startswith(f"Not significantly better than {of}: f00 (0.1083). Train longer: ")
+        assert found.headline == []
+        assert [m.candidate.id for m in front.recommendable] == ["f01"]
+    else:
+        (line,) = found.headline
+        assert line.startswith(f"No network is better than {of}: none is recommended, and export ")
+        assert found.notes == []
 
 
 def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> None:

@@ -69,6 +69,7 @@ class PageTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    is_folded: bool = False  #: whether it is shown after a click only
 
 
 @dataclass(frozen=True)

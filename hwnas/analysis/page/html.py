@@ -117,11 +117,14 @@ def _table(table: PageTable) -> str:
     heads = _cells("th", table.columns, sides)
     rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
     kind = ' class="sorted"' * (len(table.rows) > 2)
-    return (
-        f"<section><h2>{html.escape(table.title)}</h2>{_note(table.note)}"
-        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
+    title = html.escape(table.title)
+    content = (
+        f'{_note(table.note)}<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
+    if table.is_folded:
+        return f"<details><summary>{title}</summary>{content}</details>"
+    return f"<section><h2>{title}</h2>{content}</section>"
 
 
 def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:

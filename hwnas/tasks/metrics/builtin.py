@@ -62,8 +62,13 @@ def _cost(figures: Quantities, target: TargetFacts) -> Quantity:
     return divide(_INFERENCES * price_usd_per_s, figures[THROUGHPUT_NAME])
 
 
-# Quality metrics: the fraction of correct images, and the mean error in the unit of the targets.
+# Quality metrics: the fraction of correct images, the means over classes of recall and F1 score,
+# and the mean error in the unit of the targets.
 ACCURACY = Metric("accuracy", "accuracy", maximise=True, perfect=1.0, worst=0.0)
+BALANCED_ACCURACY = Metric(
+    "balanced_accuracy", "balanced accuracy", maximise=True, perfect=1.0, worst=0.0
+)
+MACRO_F1 = Metric("macro_f1", "macro-F1", maximise=True, perfect=1.0, worst=0.0)
 MAE = Metric("mae", "mean absolute error", perfect=0.0)
 
 # Costs of one inference, that is, of a whole batch.

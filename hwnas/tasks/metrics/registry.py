@@ -14,7 +14,8 @@ GROUP = "hwnas.metrics"  #: of entry points
 
 #: Costs that every cost model predicts; result files always have columns for them.
 BASE_COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
-_FIRST = ("accuracy", "mae", *BASE_COSTS)  # first columns, in order; others follow by name
+# First columns, in order; others follow by name.
+_FIRST = ("accuracy", "balanced_accuracy", "macro_f1", "mae", *BASE_COSTS)
 
 
 @functools.cache  # installed packages do not change while a process runs

@@ -121,7 +121,7 @@ def _square(
 def _labels(split: str, targets: NDArray[Any]) -> NDArray[Any]:
     """Return labels ``(N,)`` of one-hot rows or a column, and whole numbers of floats."""
     if targets.ndim == 2 and targets.shape[1] > 1:
-        if targets.dtype.kind == "U" or not _is_one_hot(targets):
+        if targets.dtype.kind == "U" or not _are_indicators(targets):
             raise ConfigError(
                 f"{ARGUMENT}: split '{split}' has labels of shape {targets.shape} that are not "
                 "one-hot. Multi-label data are not supported: give one label per image, (N,)."
@@ -136,7 +136,7 @@ def _label(value: float) -> float | None:
     return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 
-def _is_one_hot(targets: NDArray[Any]) -> bool:
+def _are_indicators(targets: NDArray[Any]) -> bool:
     is_one = targets == 1
     return bool(((targets == 0) | is_one).all() and (is_one.sum(axis=1) == 1).all())
 

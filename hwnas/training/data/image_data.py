@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from hwnas import tasks
 from hwnas.core.errors import ConfigError, DataError
+from hwnas.core.quantity import Quantity
 from hwnas.models.graph import Signature
 from hwnas.tasks.base import Targets, Task
 from hwnas.training.data.splits import DataSplit, ImageRows, InMemorySplit, ahead, digest
@@ -43,6 +44,22 @@ class ImageData:
         """Input channels and outputs of a network for these data."""
         return Signature(len(self.mean), self.task.n_outputs)
 
+    def with_metric(self, metric: str) -> "ImageData":
+        """Return the data with another quality metric of the task."""
+        return replace(self, task=self.task.with_metric(metric))
+
+    def for_training(self, class_weights: str) -> "ImageData":
+        """Return the data with the task of training batches.
+
+        Args:
+            class_weights: ``train.class_weights``.
+
+        Raises:
+            ConfigError: weights are set for a task without classes.
+        """
+        task = self.task.for_training(is_balanced=class_weights == "balanced")
+        return replace(self, task=task)
+
     @property
     def sendable(self) -> "ImageData | None":
         """The data, if they can be sent to another process; ``None``: it must read them itself."""
@@ -72,6 +89,11 @@ class ImageData:
             split: dict(zip(names, torch.bincount(part.targets, minlength=n).tolist(), strict=True))
             for split, part in splits.items()
         }
+
+    def constant(self, split: str) -> Quantity:
+        """Return the metric of the best constant answer on a split."""
+        targets = getattr(self, split).targets.numpy()
+        return self.task.score(self.task.constant_results(targets))
 
     def prepare(self, images: Tensor, resolution: int, *, rounded: bool = False) -> Tensor:
         """Return normalised images ``(N, C, R, R)`` in channels-last order.

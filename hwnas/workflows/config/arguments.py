@@ -264,7 +264,7 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
 def _metric(arguments: Sequence[str]) -> str:
     """Return the metric of the task in the arguments."""
     named = [a.partition("=")[2] for a in arguments if _argument_key(a) in ("task", "dataset.task")]
-    return tasks.get(named[-1] if named else "classification").metric
+    return tasks.get(named[-1] if named else "classification").metrics[0]
 
 
 def _is_for(argument: str, target: str) -> bool:

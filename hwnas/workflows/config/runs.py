@@ -67,6 +67,8 @@ class DeliveryConfig:
     #: c: also write the network as a C array, preprocessing in C, and a TFLite Micro example
     format: str | None = None
     sign: str | None = None  #: private key (Ed25519, PEM) to sign the proof; see verify key=
+    #: True: export although no network is better than a constant answer, such as the majority class
+    force: bool = False
     license: str = "unknown"  #: licence of the model, as a Hugging Face identifier
 
 

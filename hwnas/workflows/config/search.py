@@ -145,16 +145,19 @@ class SearchConfig:
                 f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
                 "would disturb each other's measurements; start one on each machine instead."
             )
-        metric = tasks.get(self.dataset.task).metric
+        of_task = tasks.get(self.dataset.task).metrics
+        metric = next((name for name in self.objectives if name in of_task), of_task[0])
         self.objectives = self.objectives or [metric, "latency_ms", "energy_mj"]
-        allowed = (metric, *metrics.cost_names())
+        allowed = (*of_task, *metrics.cost_names())
         for name in self.objectives:
             if name not in allowed:
                 raise ConfigError(unknown_name("objective", name, allowed))
         check_facts(self.target, self.objectives, "objectives")
         check_facts(self.target, self.allowed.limits, "budget")
-        if metric not in self.objectives or len(self.objectives) < 2:
-            raise ConfigError(f"objectives must name '{metric}' and at least one cost.")
+        n_costs = sum(name not in of_task for name in self.objectives)
+        if not n_costs or n_costs != len(self.objectives) - 1:
+            names = " or ".join(f"'{name}'" for name in of_task)
+            raise ConfigError(f"objectives must name {names}, and at least one cost.")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
         if self.sampler.name == "pareto" and len(self.objectives) > MAX_OBJECTIVES:

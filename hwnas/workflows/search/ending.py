@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from hwnas.core.errors import BudgetError, RunError
 from hwnas.core.run_folder import Row, RunFolder
-from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.member import Member
-from hwnas.training.data import ImageData
 from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
@@ -190,6 +187,8 @@ def _front(
     candidates = found.known[of.target].candidates
     verified = of.verified(found.members(of.target), found.finisher, place, reporter, phase)
     members = sorted(verified.members, key=lambda m: m.figures["latency_ms"].value)
+    qualities = {member.candidate.id: member.quality for member in members}
+    at_chance = at_chance_level(of.config.metric, qualities, of.parts.data.constant("test"))
     rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
     place.write_parquet("candidates.parquet", rows)
     base = baselines.get(of.target) if members else None
@@ -200,24 +199,17 @@ def _front(
         of,
         place,
         candidates,
-        replace(verified, members=members),
+        replace(verified, members=members, at_chance_level=sorted(at_chance)),
         against,
         without_int8_training=in_int8 & found.without_int8_training,
-        at_chance_level=_at_chance_level(of.parts.data, members),
         unfinished=remaining.ids,
         more=remaining.messages(of.config.finish.probability, folder.path),
     )
     where = f"{of.target}: " * (len(contexts) > 1)
     if members:  # else one error names all targets
-        reporter.say([f"{where}{line}" for line in front.notes], alarming=True)
+        lines = [*front.headline, *front.notes]
+        reporter.say([f"{where}{line}" for line in lines], alarming=True)
     return front
-
-
-def _at_chance_level(data: ImageData, members: Sequence[Member]) -> dict[str, float]:
-    """Return the validation metric of members possibly at chance level, by id."""
-    name = columns.finished(data.task.metric)
-    values = {m.candidate.id: m.candidate.details[name] for m in members}
-    return at_chance_level(data.task, values, len(data.validation))
 
 
 def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str:

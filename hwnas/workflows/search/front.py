@@ -8,6 +8,7 @@ from hwnas.analysis import search_page
 from hwnas.analysis.figures import FrontPanel, front_png
 from hwnas.analysis.page.html import render
 from hwnas.analysis.search_page import FrontData
+from hwnas.analysis.sections import class_tables
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.hardware import backends
 from hwnas.hardware.backends.offline import COST as OFFLINE_COST
@@ -15,7 +16,8 @@ from hwnas.hardware.target import EnergyModel, PowerModel, Target
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member
-from hwnas.nas.verified_files import FORMAT
+from hwnas.nas.verified_files import FORMAT, classes_record
+from hwnas.tasks.intervals import describe_classes
 from hwnas.tasks.metrics import metric_of
 from hwnas.training import inference
 from hwnas.workflows.reporter import Reporter
@@ -48,8 +50,6 @@ class TargetFront:
     exits: ExitReport = field(default_factory=ExitReport)
     #: ids of members without int8 training, as time ran out
     without_int8_training: Collection[str] = ()
-    #: validation metric of members possibly at chance level, by id
-    at_chance_level: Mapping[str, float] = field(default_factory=dict)
     unfinished: Sequence[str] = ()  #: ids of candidates without fine-tuning, likeliest first
     more: Sequence[str] = ()  #: how to fine-tune these, as text
 
@@ -70,12 +70,23 @@ class TargetFront:
         return [*failures, *[message] * bool(ids), *self._chance_level, *self._unmeasurable]
 
     @property
-    def _chance_level(self) -> list[str]:
-        if not self.at_chance_level:
+    def headline(self) -> list[str]:
+        """Why no member is recommended, if none is better than a constant answer."""
+        if not self.front.is_at_chance_level:
             return []
-        return inference.chance_level_messages(
-            self.context.parts.data, self.at_chance_level, LONGER
-        )
+        constant = inference.constant_answer(self.context.parts.data, "test")
+        return [
+            f"No network is better than {constant}: none is "
+            f"recommended, and export needs force=true. Train longer: {LONGER}."
+        ]
+
+    @property
+    def _chance_level(self) -> list[str]:
+        if not self.front.at_chance_level or self.headline:
+            return []
+        qualities = {m.candidate.id: m.quality for m in self.members}
+        data = self.context.parts.data
+        return inference.chance_level_messages(data, "test", qualities, LONGER)
 
     @property
     def _unmeasurable(self) -> list[str]:
@@ -165,7 +176,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
         more.write(folder, config.metric)
     if against is not None:
         manifest["baseline"] = baseline_record(against)
-    rows = [member.row(parts.space) for member in members]
+    rows, counts = [member.row(parts.space) for member in members], parts.data.class_counts
     folder.write_csv("front.csv", rows)
     folder.write_json(
         "front.json",
@@ -177,16 +188,19 @@ def write_front(front: TargetFront, manifest: Row) -> None:
             "energy_model": asdict(_energy_source(config.target)),
             "budget": dict(config.allowed.limits),
             "members": rows,
+            "constant": parts.data.constant("test").to_json(),
         }
+        | ({"classes": classes_record(counts, members)} if counts else {})
         | ({"unverified": dict(front.front.failed)} if front.front.failed else {})
         | ({"hurried": sorted(front.without_int8_training)} if front.without_int8_training else {})
-        | ({"guessing": sorted(front.at_chance_level)} if front.at_chance_level else {})
+        | ({"guessing": list(guessing)} if (guessing := front.front.at_chance_level) else {})
         | ({"unfinished": list(front.unfinished)} if front.unfinished else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     folder.write_bytes("front.png", front_png(FrontPanel(front.data, title)))
     facts = [
+        *([("classes", describe_classes(counts))] if counts else []),
         ("target", config.target.caveat),
         ("cost model", _describe_costs(manifest)),
         ("energy", describe_energy(config.target)),
@@ -201,12 +215,15 @@ def write_front(front: TargetFront, manifest: Row) -> None:
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
     page = search_page.single(f"hwnas: {title}", front.data, facts)
+    page = search_page.with_more(page, front.headline)
     if against is not None:
         page = search_page.with_more(page, against.sentences, [against.table()])
     refused = [m.refusal for m in members if m.int8_is_slower]
     page = search_page.with_more(page, [*front.notes, *front.more, *refused])
     for more in (front.cascades, front.exits):
         page = search_page.with_more(page, more.sentences, more.tables, more.pictures)
+    if counts:
+        page = search_page.with_more(page, [], class_tables(counts, members))
     folder.write_bytes("report.html", render(page).encode())
     folder.write_manifest(manifest)
 

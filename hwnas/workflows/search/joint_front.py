@@ -96,12 +96,15 @@ def verified(
         for c in found
         if c.id not in failed
     ]
-    metric, data = contexts[0].config.metric, contexts[0].parts.data
-    named = {name for f in fronts for name in f.at_chance_level}
-    after = {c.id: c.figures[metric].value for c in found if c.id not in {*failed, *named}}
-    notes = [*failure_messages(failed), *inference.chance_level_messages(data, after, LONGER)]
+    data, qualities = contexts[0].parts.data, {m.candidate.id: m.quality for m in members}
+    at_chance = inference.at_chance_level(data.task.metric, qualities, data.constant("test"))
+    joint = Front(names, members, failed, sorted(at_chance)).judged()
+    named = {name for f in fronts for name in f.front.at_chance_level}
+    others = {name: figure for name, figure in qualities.items() if name not in named}
+    notes = failure_messages(failed)
+    notes += inference.chance_level_messages(data, "test", others, LONGER)
     reporter.say(notes, alarming=True)
-    return JointFront(Front(names, members, failed).judged(), notes)
+    return JointFront(joint, notes)
 
 
 def joint_record(
@@ -140,6 +143,7 @@ def write_joint_front(
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
         **({"unverified": dict(joint.front.failed)} if joint.front.failed else {}),
+        **({"guessing": list(guessing)} if (guessing := joint.front.at_chance_level) else {}),
     }
     against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
@@ -154,7 +158,7 @@ def write_joint_front(
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
     findings += joint.notes
     for f in fronts:
-        lines = [*f.notes, *f.cascades.sentences, *f.exits.sentences]
+        lines = [*f.headline, *f.notes, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]
     page = search_page.with_more(page, findings)
     folder.write_bytes("report.html", render(page).encode())

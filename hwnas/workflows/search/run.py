@@ -25,6 +25,8 @@ from hwnas.core.run_folder import (
 from hwnas.hardware import backends
 from hwnas.nas import engine
 from hwnas.nas.run import Run, check_resumable
+from hwnas.tasks.intervals import describe_classes
+from hwnas.training.data import ImageData
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.search import check_link
 from hwnas.workflows.reporter import Reporter
@@ -70,7 +72,7 @@ def search_for_front(
             planner = Planner(configs, earlier, own)
             opened = context.open_contexts(configs, reporter, own, settle=planner)
             contexts = stack.enter_context(opened)
-        reporter.say(contexts[0].parts.data.notes)
+        reporter.say(_data_messages(contexts[0].parts.data))
         for each in contexts:
             if each.device is not None:
                 reporter.say(each.device.notes([m.name for m in each.parts.space.members]))
@@ -155,6 +157,11 @@ def _remove_damaged(folder: RunFolder, earlier: Row, supernets: Path) -> list[st
         f"{names[0]}{f' (and {n} more)' if (n := len(names) - 1) else ''} {problem}"
         for problem, names in remade.items()
     ]
+
+
+def _data_messages(data: ImageData) -> list[str]:
+    """Return the classes with their numbers of images, and notes about how data were read."""
+    return [*([describe_classes(data.class_counts)] if data.class_counts else []), *data.notes]
 
 
 def _manifest(
