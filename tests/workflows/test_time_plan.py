@@ -116,7 +116,7 @@ def test_a_limit_that_gives_no_front_is_refused_with_the_shortest_that_does(
     _, plan, _ = _planned(digits, monkeypatch, *options, f"minutes={least}")
     assert plan.search_s > 0
     with pytest.raises(ConfigError):
-        _planned(digits, monkeypatch, *options, f"minutes={0.8 * float(least):g}")
+        _planned(digits, monkeypatch, *options, f"minutes={0.6 * float(least):g}")
 
 
 def test_a_resumed_run_keeps_its_schedules_and_divides_what_is_left(

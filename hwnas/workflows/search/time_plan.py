@@ -36,6 +36,7 @@ _START_S = 4.0  # of worker processes, and of reports
 _INFERENCES = 0.6  # cost of verifying one image relative to a training step
 _COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
 _MARGIN = 1.3  # of the shortest limit that is accepted
+_LOAD = 1.25  # of the limit that is suggested, as step times vary
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,7 @@ def _too_short(config: SearchConfig, least_s: float, plan: TimePlan) -> ConfigEr
     parts += [f"supernet {_minutes(plan.supernet_s)}"] * bool(plan.supernet_s)
     if config.finish.minutes is not None:
         parts.append(f"finish.minutes={config.finish.minutes:g}")
+    least_s *= _LOAD
     least = math.ceil(least_s / 6) / 10 if least_s < 600 else math.ceil(least_s / 60)
     return ConfigError(
         f"minutes={config.minutes:g} is too short for a front on this machine "
