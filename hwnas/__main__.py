@@ -51,8 +51,10 @@ def run(arguments: Sequence[str]) -> int:
         _run_verb(verb, arguments[1:])
     except HwnasError as error:
         return _refuse(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[verb]} continues.", _INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        default = "hwnas: Interrupted; nothing is lost: the same command continues."
+        print(interrupt.args[0] if interrupt.args else default, file=sys.stderr)
+        return _INTERRUPTED
     except Exception as error:
         if (message := _place_problem(error, arguments)) is None:
             raise

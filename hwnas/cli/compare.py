@@ -13,7 +13,8 @@ from hwnas.analysis.fronts import Objective
 from hwnas.analysis.speedup_verdict import amount
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.tables import by_group, parts
-from hwnas.cli.console import print_result, run_verb
+from hwnas.cli.console import run_verb
+from hwnas.cli.output import folder_row, print_result
 from hwnas.core.run_folder import Row
 from hwnas.workflows.compare import ComparisonResult, compare
 from hwnas.workflows.config import CompareConfig
@@ -31,7 +32,7 @@ _OTHERS = {
 
 def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
     """Run ``compare``."""
-    run_verb(partial(compare, config, arguments), _print_comparison)
+    run_verb(partial(compare, config, arguments), _print_comparison, folder_row)
 
 
 def _print_comparison(console: Console, result: ComparisonResult) -> None:

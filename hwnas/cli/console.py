@@ -1,13 +1,11 @@
-"""What the terminal shows: progress bars with rate and time left, and what phases cost.
+"""Terminal output: one progress line with rate and time left, and the duration of phases.
 
-Where there is no terminal (a log file, a pipe), a line says now and then how far a phase is, and
-the bars are printed once, at the end.
+Where there is no terminal (a log file, a pipe), a line is printed now and then.
 """
 
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,17 +17,15 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from hwnas.core import database
+from hwnas.cli.output import DISPLAY, print_json, print_lines
 from hwnas.workflows.reporter import FinishedTrials, Stopwatch
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hwnas.core.run_folder import RunFolder
+    from hwnas.core.run_folder import Row
     from hwnas.nas.search_progress import SearchView
-    from hwnas.workflows.result_folders import FolderResult
 
 Result = TypeVar("Result")
+LaterTime = Callable[[float], float | None]  #: seconds per step to seconds after the phase
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
@@ -58,7 +54,7 @@ class LiveNote(Protocol):
 
 @final
 class StepRate(ProgressColumn):
-    """Steps a second, or seconds a step where that is easier to read."""
+    """Steps per second, or seconds per step where that is easier to read."""
 
     def render(self, task: Task) -> Text:
         """Return the rate of a phase."""
@@ -67,21 +63,31 @@ class StepRate(ProgressColumn):
 
 @final
 class TimeLeft(ProgressColumn):
-    """The time that is left; at the end, the time that it took without nested phases."""
+    """The time that is left."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return the time of a phase."""
-        took = task.fields["took"]
-        return Text(_left(task) if took is None else f"took {_clock(took)}", style="cyan")
+        """Return the time left of a phase, and of later ones if it is known."""
+        return Text(_left(task), style="cyan")
 
 
 def _left(task: Task) -> str:
     seconds = task.fields["ends"] - task.get_time()
-    if task.time_remaining is not None:
-        seconds = min(seconds, task.time_remaining)
-    return f"{_clock(max(0.0, seconds))} left" if math.isfinite(seconds) else ""
+    if task.total is not None and (speed := _speed(task)):
+        seconds = min(seconds, (task.total - task.completed) / speed)
+    if not math.isfinite(seconds):
+        return ""
+    estimate: Callable[[Task], float | None] | None = task.fields["later_s"]
+    later_s = 0.0 if estimate is None else estimate(task)
+    if later_s is None:
+        return f"{_clock(max(0.0, seconds))} left in this phase"
+    return f"{_clock(max(0.0, seconds) + later_s)} left"
+
+
+def _steps(task: Task, separator: str) -> str:
+    total = "" if task.total is None else f"{separator}{task.total:.0f}"
+    return f"{task.completed:.0f}{total}"
 
 
 def _clock(seconds: float) -> str:
@@ -89,75 +95,136 @@ def _clock(seconds: float) -> str:
 
 
 def _rate(task: Task) -> str:
-    steps = task.completed - task.fields["done"]
-    speed = task.finished_speed or task.speed or (steps / task.elapsed if task.elapsed else 0.0)
-    if not speed:
+    if not (speed := _speed(task)):
         return ""
     return f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
 
 
+def _speed(task: Task) -> float:
+    """Return the steps per second of a phase; 0 before the first one."""
+    steps = task.completed - task.fields["done"]
+    return task.finished_speed or task.speed or (steps / task.elapsed if task.elapsed else 0.0)
+
+
 @final
 class Phases:
-    """Bars for the phases of a command; phases may nest. Keeps the seconds that each took.
+    """One line for the running phases of a command. Keeps the seconds that each took.
+
+    The line shows the outermost phase that advanced, else the innermost one. In a log, a line is
+    printed now and then.
 
     Args:
         console: Where they are shown.
         clock: Returns seconds.
+        stages: Beginnings of the names of phases, for each stage of the command.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
-        self._console, self._clock = console, clock
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        stages: Sequence[Sequence[str]] = (),
+    ):
+        self._console, self._clock, self._stages = console, clock, stages
         self._watch = Stopwatch(clock)
         self._notes: dict[str, LiveNote] = {}
+        self._later: dict[str, LaterTime] = {}
+        self._active: list[Task] = []
+        self._last: Task | None = None
         self._bars = Progress(
-            TextColumn("{task.description:<20}"),
-            BarColumn(bar_width=20),
+            TextColumn("{task.fields[stage]}{task.description}"),
+            BarColumn(bar_width=None),
             MofNCompleteColumn(),
             StepRate(),
             TimeLeft(),
             get_time=clock,
             speed_estimate_period=_SPEED_S,
+            expand=True,
         )
-        self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES)
+        self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES, transient=True)
 
     def __enter__(self) -> Phases:
-        self._live.start()
+        if self._console.is_interactive:
+            self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
-        if not self._console.is_interactive:
-            self._console.print()  # the last line is left open
 
     def note(self, name: str, note: LiveNote) -> None:
-        """Show a note beside the phase of that name, from its beginning on."""
+        """Show a note below the phase of that name, from its beginning on."""
         self._notes[name] = note
+
+    def expect(self, name: str, later_s: LaterTime) -> None:
+        """Show the time left with that of the phases after the phase of that name."""
+        self._later[name] = later_s
+
+    @property
+    def position(self) -> str:
+        """The latest phase and its steps: ``Search, 8 of 60``; empty before the first one."""
+        if (task := self._active[0] if self._active else self._last) is None:
+            return ""
+        return f"{task.description}, {_steps(task, ' of ')}"
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Show a bar while the phase runs; what nested phases take is counted as theirs."""
+        """Show a phase while it runs; what nested phases take is counted as theirs."""
         ends = self._clock() + remaining_s
+        later_s = self._later_s if name in self._later else None
         known = None if total >= _UNLIMITED else total
         bar = self._bars.add_task(
-            name, total=known, completed=done, done=done, ends=ends, took=None
-        )
+            name, total=known, completed=done, done=done, ends=ends, stage=self._stage(name),
+            later_s=later_s,
+        )  # fmt: skip
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
+        self._active.append(task)
+        self._show_one()
 
         def advance(n: int) -> None:
+            is_first = task.completed == done
             self._bars.advance(bar, n)
+            if is_first:
+                self._show_one()
             tell()
 
-        before = self.seconds.get(name, 0.0)
         with self.timed(name):
             try:
                 yield advance
             finally:
                 self._look(name)
-        self._bars.update(bar, took=self.seconds[name] - before)
-        self._bars.stop_task(bar)
+                self._close(task)
+
+    def _close(self, task: Task) -> None:
+        self._last = self._active[0]
+        self._active.remove(task)
+        self._bars.remove_task(task.id)
+        if task.description in self._notes:
+            self._live.update(self._bars)
+        self._show_one()
+
+    def _stage(self, name: str) -> str:
+        """Return the number of the stage of a phase."""
+        numbers = [i for i, names in enumerate(self._stages, 1) if any(map(name.startswith, names))]
+        if not numbers and self._active:
+            return str(self._active[-1].fields["stage"])
+        return f"[{numbers[0]}/{len(self._stages)}] " if numbers else ""
+
+    def _show_one(self) -> None:
+        """Show the outermost phase that advanced, else the innermost one."""
+        if not self._active:
+            return
+        advanced = (task for task in self._active if task.completed > task.fields["done"])
+        shown = next(advanced, self._active[-1])
+        for task in self._active:
+            self._bars.update(task.id, visible=task is shown)
+
+    def _later_s(self, task: Task) -> float | None:
+        steps = task.completed - task.fields["done"]
+        elapsed_s = task.elapsed or 0.0
+        return self._later[task.description](elapsed_s / steps) if steps else None
 
     def _in_terminal(self, task: Task) -> Callable[[], None]:
         """Return what has a phase's note look, so seldom that it costs next to nothing."""
@@ -191,8 +258,7 @@ class Phases:
         return tell
 
     def _print(self, task: Task) -> None:
-        total = "" if task.total is None else f"/{task.total:.0f}"
-        done = f"{task.description} {task.completed:.0f}{total}"
+        done = f"{task.fields['stage']}{task.description} {_steps(task, '/')}"
         words = [done, _rate(task), _left(task)]
         if task.description in self._notes:
             self._look(task.description)
@@ -224,64 +290,42 @@ class Phases:
         self.note("Search", LiveView(study, views))
 
 
-def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
-    """Print lines as they are, but empty ones."""
-    for line in filter(None, lines):
-        console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
 def run_verb(
     verb: Callable[[Phases], Result],
     show: Callable[[Console, Result], None],
+    as_row: Callable[[Result], Row],
     *,
     quiet: bool = False,
+    stages: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Run a verb with progress bars, then print its result and the duration of its phases."""
-    console = Console(quiet=quiet)
-    with Phases(console) as phases:
-        result = verb(phases)
-    show(console, result)
-    print_phases(console, phases)
-    return result
-
-
-def print_result(
-    console: Console, result: FolderResult, table: Callable[[FolderResult], Table] | None = None
-) -> None:
-    """Print the main table of a result, its messages and its files."""
-    if table is not None and (rows := table(result)).row_count:
-        console.print(rows)
-    page = f"Open in a browser: {result.path / 'report.html'}" * ("report.html" in result.files)
-    files = f"Files in {result.path}: {' '.join(result.files)}"
-    print_lines(console, [*result.messages, files, page])
-
-
-def print_files(
-    console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
-) -> None:
-    """Print the files of a search, and the next commands.
+    """Run a verb with a progress line, then print its result and the duration of its phases.
 
     Args:
-        console: The console.
-        storage: URL of the study's database; ``None``: a file in the folder.
-        folder: The run folder.
-        names: Names of files; missing files are left out.
+        verb: The function of the verb.
+        show: Prints the result.
+        as_row: Returns the result for ``json=true``.
+        quiet: Whether nothing is printed.
+        stages: Beginnings of the names of phases, for each stage.
+
+    Raises:
+        KeyboardInterrupt: with the position and the command that continues, if the verb names it.
     """
-    run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
-    there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
-    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
-    commands = {
-        f"hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
-        f"hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
-        f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
-    }
-    lines = [
-        *page,
-        f"Files in {run}: {' '.join(there)}",
-        "To go on:",
-        *(f"  {command}  # {words}" for command, words in commands.items()),
-    ]
-    print_lines(console, lines)
+    as_json = DISPLAY.get().as_json
+    console = Console(quiet=quiet, stderr=as_json)
+    with Phases(console, stages=stages) as phases:
+        try:
+            result = verb(phases)
+        except KeyboardInterrupt as interrupt:
+            if not interrupt.args:
+                raise
+            where = f" ({phases.position})" if phases.position else ""
+            raise KeyboardInterrupt(f"Stopped{where}. {interrupt.args[0]}") from None
+    if as_json and not quiet:
+        print_json({**as_row(result), "seconds": dict(phases.seconds)})
+    else:
+        show(console, result)
+    print_phases(console, phases)
+    return result
 
 
 def print_phases(console: Console, phases: Phases) -> None:
@@ -290,4 +334,4 @@ def print_phases(console: Console, phases: Phases) -> None:
         return
     costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     total = sum(phases.seconds.values())
-    console.print(f"Took {total:.1f} s: {costs}.", highlight=False, soft_wrap=True)
+    print_lines(console, [f"Took {total:.1f} s: {costs}."])

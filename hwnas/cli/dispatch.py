@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import RangeSweep
 from omegaconf import DictConfig
 
+from hwnas.cli.output import DISPLAY, Display
 from hwnas.core import files, package, processes
 from hwnas.core.errors import ConfigError, RunInterruptedError
 from hwnas.core.manifest import read_manifest
@@ -136,7 +137,22 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     Raises:
         HwnasError: an error that the user can fix.
     """
-    arguments = with_names(verb, arguments)
+    display, arguments = _display(arguments)
+    token = DISPLAY.set(display)
+    try:
+        _run_verb(verb, with_names(verb, arguments))
+    finally:
+        DISPLAY.reset(token)
+
+
+def _display(arguments: Sequence[str]) -> tuple[Display, list[str]]:
+    """Return the options of the output, and the other arguments."""
+    flags = {"--all": "everything", "json=true": "as_json"}
+    chosen = {flags[a]: True for a in arguments if a in flags}
+    return Display(**chosen), [a for a in arguments if a not in (*flags, "json=false")]
+
+
+def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb == "resume":
         verb = _verb_of_run(arguments)
     arguments = flags_first(with_resumed(arguments))

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas import tasks
-from hwnas.cli.console import print_lines, run_verb
+from hwnas.cli.console import run_verb
+from hwnas.cli.output import print_lines
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import folder as folders
@@ -29,7 +30,7 @@ def export_command(config: ExportConfig, arguments: Sequence[str]) -> None:
     Raises:
         ProofError: A check fails; the folder is marked as failed.
     """
-    run_verb(partial(export, config, arguments), _print_exports).checked()
+    run_verb(partial(export, config, arguments), _print_exports, _exports_row).checked()
 
 
 def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
@@ -38,7 +39,12 @@ def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
     Raises:
         ProofError: A check fails; the folder is marked as failed.
     """
-    run_verb(partial(compress, config, arguments), _print_compression).checked()
+    run_verb(partial(compress, config, arguments), _print_compression, _exports_row).checked()
+
+
+def _exports_row(result: ExportResult) -> Row:
+    exports = [{"path": done.path, "proof": done.proof} for done in result.exports]
+    return {"exports": exports, "failed": result.failed}
 
 
 def _print_exports(console: Console, result: ExportResult) -> None:

@@ -7,7 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.cli.console import print_lines, print_result, run_verb
+from hwnas.cli.console import run_verb
+from hwnas.cli.output import folder_row, print_lines, print_result
 from hwnas.core.run_folder import Row
 from hwnas.export.options import SplitConfig
 from hwnas.workflows.config import PlanConfig, ReplanConfig, ServeCheckConfig, SimulateConfig
@@ -19,7 +20,7 @@ from hwnas.workflows.split import split
 
 def plan_command(config: PlanConfig, arguments: Sequence[str]) -> None:
     """Run ``plan``."""
-    run_verb(partial(plan, config, arguments), _print_plan)
+    run_verb(partial(plan, config, arguments), _print_plan, folder_row)
 
 
 def _print_plan(console: Console, result: FolderResult) -> None:
@@ -30,22 +31,34 @@ def _print_plan(console: Console, result: FolderResult) -> None:
 
 def replan_command(config: ReplanConfig, arguments: Sequence[str]) -> None:
     """Run ``replan``."""
-    run_verb(partial(replan, config, arguments), partial(print_result, table=_decisions_table))
+    run_verb(
+        partial(replan, config, arguments),
+        partial(print_result, table=_decisions_table),
+        folder_row,
+    )
 
 
 def serve_check_command(config: ServeCheckConfig, arguments: Sequence[str]) -> None:
     """Run ``serve-check``."""
-    run_verb(partial(serve_check, config, arguments), partial(print_result, table=_load_table))
+    run_verb(
+        partial(serve_check, config, arguments),
+        partial(print_result, table=_load_table),
+        folder_row,
+    )
 
 
 def simulate_command(config: SimulateConfig, arguments: Sequence[str]) -> None:
     """Run ``simulate``."""
-    run_verb(partial(simulate, config, arguments), partial(print_result, table=_hour_table))
+    run_verb(
+        partial(simulate, config, arguments), partial(print_result, table=_hour_table), folder_row
+    )
 
 
 def split_command(configs: Sequence[SplitConfig], arguments: Sequence[str]) -> None:
     """Run ``split`` for one target or several."""
-    run_verb(partial(split, configs, arguments), partial(print_result, table=_split_table))
+    run_verb(
+        partial(split, configs, arguments), partial(print_result, table=_split_table), folder_row
+    )
 
 
 _MAX_MOVES = 12  #: rows of changes

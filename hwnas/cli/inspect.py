@@ -8,12 +8,15 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hwnas.cli.console import Phases
+from hwnas.cli.output import DISPLAY, print_json
 from hwnas.export.options import VerifyConfig
 from hwnas.workflows.config import WhyConfig
+from hwnas.workflows.reporter import RecordingReporter
 from hwnas.workflows.verify import verify
 
 if TYPE_CHECKING:
-    from hwnas.workflows.why_sources import Part, WhyReport
+    from hwnas.core.run_folder import Row
+    from hwnas.workflows.why_sources import Part, Section, WhyReport
 
 _WIDTH = 100
 
@@ -24,7 +27,19 @@ def why_command(config: WhyConfig) -> None:
 
     console = Console(width=min(Console().width, _WIDTH), highlight=False, markup=False)
     found = why(config)
+    if DISPLAY.get().as_json:
+        print_json({"headline": found.headline, "sections": [*map(_section_row, found.sections)]})
+        return
     (_print if found.headline else _print_front)(console, found)
+
+
+def _section_row(section: "Section") -> "Row":
+    parts = [
+        part if isinstance(part, str)
+        else [dict(zip(part.heads, cells, strict=True)) for cells in part.cells]
+        for part in section.parts
+    ]  # fmt: skip
+    return {"title": section.title, "parts": parts}
 
 
 def _print(console: Console, found: "WhyReport") -> None:
@@ -60,4 +75,9 @@ def _rendered(part: "Part") -> RenderableType:
 
 def verify_command(config: VerifyConfig) -> None:
     """Repeat the proof of an export."""
-    verify(config, Phases(Console()))
+    if not DISPLAY.get().as_json:
+        verify(config, Phases(Console()))
+        return
+    reporter = RecordingReporter()
+    verify(config, reporter)
+    print_json({"export": config.export, "holds": True, "messages": reporter.lines})

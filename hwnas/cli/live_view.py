@@ -1,22 +1,15 @@
-"""The table below the progress bars of a search: one row per target, and one for all targets."""
+"""The state of a search below its progress line: one line per target, and one for all targets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.search_progress import SearchProgress, SearchView, Snapshot
 from hwnas.tasks.metrics import costs_in, format_value, metric_of, quality_in
 from hwnas.workflows.reporter import FinishedTrials
-
-_WORDS = (
-    "hypervolume: the front's share of the box between a perfect metric at no cost and the worst "
-    "that counts: a budget's limit, else the worst so far"
-)
 
 
 @final
@@ -46,42 +39,29 @@ class LiveView:
         return True
 
     def line(self) -> str:
-        """Return how the search stands in one line."""
-        parts = []
-        for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            cells = dict(zip(_heads(view), _cells(view, snapshot), strict=True))
-            words = ", ".join(f"{head} {cell}" for head, cell in cells.items() if cell)
-            parts.append(f"{view.name}: {words}" if view.name else words)
-        return "; ".join(parts)
+        """Return the state of the search in one line."""
+        return "; ".join(self._lines())
 
     def panel(self) -> RenderableType:
-        """Return how the search stands as a table, and what its hypervolume is."""
-        names = [view.name for view in self._views]
-        heads = _heads(self._views[0])
-        heads = ["", *heads] if any(names) else heads
-        table = Table(*heads, box=box.SIMPLE_HEAD, show_edge=False, header_style="dim")
-        for part in table.columns[:-1]:
-            part.justify = "right"
+        """Return the state of the search, with a line for each target."""
+        return Text("\n".join(self._lines()), style="dim")
+
+    def _lines(self) -> Iterator[str]:
         for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            table.add_row(*([view.name] if any(names) else []), *_cells(view, snapshot))
-        return Group(table, Text(_WORDS, style="dim"))
+            where = f"{view.name}: " if view.name else ""
+            yield where + ", ".join(_state(view, snapshot))
 
 
-def _heads(view: SearchView) -> list[str]:
-    of = metric_of(quality_in(view.objectives))
-    best = f"{'highest' if of.maximise else 'lowest'} {of.label}"
-    return ["feasible", "front", "newest", "hypervolume", best]
-
-
-def _cells(view: SearchView, snapshot: Snapshot) -> list[str]:
-    share = snapshot.hypervolume
-    return [
-        f"{snapshot.feasible:.0%}" if snapshot.n else "",
-        str(snapshot.n_front),
-        "" if snapshot.newest is None else f"trial {snapshot.newest}",
-        "" if share is None else f"{share:.4f}",
-        "none yet" if snapshot.highest is None else _figures(view, snapshot.highest),
-    ]
+def _state(view: SearchView, snapshot: Snapshot) -> Iterator[str]:
+    label = metric_of(quality_in(view.objectives)).label
+    if snapshot.highest is None:
+        yield "no network yet"
+    else:
+        yield f"best {label} {_figures(view, snapshot.highest)}"
+        networks = f"{snapshot.n_front} network{'s' * (snapshot.n_front != 1)}"
+        yield f"front {networks} (newest: trial {snapshot.newest})"
+    if snapshot.n:
+        yield f"{snapshot.feasible:.0%} fit the budget"
 
 
 def _figures(view: SearchView, member: Candidate) -> str:

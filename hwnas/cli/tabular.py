@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hwnas.cli.console import print_files, print_lines, run_verb
+from hwnas.cli.console import run_verb
+from hwnas.cli.output import print_files, print_lines
+from hwnas.core.run_folder import Row
 from hwnas.tasks.metrics import metric_of
 from hwnas.workflows.config import TabularConfig
 from hwnas.workflows.search.tabular import TabularOutcome, search_table
@@ -18,7 +20,17 @@ _ROWS = 24
 
 def tabular_command(config: TabularConfig, arguments: Sequence[str]) -> None:
     """Run ``search accuracy=table``."""
-    run_verb(partial(search_table, config, arguments), partial(_print, config))
+    run_verb(partial(search_table, config, arguments), partial(_print, config), _row)
+
+
+def _row(outcome: TabularOutcome) -> Row:
+    names = outcome.benchmark.names
+    front = [{"id": m.id, **{n: m.figures[n].value for n in names}} for m in outcome.members]
+    return {
+        "path": outcome.folder.path,
+        "front": front,
+        "hypervolume_fraction": outcome.share,
+    }
 
 
 def _print(config: TabularConfig, console: Console, outcome: TabularOutcome) -> None:

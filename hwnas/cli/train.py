@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.cli.console import print_lines, run_verb
+from hwnas.cli.console import run_verb
+from hwnas.cli.output import print_lines
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.tasks.metrics import format_value, metric_of
@@ -23,7 +25,13 @@ from hwnas.workflows.train import train
 
 def profile_command(config: ProfileConfig, arguments: Sequence[str]) -> None:
     """Run ``profile``."""
-    run_verb(partial(profile, config, arguments), _print_profile)
+    run_verb(partial(profile, config, arguments), _print_profile, _profile_row)
+
+
+def _profile_row(result: ProfileResult) -> Row:
+    layers = [] if result.layers is None else [asdict(layer) for layer in result.layers.layers]
+    known = {"path": result.path, "messages": result.messages, "errors": result.errors}
+    return known | ({"layers": layers} if layers else {})
 
 
 def _print_profile(console: Console, result: ProfileResult) -> None:
@@ -44,7 +52,21 @@ def _layer_table(result: LatencyBreakdown) -> Table:
 
 def audit_command(config: AuditConfig) -> None:
     """Run ``audit``."""
-    run_verb(partial(audit, config), _print_audit)
+    run_verb(partial(audit, config), _print_audit, _audit_row)
+
+
+def _audit_row(result: AuditResult) -> Row:
+    networks = [
+        {
+            "id": finding.subject.genotype.id,
+            "from": finding.subject.group,
+            "supernet": finding.supernet.to_json(),
+            "alone": [figure.to_json() for figure in finding.alone],
+            "leaves_front": result.leaving.get(finding.subject.genotype.id),
+        }
+        for finding in result.findings
+    ]
+    return {"path": result.path, "messages": result.messages, "networks": networks}
 
 
 def _print_audit(console: Console, result: AuditResult) -> None:
@@ -80,7 +102,12 @@ def _half(metric: str, figure: Quantity) -> str:
 
 def train_command(config: TrainConfig, arguments: Sequence[str]) -> None:
     """Run ``train``; of several processes, the first prints."""
-    run_verb(partial(train, config, arguments), _print_training, quiet=not parallel.leads())
+    quiet = not parallel.leads()
+    run_verb(partial(train, config, arguments), _print_training, _training_row, quiet=quiet)
+
+
+def _training_row(result: TrainResult | None) -> Row:
+    return {} if result is None else {"path": result.path, **result.summary}
 
 
 def _print_training(console: Console, result: TrainResult | None) -> None:

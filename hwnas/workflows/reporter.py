@@ -41,6 +41,16 @@ class Reporter(Progress, Protocol):
         """Follow a study during the phase ``Search``."""
         ...
 
+    def expect(self, name: str, later_s: Callable[[float], float | None]) -> None:
+        """Receive the estimated time after a phase.
+
+        Args:
+            name: The phase.
+            later_s: Returns the seconds after the phase from its seconds per step; ``None`` if
+                they are unknown.
+        """
+        ...
+
 
 @final
 class Stopwatch:
@@ -99,4 +109,7 @@ class RecordingReporter:
         self.lines += filter(None, lines)
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
+        """Do nothing: there is no screen."""
+
+    def expect(self, name: str, later_s: Callable[[float], float | None]) -> None:
         """Do nothing: there is no screen."""

@@ -177,7 +177,7 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
     done = _run("search", *QUICK, "run.dir=r")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "Verified front" in done.stdout
+    assert "networks on the front" in done.stdout
     assert "Took " in done.stdout
     folder = tmp_path / "r"
     files = "front.csv front.json candidates.parquet study.db manifest.json front.png report.html"

@@ -10,6 +10,7 @@ from hwnas.analysis.page.html import render
 from hwnas.analysis.search_page import FrontData
 from hwnas.analysis.sections import class_tables
 from hwnas.core.run_folder import Row, RunFolder
+from hwnas.export import picking
 from hwnas.hardware import backends
 from hwnas.hardware.backends.offline import COST as OFFLINE_COST
 from hwnas.hardware.target import EnergyModel, PowerModel, Target
@@ -57,6 +58,20 @@ class TargetFront:
     def members(self) -> Sequence[Member]:
         """The verified networks, fastest first."""
         return self.front.members
+
+    @property
+    def recommended(self) -> Member | None:
+        """The knee of the members that are left on the front; ``None`` without any."""
+        offers = picking.offered(self.front)
+        if not offers:
+            return None
+        name = picking.knee(offers, self.front.objectives)
+        return next(member for member in self.members if member.candidate.id == name)
+
+    @property
+    def headline(self) -> list[str]:
+        """Why no member is recommended."""
+        return []
 
     @property
     def notes(self) -> list[str]:

@@ -4,8 +4,10 @@ import contextlib
 import math
 import os
 import platform
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,8 @@ from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
 from hwnas.workflows.search.finish_runs import check_kept_so_far
 from hwnas.workflows.search.front import SearchOutcome
-from hwnas.workflows.search.time_plan import Planner
+from hwnas.workflows.search.start import finishing_s, start_lines
+from hwnas.workflows.search.time_plan import Planner, TimeLimit
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
@@ -66,6 +69,7 @@ def search_for_front(
     with contextlib.ExitStack() as stack:
         run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
         folder, earlier = stack.enter_context(run_folder)
+        stack.enter_context(_resumable(folder.path))
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
         with reporter.timed("Load data"):
@@ -96,8 +100,9 @@ def search_for_front(
                 remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
                 reporter.say(remade, alarming=True)
             folder.write_json("manifest.json", manifest)
-            reporter.say([f"Run folder: {folder.path}", *planner.messages])
+            reporter.say([*start_lines(contexts, arguments, folder.path), *planner.messages])
             reporter.follow(study, context.followed(contexts))
+            reporter.expect("Search", partial(_later_s, config, limit))
             trains_now = (config.study.workers or 1) > 1 or limit is not None
             if trains_now and contexts[0].own.evaluator is None:  # else when a network is needed
                 engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
@@ -115,6 +120,25 @@ def search_for_front(
         reporter.say(planner.outcome(outcome.candidates, config.n_trials), alarming=True)
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines, limit)
         return replace(ended, seconds=dict(reporter.seconds))
+
+
+def _later_s(config: SearchConfig, limit: TimeLimit | None, trial_s: float) -> float | None:
+    """Return the estimated seconds after the trials."""
+    if limit is None:
+        return finishing_s(config, trial_s)
+    return limit.plan.finetuning_s + limit.plan.verification_s
+
+
+@contextlib.contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Add the command that continues the run to an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (path / "manifest.json").exists():
+            raise
+        again = f"hwnas resume {shlex.quote(str(path))}"
+        raise KeyboardInterrupt(f"Nothing is lost. Continue with:\n  {again}") from None
 
 
 def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":

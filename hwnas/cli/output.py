@@ -1,0 +1,124 @@
+"""Printed results: lines, tables, files, and JSON documents."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from hwnas.core import database
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hwnas.core.run_folder import Row, RunFolder
+    from hwnas.workflows.result_folders import FolderResult
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a command prints of its result; these options are not recorded in runs."""
+
+    everything: bool = False  #: ``--all``: members that are not on the front, too
+    as_json: bool = False  #: ``json=true``: one JSON document on stdout
+
+
+#: Of the running command.
+DISPLAY: ContextVar[Display] = ContextVar("DISPLAY", default=Display())  # noqa: B039
+
+
+def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
+    """Print lines that are not empty, in a terminal wrapped between words."""
+    for line in filter(None, lines):
+        shown = _wrapped(line, console.width) if console.is_terminal else line
+        console.print(shown, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+_LABEL = re.compile(r" *(?:\w+ {2,})?")  # before the text of a line
+
+
+_COMMAND = re.compile(r"  (hwnas|open) ")  # is copied whole
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line wrapped between words, with the indentation of its text."""
+    label = _LABEL.match(line)
+    if label is None or _COMMAND.match(line):
+        return line
+    indent = " " * (label.end() or 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def print_json(row: Row) -> None:
+    """Print a result as one JSON document; numbers without a value are ``null``."""
+    sys.stdout.write(json.dumps(_plain(row), indent=1, ensure_ascii=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def folder_row(result: FolderResult) -> Row:
+    """Return the folder, messages, files and tables of a result."""
+    return {
+        "path": result.path,
+        "messages": result.messages,
+        "files": result.files,
+        "tables": result.rows,
+    }
+
+
+def print_result(
+    console: Console, result: FolderResult, table: Callable[[FolderResult], Table] | None = None
+) -> None:
+    """Print the main table of a result, its messages and its files."""
+    if table is not None and (rows := table(result)).row_count:
+        console.print(rows)
+    page = f"Open in a browser: {result.path / 'report.html'}" * ("report.html" in result.files)
+    files = f"Files in {result.path}: {' '.join(result.files)}"
+    print_lines(console, [*result.messages, files, page])
+
+
+def print_files(
+    console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
+) -> None:
+    """Print the files of a search, and the next commands.
+
+    Args:
+        console: The console.
+        storage: URL of the study's database; ``None``: a file in the folder.
+        folder: The run folder.
+        names: Names of files; missing files are left out.
+    """
+    run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
+    there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
+    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
+    commands = {
+        f"hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
+        f"hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
+        f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
+    }
+    lines = [
+        *page,
+        f"Files in {run}: {' '.join(there)}",
+        "To go on:",
+        *(f"  {command}  # {words}" for command, words in commands.items()),
+    ]
+    print_lines(console, lines)

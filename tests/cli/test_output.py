@@ -1,0 +1,69 @@
+"""Printed results: JSON documents, wrapped lines, and the recommended member."""
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from hwnas.__main__ import run
+from hwnas.cli.output import print_lines
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the arguments of a search in a benchmark table."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hwnas"])
+    rows = [
+        {"a": a, "b": b, "acc": 40 + 5 * a + b, "ms": 1.0 + a} for a in range(4) for b in (0, 1)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "cells.parquet")
+    return [
+        "search", "accuracy=table", "cost=table", "benchmark.path=cells.parquet",
+        "benchmark.genotype=[a,b]", "benchmark.accuracy=acc", "benchmark.costs={latency_ms: ms}",
+        "sampler=random", "n_trials=8", "budget.latency=0.003s", "run.dir=run",
+    ]  # fmt: skip
+
+
+def test_json_is_one_document_and_messages_are_on_stderr(
+    table: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*table, "json=true"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["path"] == "run"
+    assert [row["latency_ms"] for row in found["front"]] == [1.0, 2.0, 3.0]
+    assert "Took " in captured.err
+    manifest = json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))
+    assert "budget.latency_ms=3.0" in manifest["arguments"]
+    assert not any("json" in argument for argument in manifest["arguments"])
+    assert run(["why", "run", found["front"][0]["id"], "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["headline"].startswith(found["front"][0]["id"])
+
+
+def test_error_leaves_stdout_empty(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*table, "json=true", "n_trial=3"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("hwnas: Unknown option 'n_trial'")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_lines_wrap_between_words_in_a_terminal_only(width: int) -> None:
+    text = "data       " + "sentence " * 40
+    command = f"  hwnas export {'a' * 200}"
+    for is_terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=width)
+        print_lines(console, [text.strip(), command, ""])
+        assert isinstance(console.file, io.StringIO)
+        *lines, last = console.file.getvalue().splitlines()
+        assert last == command
+        if is_terminal:
+            assert max(map(len, lines)) <= width
+            assert all(line.startswith(" " * 11 + "sentence") for line in lines[1:])
+        else:
+            assert lines == [text.strip()]
