@@ -1,9 +1,8 @@
 """Figures: fronts, predictions against measurements, layers of a network."""
 
 import io
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from hwnas.analysis.page.data import OverlaidFront
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.run_folder import Row
 from hwnas.nas.front import pareto_front
-from hwnas.nas.member import NEAR
+from hwnas.nas.member import NEAR, Member
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in
 
 # Palette of Okabe and Ito, safe for colour blindness.
@@ -23,15 +22,6 @@ NEARBY, FOR_ALL = "#E69F00", "#000000"
 OVERLAY = "#8A6D3B"  # as on the page
 
 _LOG_RATIO = 10.0  # of costs, from which their axis is logarithmic, as on the page
-
-Corner = Literal["lower right", "lower left", "upper right", "upper left"]
-#: Corner without points, by whether metric and cost are maximised.
-_CORNERS: Mapping[tuple[bool, bool], Corner] = {
-    (True, False): "lower right",
-    (True, True): "lower left",
-    (False, False): "upper right",
-    (False, True): "upper left",
-}
 
 
 class NotebookFigure(Figure):
@@ -90,18 +80,22 @@ def draw_front(axes: Axes, panel: FrontPanel) -> None:
     near = [m for m in members if m.label == NEAR]
     left = [m for m in members if m.label not in ("", NEAR)]
     for chosen, colour, label in (
-        (stayed, VERIFIED, "verified (artefact on the test split, 95 % interval)"),
+        (stayed, VERIFIED, "front, verified (artefact on the test split, 95 % interval)"),
         (near, NEARBY, f"verified: {NEAR}"),
         (left, LEFT, "verified: left the front or the budget"),
     ):
         if not chosen:
             continue
+        is_main = chosen is stayed
+        if is_main:
+            _draw_line(axes, chosen, cost)
         values = [m.quality for m in chosen]
         below = [v.value - (v.low if v.low is not None else v.value) for v in values]
         above = [(v.high if v.high is not None else v.value) - v.value for v in values]
         axes.errorbar(
             [m.figures[cost].value for m in chosen], [v.value for v in values], yerr=[below, above],
-            fmt="o", ms=4, lw=0.8, capsize=2, color=colour, label=label, zorder=2,
+            fmt="o", ms=5 if is_main else 3.5, lw=0.8, capsize=2 * is_main, color=colour,
+            alpha=1.0 if is_main else 0.4, label=label, zorder=2.5 if is_main else 2,
         )  # fmt: skip
     both = [m for m in members if m.candidate.id in panel.for_all]
     if both:
@@ -126,7 +120,17 @@ def draw_front(axes: Axes, panel: FrontPanel) -> None:
     axes.set_ylabel(metric_of(metric).title)
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc=_CORNERS[metric_of(metric).maximise, metric_of(cost).maximise])
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
+
+
+def _draw_line(axes: Axes, members: Sequence[Member], cost: str) -> None:
+    """Draw the best verified metric up to each cost."""
+    sign = -1.0 if metric_of(cost).maximise else 1.0
+    ordered = sorted(members, key=lambda m: sign * m.figures[cost].value)
+    best = np.maximum if metric_of(ordered[0].metric).maximise else np.minimum
+    y = best.accumulate([m.quality.value for m in ordered])
+    x = [m.figures[cost].value for m in ordered]
+    axes.step(x, y, where="post", color=VERIFIED, lw=1.4, alpha=0.7, zorder=1.8)
 
 
 def _log_scale(axes: Axes) -> None:
