@@ -30,6 +30,7 @@ _CURIOSITIES = (0.5, 1.0, 2.0)
 # Limits of scaled inputs, relative to the startup range: no extrapolation towards zero cost.
 _WITHIN = -2.0, 3.0
 _WIDE = 20.0  # ratio of costs beyond which the hypervolume neglects cheap candidates
+_BELOW = 0.5  # lowest cost with a logarithm of its own, relative to the cheapest useful candidate
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Expectation:
     front_errors: Array
     front_costs: Array
     reference: Sequence[float]  #: reference point: error and costs
-    highest: float  #: error of the reference point with log costs
+    highest: float  #: highest useful error: that of the reference point with log costs
     reading: float  #: median standard error of log errors
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
     curiosity: float  #: exploration factor of the standard deviation
@@ -123,17 +124,23 @@ class Expectation:
 
         If costs span a wide range, it is the mean of the gains with costs and with log costs: the
         plain hypervolume neglects cheap candidates. With log costs, the reference error is that of
-        the cheapest front members; otherwise candidates of intermediate cost would have no gain.
+        the cheapest useful front members; otherwise candidates of intermediate cost would have no
+        gain. Costs below half of the cheapest useful one count as that: degenerate networks that
+        cost almost nothing would otherwise have most of the hypervolume.
         """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, self.curiosity * std)
+        scales: list[tuple[Callable[[Array], Array], float]] = [(np.asarray, self.reference[0])]
+        if self.by_ratio:
+            scales.append((self._log, self.highest))
         shares = []
-        for scaled in (np.asarray, _log) if self.by_ratio else (np.asarray,):
-            front, limits = scaled(self.front_costs), self._limits(scaled)
+        for scaled, error in scales:
+            front, limits = scaled(self.front_costs), scaled(np.array(self.reference[1:]))
+            reference = (error, *limits.tolist())
             gains = expected_improvement(
-                scaled(known.costs), improvement, self.front_errors, front, limits
+                scaled(known.costs), improvement, self.front_errors, front, reference
             )
-            shares.append(gains / (self._volume(scaled) or 1.0))
+            shares.append(gains / (_volume(self.front_errors, front, reference) or 1.0))
         return np.asarray(np.mean(shares, axis=0))
 
     def intervals(self, known: CostedCandidates) -> Array:
@@ -152,26 +159,23 @@ class Expectation:
     @property
     def volume(self) -> float:
         """The hypervolume of the front up to the reference point."""
-        return self._volume(np.asarray)
+        return _volume(self.front_errors, self.front_costs, self.reference)
 
     @property
     def by_ratio(self) -> bool:
-        """Whether costs span a wide range, so that log costs count, too."""
-        costs = np.vstack([self.front_costs, self.reference[1:]])
-        low, high = costs.min(axis=0), costs.max(axis=0)
+        """Whether the costs of useful candidates span a wide range, so that log costs count."""
+        low, high = self._cheapest, np.array(self.reference[1:])
         return bool((low > 0).all() and (high > _WIDE * low).any())
 
-    def _limits(self, scaled: Callable[[Array], Array]) -> tuple[float, ...]:
-        error = self.highest if scaled is _log else self.reference[0]
-        return (error, *scaled(np.array(self.reference[1:])).tolist())
+    @property
+    def _cheapest(self) -> Array:
+        """The lowest costs of useful front members, ``(m,)``."""
+        useful = self.front_costs[self.front_errors <= self.highest]
+        return np.asarray(np.vstack([useful, self.reference[1:]]).min(axis=0))
 
-    def _volume(self, scaled: Callable[[Array], Array]) -> float:
-        points = np.column_stack([self.front_errors, scaled(self.front_costs)])
-        limits = self._limits(scaled)
-        inside = (points < np.asarray(limits)).all(axis=1)
-        if not inside.any():
-            return 0.0
-        return hypervolume(points[inside], limits, [False] * points.shape[1])
+    def _log(self, costs: Array) -> Array:
+        """Return the logarithms of costs; the cheapest useful ones limit how low."""
+        return _log(np.maximum(costs, _BELOW * self._cheapest))
 
     def _predict(self, known: CostedCandidates) -> tuple[Array, Array]:
         return self.errors.predict(self.inputs(known))
@@ -281,7 +285,8 @@ class Learner:
         worst = everything.max(axis=0)
         first = np.column_stack([startup.errors, startup.costs])
         best = startup.errors[non_dominated(first, [False] * first.shape[1])]
-        highest = max(limit, min(float(best.max()), limit * math.exp(CLIP)))
+        # Clipped errors are those of useless networks.
+        highest = float(best[best < limit * math.exp(CLIP)].max(initial=limit))
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         reading = float(np.median(evaluated.stds))
@@ -325,6 +330,15 @@ def _denoised(evaluated: History, log_errors: Array, errors: Surrogate) -> Array
     # A clipped error keeps the part above the limit.
     denoised[rows] *= np.exp(errors.observed()[0] - log_errors)
     return denoised
+
+
+def _volume(errors: Array, costs: Array, reference: Sequence[float]) -> float:
+    """Return the hypervolume of a front up to a reference point, error first."""
+    points = np.column_stack([errors, costs])
+    inside = (points < np.asarray(reference)).all(axis=1)
+    if not inside.any():
+        return 0.0
+    return hypervolume(points[inside], reference, [False] * points.shape[1])
 
 
 def _log(costs: Array) -> Array:

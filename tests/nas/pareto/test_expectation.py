@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.nas.pareto.expectation import CLIP, CostedCandidates, Expectation, History, Learner
+from hwnas.nas.pareto.expectation import CostedCandidates, Expectation, History, Learner
 
 Array = NDArray[np.float64]
 N = 10  # trials
@@ -40,11 +40,15 @@ def test_errors_count_up_to_those_of_the_cheapest() -> None:
     assert _gain(model, 0.05) > 5 * max(_gain(without, 0.05), _gain(model, 5.0))
 
 
-def test_what_does_not_work_at_all_does_not_say_how_far() -> None:
-    costs, errors = np.geomspace(0.01, 10, N), np.linspace(0.11, 0.05, N)
-    errors[0] = 0.9
+def test_useless_candidates_of_almost_no_cost_do_not_count() -> None:
+    """They decide neither the range of costs nor the highest useful error."""
+    costs, errors = np.geomspace(1, 10, N), np.linspace(0.11, 0.05, N)
+    costs[0], errors[0] = 1e-4, 0.9
     model = _expectation(costs, errors)
-    assert model.highest == pytest.approx(model.reference[0] * np.exp(CLIP))
+    assert not model.by_ratio
+    assert model.highest == errors[1]
+    costs[1:] = np.geomspace(0.1, 10, N - 1)  # a wide range without the useless one
+    assert _expectation(costs, errors).by_ratio
 
 
 def test_costs_of_a_narrow_range_count_as_they_are() -> None:

@@ -383,6 +383,23 @@ def test_what_is_cheap_counts_where_costs_span_a_wide_range() -> None:
     assert np.mean(found[0]) > np.mean(found[1])
 
 
+def test_useless_networks_of_almost_no_cost_are_not_searched() -> None:
+    """As those without a path from input to output: 4 % of the candidates."""
+
+    def is_dead(a: Assignment) -> bool:
+        return [a["op0"], a["op1"]] == ["none", "none"]
+
+    def right(a: Assignment) -> float:
+        return 0.1 if is_dead(a) else accuracy(a)
+
+    def cost(a: Assignment) -> float:
+        return 1e-4 * (2 + 0.1 * OPS.index(a["op2"])) if is_dead(a) else latency(a)
+
+    study = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    _run(ParetoSampler(_costs(cost), search_space=SMALL), 40, SMALL, (right, cost), study)
+    assert sum(is_dead(trial.params) for trial in study.trials[10:]) <= 5
+
+
 def _steep(a: Assignment) -> float:
     return latency(a) ** 3
 
