@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -15,6 +16,7 @@ Array = NDArray[np.float64]
 FeatureFunction = Callable[[Mapping[str, Any]], Sequence[float]]
 
 _DRAWN, _SEED = 200, 0  # random assignments for the scaling of summary features
+_MAX_CACHED = 100_000  # candidates
 _WHOLE = 4.0  # standard deviations of a summary feature, scaled to the range of a choice
 
 
@@ -77,9 +79,10 @@ class ChoiceFeatures:
 
     def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
         """Return the features of assignments, ``(n, d)``."""
-        return np.array([self._row(assignment) for assignment in assignments])
+        return np.array([self.row(assignment) for assignment in assignments])
 
-    def _row(self, assignment: Mapping[str, Hashable]) -> list[float]:
+    def row(self, assignment: Mapping[str, Hashable]) -> list[float]:
+        """Return the features of one assignment, ``d`` numbers."""
         row: list[float] = []
         for name, vectors, _ in self._columns:
             row.extend(vectors[assignment.get(name)])
@@ -144,11 +147,26 @@ class ProposalSpace:
 
     def key(self, assignment: Assignment) -> Hashable:
         """Return a key that is equal for equal candidates."""
-        return tuple(sorted(self.active(assignment).items()))
+        return self._key(self._values(assignment))
 
     def vectors(self, assignments: Sequence[Assignment]) -> Array:
         """Return the features of assignments, ``(n, d)``."""
-        return self.features([self.active(assignment) for assignment in assignments])
+        return np.array([self._row(self._values(assignment)) for assignment in assignments])
+
+    def _values(self, assignment: Assignment) -> tuple[Any, ...]:
+        return tuple(map(assignment.__getitem__, self.options))
+
+    def _active(self, values: tuple[Any, ...]) -> Assignment:
+        return self.active(dict(zip(self.options, values, strict=True)))
+
+    # Candidates are compared again in later proposals, and much of the time was spent here.
+    @cached_property
+    def _key(self) -> Callable[[tuple[Any, ...]], Hashable]:
+        return lru_cache(_MAX_CACHED)(lambda values: tuple(sorted(self._active(values).items())))
+
+    @cached_property
+    def _row(self) -> Callable[[tuple[Any, ...]], Sequence[float]]:
+        return lru_cache(_MAX_CACHED)(lambda values: self.features.row(self._active(values)))
 
     def smallest(self) -> Assignment:
         """Return the assignment of the first option of every choice."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.models.graph import Graph, OpSpec, n_macs, n_params
-from hwnas.models.spaces import Genotype, Space
+from hwnas.models.spaces import Genotype, Option, Space
 from hwnas.nas.pareto.features import Assignment, FeatureFunction
 from hwnas.nas.pareto.models import Work
 
@@ -41,8 +41,14 @@ def work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
         lowered = lower(genotype)
         return n_macs(lowered), len(lowered)
 
+    @functools.lru_cache(_MAX_CACHED)
+    def genotype(options: tuple[Option | None, ...]) -> Genotype:
+        named = zip(space.choices, options, strict=True)
+        return space.genotype({name: option for name, option in named if option is not None})
+
     def rows(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
-        return np.array([row(space.genotype(a)) for a in assignments], np.float64).reshape(-1, 2)
+        options = (tuple(map(assignment.get, space.choices)) for assignment in assignments)
+        return np.array([row(genotype(o)) for o in options], np.float64).reshape(-1, 2)
 
     return rows
 

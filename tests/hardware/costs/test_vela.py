@@ -4,6 +4,7 @@ import random
 import sys
 import threading
 import time
+from pathlib import Path
 
 import flatbuffers
 import numpy as np
@@ -214,25 +215,26 @@ def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
 
 
 def test_threads_print_beside_vela_which_runs_once_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], npu: Target
 ) -> None:
-    def main(arguments: list[str]) -> int:
+    def process(arch: None, network: str, *others: None) -> None:
         if not alone.acquire(blocking=False):
-            return 0
-        print("Error:", *arguments)
+            return
+        print("Error:", network)
         beside = threading.Thread(target=print, args=("beside",))
         beside.start()
         beside.join()
         time.sleep(0.05)
         alone.release()
-        return 1
+        raise ValueError
 
     def refused(name: str) -> None:
         with pytest.raises(CompileError, match=f"Error: {name}$"):
-            compiler._run_vela([name])
+            compiler._run_vela(Path(name), npu.section(VelaSettings))
 
     alone, stdout = threading.Lock(), sys.stdout
-    monkeypatch.setattr("ethosu.vela.vela.main", main)
+    monkeypatch.setattr(compiler, "_parsed", lambda *_: (None,) * 12)
+    monkeypatch.setattr("ethosu.vela.vela.process_regor", process)
     threads = [threading.Thread(target=refused, args=(name,)) for name in ("one", "two")]
     for thread in threads:
         thread.start()
