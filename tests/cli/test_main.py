@@ -102,11 +102,11 @@ def test_bad_input_gets_one_line(
 def test_budget_that_nothing_meets_keeps_the_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = ("search", *QUICK, "n_trials=8", "run.dir=r", "budget.sram_kib=0.5")
+    arguments = ("search", *QUICK, "run.dir=r", "budget.sram_kib=1")
     line = _refused(capsys, *arguments)
-    assert "budget.sram_kib=0.5: the nearest candidate" in line
+    assert "budget.sram_kib=1: the nearest candidate" in line
     rows = pq.read_table(tmp_path / "r" / "candidates.parquet").to_pylist()
-    assert len(rows) == 8
+    assert len(rows) == 30
     assert all(row["state"] == "infeasible" and "sram_kib" in row["reason"] for row in rows)
     assert not (tmp_path / "runs" / "supernets").exists()  # nothing was trained for it
 

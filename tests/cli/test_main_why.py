@@ -265,7 +265,7 @@ def test_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_search_with_a_supernet(tmp_path: Path, why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["search", *QUICK, "budget.sram_kib=0.5", "run.dir=r"]) == 2  # trains nothing
+    assert run(["search", *QUICK, "budget.sram_kib=1", "run.dir=r"]) == 2  # trains nothing
     rows = pq.read_table("r/candidates.parquet").to_pylist()
     text = why(Path("r"), rows[3]["id"])
     assert "stages.0 depth=" in text
