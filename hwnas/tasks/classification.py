@@ -189,7 +189,7 @@ class ClassificationTask:
     def chance_level_message(self, mean: float) -> str:
         """Return a message that a network with this accuracy is at chance level."""
         label = "a balanced accuracy" if self.is_balanced else "an accuracy"
-        return f"has {label} of {mean:.1%} on its training images, as of random answers"
+        return f"has {label} of {mean:.1%} on its training images, which is chance level"
 
     def score_all(self, results: PerImageResults) -> Score:
         """Return the metric on all images; of accuracies with packed results per image."""

@@ -24,17 +24,18 @@ from hwnas.nas import verification
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.member import Member
-from hwnas.tasks.classification import ClassificationTask
 from hwnas.training import single_network
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig
 from hwnas.training.finetuning.stages import TrainingStage
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
+from hwnas.training.inference import at_chance_level
 from hwnas.workflows.search import finish_runs, finishing
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of
 from tests.models.int8.networks import coarsely
 
+_PARTS = ("", "_source", "_low", "_high")  # of a quantity's columns
 QUICK = (
     "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
     "finish.epochs=2", "finish.min_candidates=4", "n_trials=8", "budget=none", "study.workers=1",
@@ -72,11 +73,14 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
         members = list(csv.DictReader(file))
     assert len(members) >= 4
     assert {member["id"] for member in members} <= set(finishing["finished"])
-    task, n = ClassificationTask(tuple("0123456789")), 360  # validation images
-    after = {member["id"]: float(member["accuracy_finished"]) for member in members}
-    guessing = [name for name, value in after.items() if not task.has_learned(value * n, n)]
     front = json.loads((searched / "front.json").read_text())
+    figures = {
+        row["id"]: Quantity(*(row[f"verified_accuracy_int8{p}"] for p in _PARTS))
+        for row in front["members"]
+    }
+    guessing = at_chance_level("accuracy", figures, Quantity(*front["constant"]))
     assert front.get("guessing", []) == sorted(guessing)
+    assert {*front["classes"]["confusion"]} == {*figures}
     by_id = {row["id"]: row for row in reversed(rows)}
     shared = {*rows[0]} & {*members[0]}
     for member in members:

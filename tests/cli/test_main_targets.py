@@ -205,9 +205,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     targets = Targets({target: Budget() for target in "ab"})
     monkeypatch.setattr("hwnas.workflows.search.context.targets", lambda contexts: targets)
     finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
-    known: Any = SimpleNamespace(
-        front=Front(names, [], {third.id: "reported already"}), at_chance_level={}
-    )
+    known: Any = SimpleNamespace(front=Front(names, [], {third.id: "reported already"}))
     reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
     said: list[str] = []
     joint = joint_front.verified(
@@ -218,7 +216,8 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert joint.front.failed == {second.id: "a: no"}
     left_out, guessing = said
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
-    assert f"chance level on 100 validation images: {first.id} (accuracy 0.5)." in guessing
+    constant = "the majority class, 'a' (accuracy 0.5000 on 100 test images)"
+    assert guessing.startswith(f"Not significantly better than {constant}: {first.id} (0.5000).")
     none = joint_front.JointFront(Front(names, [], joint.front.failed))
     assert joint_front.nothing(joint, contexts, [first]) == []
     (line,) = joint_front.nothing(none, contexts, [first])
@@ -248,7 +247,11 @@ def test_models_for_all_are_told_as_they_are_when_finished(
 
 
 def _context(target: str, verified: Any) -> Any:
-    data = SimpleNamespace(task=ClassificationTask(("a", "b")), validation=range(100))
+    data = SimpleNamespace(
+        task=ClassificationTask(("a", "b"), (50, 50)),
+        test=range(100),
+        constant=lambda split: Quantity(0.5, "measured"),
+    )
     parts, config = SimpleNamespace(data=data), SimpleNamespace(metric="accuracy")
     return SimpleNamespace(target=target, verified=verified, parts=parts, config=config)
 

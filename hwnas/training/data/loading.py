@@ -148,7 +148,8 @@ def _class_notes(data: ImageData) -> list[str]:
     if n_many > _MAX_IMBALANCE * n_few:
         notes.append(
             f"Classes are imbalanced: '{many}' has {n_many} training images, '{few}' has {n_few}. "
-            f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them."
+            f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them. "
+            "See objectives=[balanced_accuracy,latency_ms] and train.class_weights=balanced."
         )
     for split in ("validation", "test"):
         if absent := [f"'{name}'" for name, n in data.class_counts[split].items() if n == 0]:
