@@ -69,11 +69,6 @@ class TargetFront:
         return next(member for member in self.members if member.candidate.id == name)
 
     @property
-    def headline(self) -> list[str]:
-        """Why no member is recommended."""
-        return []
-
-    @property
     def notes(self) -> list[str]:
         """Warnings: failed, without int8 training, at chance level, or energy not measurable."""
         ids = sorted(self.without_int8_training)

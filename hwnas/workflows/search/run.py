@@ -76,12 +76,7 @@ def search_for_front(
             planner = Planner(configs, earlier, own)
             opened = context.open_contexts(configs, reporter, own, settle=planner)
             contexts = stack.enter_context(opened)
-        reporter.say(_data_messages(contexts[0].parts.data))
-        for each in contexts:
-            if each.device is not None:
-                reporter.say(each.device.notes([m.name for m in each.parts.space.members]))
-        for setup in contexts[0].parts.setups.values():
-            setup.check()
+        _check(contexts, reporter)
         baselines = _baselines(contexts)
         manifest = _manifest(contexts, arguments, folder, earlier) | planner.facts()
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
@@ -120,6 +115,16 @@ def search_for_front(
         reporter.say(planner.outcome(outcome.candidates, config.n_trials), alarming=True)
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines, limit)
         return replace(ended, seconds=dict(reporter.seconds))
+
+
+def _check(contexts: Sequence[TargetContext], reporter: Reporter) -> None:
+    """Report how data and devices were read, and check training options."""
+    reporter.say(_data_messages(contexts[0].parts.data))
+    for each in contexts:
+        if each.device is not None:
+            reporter.say(each.device.notes([m.name for m in each.parts.space.members]))
+    for setup in contexts[0].parts.setups.values():
+        setup.check()
 
 
 def _later_s(config: SearchConfig, limit: TimeLimit | None, trial_s: float) -> float | None:
