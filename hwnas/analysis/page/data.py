@@ -91,6 +91,29 @@ class DecisionRow:
 
 
 @dataclass(frozen=True)
+class ResultRow:
+    """A network of the front."""
+
+    cells: Sequence[str]
+    command: str  #: exports it
+    files: Sequence[tuple[str, str]]  #: addresses and names of its model files
+    architecture: str  #: its genotype in words
+    is_recommended: bool = False
+
+
+@dataclass(frozen=True)
+class ResultSection:
+    """The recommended network and the front; the first section of a page."""
+
+    title: str
+    headline: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    columns: Sequence[str]
+    rows: Sequence[ResultRow]
+    tied: Sequence[ResultRow] = ()  #: not significantly different from the front
+
+
+@dataclass(frozen=True)
 class Page:
     """A report page."""
 
@@ -101,7 +124,8 @@ class Page:
     pictures: Sequence[SvgFigure] = ()
     log: Sequence[DecisionRow] = ()
     facts: Sequence[tuple[str, str]] = ()
-    findings: Sequence[str] = ()  #: verdicts, shown first
+    findings: Sequence[str] = ()  #: verdicts
+    results: Sequence[ResultSection] = ()  #: shown first
 
 
 # Typed arrays, which a browser reads without parsing.

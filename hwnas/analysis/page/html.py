@@ -11,9 +11,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from hwnas.analysis.page import data as view
-from hwnas.analysis.page.data import DecisionRow, FrontExplorer, Page, PageTable, SvgFigure
+from hwnas.analysis.page.data import (
+    DecisionRow,
+    FrontExplorer,
+    Page,
+    PageTable,
+    ResultRow,
+    ResultSection,
+    SvgFigure,
+)
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
@@ -21,6 +30,7 @@ _SCRIPTS = (
     "members.js", "tables.js", "page.js"
 )  # fmt: skip
 _MAX_LOG = 3_000  # lines
+_MAX_OPEN = 12  # rows of a table that is open at first
 #: Insertion point of ``with_section``.
 _LATER = "<!-- further sections -->"
 
@@ -32,10 +42,11 @@ def render(page: Page) -> str:
     n_runs = sum(len(explorer.runs) for explorer in page.explorers)
     parts = [
         f"<h1>{html.escape(page.title)}</h1>",
-        *map(_note, page.notes),
+        *map(_result, page.results),
         _findings(page.findings),
         "<noscript><p>The plots of this page need JavaScript.</p></noscript>",
         *(_explorer(explorer, n_runs) for explorer in page.explorers),
+        _fold("How to read the plots", "".join(map(_note, page.notes))) if page.notes else "",
         *map(_table, page.tables),
         *map(_picture, page.pictures),
         _LATER,
@@ -86,6 +97,64 @@ def _note(text: str) -> str:
     return f'<p class="note">{html.escape(text)}</p>' if text else ""
 
 
+def _fold(title: str, content: str, kind: str = "") -> str:
+    """Return a section that is closed at first."""
+    return (
+        f'<section class="fold {kind}"><details><summary><h2>{html.escape(title)}</h2></summary>'
+        f"{content}</details></section>"
+    )
+
+
+def _result(result: ResultSection) -> str:
+    first, *rest = result.headline
+    best = next((row for row in result.rows if row.is_recommended), None)
+    actions = "" if best is None else f'<p class="actions">{_copy(best)} {_links(best)}</p>'
+    tied = ""
+    if result.tied:
+        n = len(result.tied)
+        noun = "network is" if n == 1 else "networks are"
+        tied = (
+            f"<details><summary>{n} more {noun} not significantly different from the front"
+            f"</summary>{_result_table(result, result.tied)}</details>"
+        )
+    return (
+        f'<section class="result"><h2>{html.escape(result.title)}</h2>'
+        f'<div class="best"><p><b>{html.escape(first)}</b></p>'
+        f"{''.join(map(_note, rest))}{actions}</div>"
+        f'<table class="facts">{_fact_rows(result.facts)}</table>'
+        f"<h3>Front: {len(result.rows)} network{'s' * (len(result.rows) != 1)}</h3>"
+        f"{_result_table(result, result.rows)}{tied}</section>"
+    )
+
+
+def _result_table(result: ResultSection, rows: Sequence[ResultRow]) -> str:
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in result.columns[:-1])
+    heads += f'<th class="left">{html.escape(result.columns[-1])}</th>'
+    lines = "".join(
+        f'<tr{" class=recommended" * row.is_recommended} title="{html.escape(row.architecture)}">'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
+        + f'<td class="left">{_copy(row)} {_links(row)}</td></tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table class="front"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _copy(row: ResultRow) -> str:
+    command = html.escape(row.command)
+    attributes = f'type="button" data-copy="{command}" title="{command}"'
+    return f"<button {attributes}>copy export command</button>"
+
+
+def _links(row: ResultRow) -> str:
+    return " ".join(
+        f'<a href="{html.escape(quote(address))}">{html.escape(name)}</a>'
+        for address, name in row.files
+    )
+
+
 def _findings(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     if not items:
@@ -117,14 +186,14 @@ def _table(table: PageTable) -> str:
     heads = _cells("th", table.columns, sides)
     rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
     kind = ' class="sorted"' * (len(table.rows) > 2)
-    title = html.escape(table.title)
     content = (
-        f'{_note(table.note)}<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
+        f"{_note(table.note)}"
+        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-    if table.is_folded:
-        return f"<details><summary>{title}</summary>{content}</details>"
-    return f"<section><h2>{title}</h2>{content}</section>"
+    if table.is_folded or len(table.rows) > _MAX_OPEN:
+        return _fold(table.title, content)
+    return f"<section><h2>{html.escape(table.title)}</h2>{content}</section>"
 
 
 def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
@@ -167,19 +236,19 @@ def _log(lines: Sequence[DecisionRow]) -> str:
         f"{html.escape(line.text)}</li>"
         for line in lines[-_MAX_LOG:]
     )
-    return (
-        f'<section class="log"><h2>Decision log</h2>{_note(note)}<div class="controls">{kinds}'
-        f'</div><ol class="lines">{items}</ol></section>'
-    )
+    content = f'{_note(note)}<div class="controls">{kinds}</div><ol class="lines">{items}</ol>'
+    return _fold("Decision log", content, "log")
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in facts
+    if not facts:
+        return ""
+    return _fold(
+        "Run", f'<div class="scroll"><table class="facts">{_fact_rows(facts)}</table></div>'
     )
-    return (
-        f'<section><h2>Run</h2><div class="scroll"><table class="facts">{rows}</table></div>'
-        "</section>"
-        if facts
-        else ""
+
+
+def _fact_rows(facts: Sequence[tuple[str, str]]) -> str:
+    return "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in facts
     )

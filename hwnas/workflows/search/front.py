@@ -1,12 +1,13 @@
 """The results of a search: the verified front of each target, and its files."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hwnas.analysis import search_page
 from hwnas.analysis.figures import FrontPanel, front_png
 from hwnas.analysis.page.html import render
+from hwnas.analysis.result_section import SearchResultData, result_section
 from hwnas.analysis.search_page import FrontData
 from hwnas.analysis.sections import class_tables
 from hwnas.core.run_folder import Row, RunFolder
@@ -120,6 +121,24 @@ class TargetFront:
         networks = self.context.parts.networks
         return measurement_advice(config, networks, self.candidates, self.folder.path)
 
+    def result(self, manifest: Row) -> SearchResultData:
+        """Return the data of the first section of a page."""
+        config = self.context.parts.config
+        facts = [
+            ("target", f"{config.target.name}: {config.target.caveat}"),
+            ("search", f"{len(self.candidates)} candidates; {_duration(manifest)}"),
+        ]
+        is_one_of_several = self.folder.path.name == self.context.target and "targets" in manifest
+        return SearchResultData(
+            str(self.folder.path.parent if is_one_of_several else self.folder.path),
+            self.members,
+            self.recommended,
+            config.objectives,
+            config.allowed,
+            facts,
+            self.context.target if is_one_of_several else "",
+        )
+
     @property
     def data(self) -> FrontData:
         """The data of pages and figures."""
@@ -155,6 +174,12 @@ class SearchOutcome:
         """Messages in addition to the fronts."""
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
+
+
+def _duration(manifest: Row) -> str:
+    """Return the duration of a run as text."""
+    minutes, seconds = divmod(round(sum(manifest["seconds"].values())), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def failure_messages(failed: Mapping[str, str]) -> list[str]:
@@ -225,6 +250,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
     page = search_page.single(f"hwnas: {title}", front.data, facts)
+    page = replace(page, results=[result_section(front.result(manifest))])
     page = search_page.with_more(page, front.headline)
     if against is not None:
         page = search_page.with_more(page, against.sentences, [against.table()])

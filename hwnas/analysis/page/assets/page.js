@@ -1,6 +1,7 @@
 // An explorer: visible runs, limits and selection, and the views that draw them.
 
 const HIDDEN = 0, OVER = 1, FITS = 2;
+const ENOUGH = 20; // networks on a front, whose fractions say something
 
 class App {
   constructor(host, model) {
@@ -17,8 +18,7 @@ class App {
     this.zoomed = false;
     this.beside = Boolean(model.beside); // whether it is shown
     this.limits = model.columns
-      .filter((column, k) => column.searched.known
-        && ((column.objective && k !== model.plots[0]?.y) || column.limit !== null))
+      .filter((column) => column.searched.known && column.limit !== null)
       .map((column) => this.#limit(column));
     this.#controls(host);
     const grid = element("div", {class: "plots"});
@@ -36,7 +36,13 @@ class App {
       host.append(made);
       return made;
     };
-    const table = section(
+    const folded = (title, ...texts) => {
+      const made = element("details", {class: "part", ontoggle: () => this.changed()},
+        element("summary", {}, element("h3", {}, title)), ...texts.map(note));
+      host.append(made);
+      return made;
+    };
+    const table = folded(
       model.runs.length > 1 ? "Members of the fronts" : "Members of the front",
       `Members within the limits above. Small figures: 95 % intervals${model.verified
         ? "; with a sign: difference of verified and searched figures" : ""}. Click a heading to `
@@ -44,11 +50,13 @@ class App {
     this.members = new Members(table, this);
     this.views.push(this.members);
     if (model.choices.length) {
-      const preferred = section(model.runs.length > 1 ? "What the fronts prefer" : "What the front prefers");
-      this.views.push(new Preferences(preferred, this));
+      if (model.front.length >= ENOUGH) {
+        const preferred = section(model.runs.length > 1 ? "What the fronts prefer" : "What the front prefers");
+        this.views.push(new Preferences(preferred, this));
+      }
       const sampled = model.n - model.front.length > BEHIND
         ? ` ${BEHIND} of the other networks are drawn in grey.` : "";
-      const wide = section(
+      const wide = folded(
         "Choices of each network",
         `A line is a network; coloured: the front${model.runs.length > 1 ? "s" : ""}. Drag along axes to `
         + "filter networks; click an axis to remove its filter. “–”: inactive choice, for example of "
@@ -95,7 +103,8 @@ class App {
     if (model.groups.length > 1) host.append(this.#groups());
     this.counts = element("p", {class: "counts", role: "status"});
     const sliders = this.limits.map((limit) => this.#slider(limit));
-    host.append(element("div", {class: "sliders"}, ...sliders), this.counts);
+    if (sliders.length) host.append(element("div", {class: "sliders"}, ...sliders));
+    host.append(this.counts);
     const check = (text, name) => {
       const box = element("input", {type: "checkbox",
         onchange: () => { this[name] = box.checked; this.changed(); }});
@@ -305,6 +314,20 @@ for (const section of document.querySelectorAll("section.explorer")) {
   data.remove();
 }
 for (const table of document.querySelectorAll("table.sorted")) sortable(table);
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const before = button.textContent;
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "copied";
+      setTimeout(() => { button.textContent = before; }, 1500);
+    } catch { // pages opened as files may not write to the clipboard: show the command instead
+      const text = element("code", {}, button.dataset.copy);
+      button.replaceWith(text);
+      getSelection().selectAllChildren(text);
+    }
+  });
+}
 for (const section of document.querySelectorAll("section.log")) {
   section.addEventListener("change", (event) => {
     for (const line of section.querySelectorAll("li")) {

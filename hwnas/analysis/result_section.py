@@ -1,0 +1,146 @@
+"""The first section of a search's page: the recommended network, the front, and how to export."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hwnas.analysis.page.data import ResultRow, ResultSection
+from hwnas.hardware import backends
+from hwnas.models.spaces import Option
+from hwnas.nas.member import NEAR, Member
+from hwnas.tasks.metrics import costs_in, format_value, metric_of
+from hwnas.tasks.metrics.budget import Budget, format_limits
+
+_STAGE = re.compile(r"(?:.*\.)?stages\.(\d+)\.(?:blocks\.\d+\.)?(\w+)$")
+_UNITS = {"depth": "blocks", "width": "channels"}
+_MEMORIES = ("sram_kib", "flash_kib")
+
+
+@dataclass(frozen=True)
+class SearchResultData:
+    """The results that the first section of a page shows."""
+
+    run: str  #: the run folder
+    members: Sequence[Member]
+    recommended: Member | None
+    objectives: Sequence[str]
+    budget: Budget
+    facts: Sequence[tuple[str, str]]  #: name and text of target, time and sources
+    target: str = ""  #: if the search had several
+
+
+def result_section(result: SearchResultData) -> ResultSection:
+    """Return the recommended network, the front, and its statistically tied networks."""
+    members, best = result.members, result.recommended
+    costs = [name for name in costs_in(result.objectives) if name in members[0].figures]
+    costs += [name for name in _MEMORIES if name not in costs and name in members[0].figures]
+    heads = [f"{metric_of(name).title}" for name in costs]
+    on_front = [m for m in members if not m.label]
+    tied = [m for m in members if m.label == NEAR]
+    title = f"Result on {result.target}" if result.target else "Result"
+    return ResultSection(
+        title,
+        _headline(result),
+        [("budget", _budget_words(result)), *result.facts],
+        ["network", f"{metric_of(members[0].metric).label} (test)", *heads, "files"],
+        [_row(member, costs, result, is_recommended=member is best) for member in on_front],
+        [_row(member, costs, result, is_recommended=False) for member in tied],
+    )
+
+
+def _headline(result: SearchResultData) -> Sequence[str]:
+    """Return the recommended network with its figures, architecture and reason."""
+    best = result.recommended
+    if best is None:
+        return ["No network is recommended."]
+    names = [*costs_in(result.objectives)[:1], *_MEMORIES]
+    costs = ", ".join(f"{metric_of(n).label} {_cost(best, n)}" for n in names if n in best.figures)
+    return [
+        f"Recommended: {best.candidate.id}, {metric_of(best.metric).label} {_quality(best)}, "
+        f"{costs}.",
+        f"{genotype_words(best.candidate.genotype.options)}.",
+        "It is the knee of the front: farthest above the line between its ends, with all "
+        "objectives scaled to 0..1.",
+    ]
+
+
+def _budget_words(result: SearchResultData) -> str:
+    limits = format_limits(result.budget.limits)
+    if not result.budget.limits:
+        return "no limits"
+    kept = "met by every network below" if result.recommended is not None else "not met"
+    return f"{limits}: {kept}"
+
+
+def _row(
+    member: Member, costs: Sequence[str], result: SearchResultData, *, is_recommended: bool
+) -> ResultRow:
+    name = member.candidate.id
+    command = shlex.join(["hwnas", "export", result.run, f"pick={name}"])
+    target = f" target_name={shlex.quote(result.target)}" if result.target else ""
+    return ResultRow(
+        [name, _quality(member), *(_cost(member, n, unit=False) for n in costs)],
+        command + target,
+        [*_files(member)],
+        genotype_words(member.candidate.genotype.options),
+        is_recommended=is_recommended,
+    )
+
+
+def _files(member: Member) -> Iterator[tuple[str, str]]:
+    """Yield the address and name of each model file, relative to the page."""
+    known = backends.columns()
+    for suffix in member.files:
+        if suffix in known:
+            yield f"models/{member.candidate.id}{suffix}", suffix.strip("._")
+
+
+def _quality(member: Member) -> str:
+    quality = member.quality
+    value = format_value(member.metric, quality.value)
+    if quality.low is None or quality.high is None:
+        return value
+    return f"{value} ± {format_value(member.metric, (quality.high - quality.low) / 2, '.3f')}"
+
+
+def _cost(member: Member, name: str, *, unit: bool = True) -> str:
+    value = f"{member.figures[name].value:.4g}"
+    return f"{value} {metric_of(name).unit}".rstrip() if unit else value
+
+
+def genotype_words(options: Sequence[tuple[str, Option]]) -> str:
+    """Return a genotype in words: ``stage 1: 2 blocks, 16 channels, kernel 3/5``.
+
+    Args:
+        options: Names and values of the active choices.
+    """
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name, value in options:
+        match = _STAGE.match(name)
+        where = f"stage {int(match[1]) + 1}" if match else name.rpartition(".")[0]
+        what = match[2] if match else name.rpartition(".")[2]
+        parts.setdefault(where, {}).setdefault(what, []).append(str(value))
+    return "; ".join(_part(where, parts[where]) for where in sorted(parts, key=_place))
+
+
+def _place(where: str) -> tuple[int, str]:
+    """Return the place of a part: input, stem, stages, others."""
+    order = {"": 0, "stem": 1}.get(where, 2 if where.startswith("stage ") else 3)
+    return order, where
+
+
+def _part(where: str, choices: dict[str, list[str]]) -> str:
+    ordered = sorted(choices, key=lambda what: list(_UNITS).index(what) if what in _UNITS else 9)
+    words = [_choice(what, choices[what]) for what in ordered]
+    return f"{where}: {', '.join(words)}" if where else ", ".join(words)
+
+
+def _choice(what: str, values: Sequence[str]) -> str:
+    text = "/".join(values) if len({*values}) > 1 else values[0]
+    if what == "resolution":
+        return f"{text}x{text} pixels"
+    unit = _UNITS.get(what)
+    if unit is None:
+        return f"{what.replace('_', ' ')} {text}"
+    return f"{text} {unit.removesuffix('s') if text == '1' else unit}"
