@@ -285,7 +285,7 @@ def test_target_whose_budget_nothing_meets_is_named(
     [
         ([BOTH, "npu.seed=3"], "seed is the same for all targets"),
         (["+target=[npu,npuu]"], "Unknown target 'npuu'. Did you mean 'npu'?"),
-        ([BOTH, "npu.budget.latency=3"], "Did you mean 'budget.latency_ms'"),
+        ([BOTH, "npu.budget.latency=3"], "Write budget.latency=3ms"),
         (["+target=[]"], "write different targets"),
         (
             ["+target=[npu,sketch,ethos_u65_256]", "sampler=pareto"],

@@ -80,6 +80,7 @@ def visited(browser: Browser) -> Iterator[Callable[[Path], Opened]]:
         found.tab.on("dialog", lambda dialog: found.dialogs.append(dialog.message))
         found.tab.goto(path.as_uri())
         found.tab.wait_for_selector("html[data-ready]", timeout=60_000, state="attached")
+        found.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         return found
 
     yield visit
