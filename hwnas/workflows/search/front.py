@@ -62,9 +62,9 @@ class TargetFront:
 
     @property
     def recommended(self) -> Member | None:
-        """The knee of the members that are left on the front; ``None`` without any."""
+        """The knee of the members on the front; ``None`` at chance level or without any."""
         offers = picking.offered(self.front)
-        if not offers:
+        if not offers or self.front.is_at_chance_level:
             return None
         name = picking.knee(offers, self.front.objectives)
         return next(member for member in self.members if member.candidate.id == name)
