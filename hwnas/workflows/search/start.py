@@ -7,13 +7,11 @@ from pathlib import Path
 
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.training.data import ImageData
 from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.context import TargetContext
 
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
-_MAX_CLASSES = 8  # in a line
 
 
 def start_lines(
@@ -79,7 +77,7 @@ def _counted(n: int, noun: str) -> str:
 
 
 def _data(parts: SearchComponents) -> Iterator[str]:
-    """Yield the sizes of the data set, its classes, and how images are resized."""
+    """Yield the sizes of the data set, and how images are resized."""
     data, side = parts.data, parts.data.train.side
     splits = {"train": data.train, "validation": data.validation, "test": data.test}
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in splits.items())
@@ -87,7 +85,7 @@ def _data(parts: SearchComponents) -> Iterator[str]:
     largest = max(_resolutions(parts))
     smallest = min(_resolutions(parts))
     seen = f"{smallest}x{smallest}" + f" to {largest}x{largest}" * (smallest != largest)
-    yield f"{data.name}{_classes(data)}: {sizes} images of {side}x{side} pixels ({channels})"
+    yield f"{data.name}: {sizes} images of {side}x{side} pixels ({channels})"
     yield f"resized to {seen} pixels"
     if 1 - (largest / side) ** 2 > _MANY_PIXELS:
         lost = 1 - (largest / side) ** 2
@@ -95,14 +93,6 @@ def _data(parts: SearchComponents) -> Iterator[str]:
             f"! {lost:.0%} of the pixels are lost. Spaces for larger images: hwnas list spaces "
             "(mbconv_224, resnet_224)"
         )
-
-
-def _classes(data: ImageData) -> str:
-    names = data.task.names
-    if not names:
-        return ""
-    listed = ", ".join(names[:_MAX_CLASSES]) + ", ..." * (len(names) > _MAX_CLASSES)
-    return f", {_counted(len(names), 'output')} ({listed})"
 
 
 def _resolutions(parts: SearchComponents) -> list[int]:
