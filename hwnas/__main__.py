@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from hwnas.cli.help_texts import VERBS
-from hwnas.core.errors import ConfigError, HwnasError, cause_chain, unknown_name
+from hwnas.core.errors import ConfigError, HwnasError, cause_chain, printable, unknown_name
 
 _CONTINUE = dict.fromkeys(VERBS, "the same command") | {"search": "hwnas resume RUN"}
 _INTERRUPTED = 130  #: exit code after Ctrl-C and SIGTERM, as shells have it for Ctrl-C
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(message: str, code: int) -> int:
-    print(f"hwnas: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hwnas: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -75,6 +75,11 @@ SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 TVM: dict[str, Any] = {"tvm": TvmSettings()}
 
 
+def last_of(*arguments: str) -> list[str]:
+    """Return the options of a command, of each the last value."""
+    return [*{argument.partition("=")[0].lstrip("+"): argument for argument in arguments}.values()]
+
+
 def few_of(values: Iterable[object], n: int) -> list[Any]:
     """Return parameters of a test, all but the first of which are only run with the slow tests."""
     first, others = (found := [*values])[:n], found[n:]

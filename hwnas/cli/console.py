@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from hwnas.cli.output import DISPLAY, print_json, print_lines
+from hwnas.cli.output import DISPLAY, Terminal, print_json, print_lines
 from hwnas.workflows.reporter import FinishedTrials, Stopwatch
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def run_verb(
         KeyboardInterrupt: with the position and the command that continues, if the verb names it.
     """
     as_json = DISPLAY.get().as_json
-    console = Console(quiet=quiet, stderr=as_json)
+    console = Terminal(quiet=quiet, stderr=as_json)
     with Phases(console, stages=stages) as phases:
         try:
             result = verb(phases)

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hwnas.cli.console import Phases
-from hwnas.cli.output import DISPLAY, print_json
+from hwnas.cli.output import DISPLAY, Terminal, print_json
 from hwnas.export.options import VerifyConfig
 from hwnas.workflows.config import WhyConfig
 from hwnas.workflows.reporter import RecordingReporter
@@ -25,7 +25,7 @@ def why_command(config: WhyConfig) -> None:
     """Print the history of a candidate, or the front of a run."""
     from hwnas.workflows.why import why  # ``verify`` runs where Optuna is not installed
 
-    console = Console(width=min(Console().width, _WIDTH), highlight=False, markup=False)
+    console = Terminal(width=min(Console().width, _WIDTH), highlight=False, markup=False)
     found = why(config)
     if DISPLAY.get().as_json:
         print_json({"headline": found.headline, "sections": [*map(_section_row, found.sections)]})
@@ -76,7 +76,7 @@ def _rendered(part: "Part") -> RenderableType:
 def verify_command(config: VerifyConfig) -> None:
     """Repeat the proof of an export."""
     if not DISPLAY.get().as_json:
-        verify(config, Phases(Console()))
+        verify(config, Phases(Terminal()))
         return
     reporter = RecordingReporter()
     verify(config, reporter)

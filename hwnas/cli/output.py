@@ -11,11 +11,13 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console
+from rich.text import Text
 
 from hwnas.core import database
+from hwnas.core.errors import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +36,15 @@ class Display:
 
 #: Of the running command.
 DISPLAY: ContextVar[Display] = ContextVar("DISPLAY", default=Display())  # noqa: B039
+
+
+@final
+class Terminal(Console):
+    """A console that escapes control characters of names and texts, as they are in files."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text with its styles."""
+        return super().render_str(printable(text), **options)
 
 
 def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """Errors that a user can cause and fix. Each becomes one line on stderr and an exit code."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 _SHORT_LIST = 12
@@ -88,6 +89,15 @@ def _closest_names(name: str, options: Sequence[str]) -> list[str]:
     matches = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
     ratios = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
     return [match for match, r in zip(matches, ratios, strict=True) if r > ratios[0] - _MARGIN]
+
+
+#: Control characters, but tab and newline, and signs that change the direction of text.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: control characters, such as those of colours, are escaped."""
+    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def short_reason(error: Exception) -> str:

@@ -118,6 +118,7 @@ class Manifest(TypedDict):
     status: NotRequired[str]
     arguments: list[str]
     command: NotRequired[str]
+    directory: NotRequired[str]  #: working directory, to which paths of arguments are relative
     started: NotRequired[list[str]]
     config: NotRequired[Annotated[ManifestOptions, OPEN]]
     seed: NotRequired[int]

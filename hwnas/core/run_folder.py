@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 import shlex
 import socket
 import time
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MANIFEST = "manifest.json"
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.,]*\s*%?$)")
 _STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
 #: Files without a digest: they change by reading, or commands do not read them.
 _WITHOUT_DIGEST = (_MANIFEST, *_STUDY, "report.html", "front.png")
+INPUTS = "inputs"  #: folder of a search with small files that its arguments name
 WEIGHTS = "weights"  #: folder of a search with the checkpoints of its networks
 Row = dict[str, Any]
 
@@ -105,11 +108,14 @@ class RunFolder:
         return self.write_bytes(name, to_json_bytes(content))
 
     def write_csv(self, name: str, rows: Sequence[Row]) -> Path:
-        """Write rows as CSV, atomically."""
+        """Write rows as CSV, atomically.
+
+        Texts that spreadsheets would run as formulas (``=1+1``) begin with an apostrophe.
+        """
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _without_formula(row[name]) for name in row} for row in rows)
         return self.write_bytes(name, text.getvalue().encode())
 
     def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
@@ -211,6 +217,7 @@ def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: 
         "status": "running",
         "arguments": public,
         "command": f"hwnas {verb} {shlex.join(public)}",
+        "directory": str(Path.cwd()),
         "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
         "config": database.redact_config(asdict(config)),
     }
@@ -276,6 +283,14 @@ def default_path(verb: str, *, shared: bool = False) -> Path:
         n += 1
         path = base.with_name(f"{base.name}_{n}")
     return path
+
+
+def _without_formula(value: Any) -> Any:
+    """Return a value of a CSV file.
+
+    Source: https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def _columns(rows: Iterable[Row]) -> list[str]:

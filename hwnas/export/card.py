@@ -26,6 +26,8 @@ Row = dict[str, Any]
 
 def card(proof: Row) -> str:
     """Return the model card of an export."""
+    own = {name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")}
+    proof = {**proof, **own}
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
         f"# {proof['model']['name']}",
@@ -43,6 +45,15 @@ def card(proof: Row) -> str:
         f"## Provenance\n\n{_provenance(proof)}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _without_backticks(content: Any) -> Any:
+    """Return names and texts of a user that do not begin or end code in Markdown."""
+    if isinstance(content, dict):
+        return {name: _without_backticks(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_backticks(value) for value in content]
+    return content.replace("`", "'") if isinstance(content, str) else content
 
 
 def _front_matter(proof: Row) -> Row:
@@ -352,7 +363,8 @@ def _interval_text(metric: str, values: Sequence[Any]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _list(lines: Sequence[str]) -> str:

@@ -297,7 +297,15 @@ def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
     return result
 
 
+#: What rows with the same values in these columns have the same value of.
+_ONCE = {
+    "accuracy": ("id", "precision"),
+    "latency_ms": ("id", "precision", "target", "batch"),
+}
+
+
 def _read_csv(catalogue: ModelCatalogue, path: Path) -> None:
+    known: dict[tuple[str, ...], str] = {}
     for i, raw in enumerate(csv_rows(path)):
         if "verified_fits_budget" in raw:
             raise ConfigError(f"{path} belongs to a search: give its folder, {path.parent}.")
@@ -305,6 +313,13 @@ def _read_csv(catalogue: ModelCatalogue, path: Path) -> None:
             add_row(catalogue, raw, str(path), f"row {i}")
         except SchemaError as problem:
             raise ConfigError(f"{path} cannot be read: {problem}.") from None
+        for name, keys in _ONCE.items():
+            value, key = raw.get(name) or "", (name, *(raw.get(key) or "" for key in keys))
+            if value and (other := known.setdefault(key, value)) != value:
+                raise ConfigError(
+                    f"{path}, row {i}: {name} of '{raw['id']}' is {value}, and {other} in an "
+                    "earlier row: use different ids, or remove one of the rows."
+                )
 
 
 def add_row(

@@ -95,6 +95,9 @@ def read_front(run: Path) -> FrontFile | None:
         _check_objectives([name.rpartition(".")[2] for name in content["objectives"]])
         for i, row in enumerate(content["members"]):
             _check_member(row, content["objectives"], f"members[{i}]")
+        ids = [row["id"] for row in content["members"]]
+        if twice := next((name for name in ids if ids.count(name) > 1), None):
+            raise SchemaError(f"'members' has {twice!r} twice")
     except SchemaError as problem:
         raise RunError(f"{path} cannot be read: {problem}.") from None
     return content

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from tests.conftest import SHARED, SHARED_WEIGHTS, needs_fashion_mnist
+from tests.conftest import SHARED, SHARED_WEIGHTS, last_of, needs_fashion_mnist
 
 QUICK = (
     "+target=npu",
@@ -126,7 +126,7 @@ def _columns(folder: str, name: str = "candidates.parquet") -> dict[str, list[ob
 
 @pytest.mark.slow
 def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> None:
-    options = (*QUICK, "n_trials=80", "train.epochs=12")
+    options = last_of(*QUICK, "n_trials=80", "train.epochs=12")
     assert _run("search", *options, "run.dir=whole", "run.supernets=s1").returncode == 0
     start = ["search", *options, "run.dir=cut", "run.supernets=s2"]
     for wait_for in (_has_manifest, _has_some_trials, _has_a_model):

@@ -22,7 +22,7 @@ from hwnas.nas.member import Member
 from hwnas.training.data import DatasetConfig
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.baseline import Baseline
-from tests.conftest import SHARED_WEIGHTS
+from tests.conftest import SHARED_WEIGHTS, last_of
 
 QUICK = (
     "search_space=tiny",
@@ -56,7 +56,7 @@ def search(
     shutil.copytree(searched / "b", tmp_path / "b")
 
     def search_(*arguments: str) -> str:
-        assert run(["search", *arguments, f"run.supernets={searched / 'supernets'}"]) == 0
+        assert run(["search", *last_of(*arguments), f"run.supernets={searched / 'supernets'}"]) == 0
         return " ".join(capsys.readouterr().out.split())
 
     return search_

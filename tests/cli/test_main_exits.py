@@ -24,6 +24,7 @@ from hwnas.nas.member import Member
 from hwnas.nas.study import study_in_file
 from hwnas.tasks.predictions import EXITS_FILE, Predictions, pack_exit_predictions
 from hwnas.workflows.search import cascades
+from tests.conftest import last_of
 
 SPACE = Path(__file__).parents[1] / "models" / "families" / "exits.yaml"
 OPTIONS = (
@@ -170,7 +171,7 @@ def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_
     limit = sorted(row["latency_ms"] for row in every)[2] * 1.001
     words = [f"budget.latency_ms={limit}", "objectives=[accuracy,expected_latency_ms]"]
     sampler = "sampler.n_startup_trials=3"
-    assert run(["search", *OPTIONS, *places, *words, sampler, "n_trials=5"]) == 0
+    assert run(["search", *last_of(*OPTIONS, *places, *words, sampler, "n_trials=5")]) == 0
     rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
     assert {row["state"] for row in rows} == {"complete"}
     proposals = [study_in_file(tmp_path / "run" / "study.db").read().proposals[i] for i in range(5)]
@@ -328,7 +329,7 @@ def test_a_cpu_runs_segments_by_onnxruntime(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
-    options = [*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3"]
+    options = last_of(*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3")
     places = [f"run.dir={tmp_path / 'run'}", f"table.dir={tmp_path}", *_places(root)[::2]]
     assert run(["search", *words, *options, *places]) == 0
     rows = _rows(tmp_path / "run" / "exits.csv")

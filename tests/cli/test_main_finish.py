@@ -32,7 +32,7 @@ from hwnas.training.inference import at_chance_level
 from hwnas.workflows.search import finish_runs, finishing
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
-from tests.conftest import few_of
+from tests.conftest import few_of, last_of
 from tests.models.int8.networks import coarsely
 
 _PARTS = ("", "_source", "_low", "_high")  # of a quantity's columns
@@ -44,7 +44,7 @@ QUICK = (
 
 def _search(folder: Path, *options: str) -> None:
     given = [f"run.dir={folder}", f"run.supernets={folder.parent / 'networks'}"]
-    assert run(["search", *QUICK, *given, *options]) == 0
+    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_another_target_trains_no_candidate_again(
     other = searched.parent / "other"
     given = [f"run.dir={other}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["+target=ethos_u65_256", f"start_from={searched}", "finish.epochs=0"]
-    assert run(["search", *QUICK[1:], *options, *given]) == 0
+    assert run(["search", *last_of(*QUICK[1:], *options, *given)]) == 0
     assert [row["id"] for row in _rows(other)] == [row["id"] for row in _rows(searched)]
     again = searched.parent / "again"
     _search(again)
@@ -428,7 +428,7 @@ def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:
 def test_one_is_finished_however_little_time_there_is(searched: Path, tmp_path: Path) -> None:
     given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["n_trials=4", "finish.alpha=0", "finish.rate=0.5", "finish.minutes=1e-6"]
-    assert run(["search", *QUICK, *given, *options]) == 0
+    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == manifest["n_front"] == 1
     assert manifest["seconds"]["Fine-tune"] > 0, "steps are shown, and their time is kept"
@@ -452,7 +452,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
         "finish.probability=1e-9",
         f"finish.max_candidates={most}",
     ]
-    assert run(["search", *QUICK, *given, *options]) == 0
+    assert run(["search", *last_of(*QUICK, *given, *options)]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == most
     assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]

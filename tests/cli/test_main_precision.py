@@ -20,7 +20,7 @@ from hwnas.hardware.costs.measured_cost import MeasuredCostModel
 from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models import spaces
-from tests.conftest import space_yaml
+from tests.conftest import last_of, space_yaml
 
 ORT = ("+target=cpu", "target.runtime=onnxruntime")
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
@@ -158,7 +158,9 @@ def test_int8_that_is_not_faster_is_not_delivered(
     assert folder.name.endswith(".failed")
     assert "int8.latency" in capsys.readouterr().err
     again = root / "again"
-    assert run(["search", *OPTIONS, *_places(root), f"run.dir={again}", "n_trials=6"]) == 0
+    assert (
+        run(["search", *last_of(*OPTIONS, *_places(root), f"run.dir={again}", "n_trials=6")]) == 0
+    )
     rows = _rows(again)
     slow = [row["id"] for row in rows if row["precision"] == "int8"]
     assert slow
@@ -175,7 +177,9 @@ def test_search_refuses_int8_that_it_does_not_find_to_be_faster(
 ) -> None:
     monkeypatch.setattr(MeasuredCostModel, "interleaved", SLOWER)
     folder = root / "refusing"
-    assert run(["search", *OPTIONS, *_places(root), f"run.dir={folder}", "n_trials=6"]) == 0
+    assert (
+        run(["search", *last_of(*OPTIONS, *_places(root), f"run.dir={folder}", "n_trials=6")]) == 0
+    )
     table = pq.read_table(folder / "candidates.parquet").to_pylist()
     refused = [row for row in table if row["state"] == "infeasible"]
     assert refused
@@ -207,7 +211,7 @@ def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
     (root / "whole.yaml").write_text(yaml.safe_dump({n: raw[n] for n in raw if n != "when"}))
     places = [place for place in _places(root) if not place.startswith("search_space")]
     folder = root / "whole"
-    options = [*OPTIONS, *places, f"search_space={root / 'whole.yaml'}", "n_trials=2"]
+    options = last_of(*OPTIONS, *places, f"search_space={root / 'whole.yaml'}", "n_trials=2")
     assert run(["search", *options, f"run.dir={folder}"]) == 0
     rows = _rows(folder)
     assert {row["verified_on_front"] for row in rows} == {"False"}

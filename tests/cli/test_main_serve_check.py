@@ -25,7 +25,7 @@ from hwnas.fleet.deployment.servers import Command, InstalledPackages, Pools, Se
 from hwnas.fleet.plan import to_yaml
 from hwnas.hardware import timing
 from hwnas.models.spaces import SearchSpace
-from tests.conftest import target
+from tests.conftest import last_of, target
 from tests.fleet.deployment import made
 
 STAND_IN = Path(__file__).parents[1] / "fleet" / "deployment" / "stand_in.py"
@@ -140,7 +140,7 @@ def test_listening_sockets_are_found(address: str) -> None:
 def test_serve_check_listens_on_loopback_alone(plan: Path) -> None:
     with _loopback_alone():
         options = ["seconds=1", "loads=[0.3]", "drift=0.99", "run.dir=a"]
-        assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
+        assert run(["serve-check", f"plan={plan}", *last_of(*QUICK, *options)]) == 0
 
 
 @pytest.mark.alone
@@ -187,7 +187,7 @@ def test_generator_that_cannot_keep_up_is_said(
     monkeypatch.setattr(validation, "open_loop", held_up)
     monkeypatch.setattr(timing.Sentinel, "disturbed", lambda _: False)  # whatever else runs
     options = ["seconds=1", "loads=[0.3]", "run.dir=a"]
-    assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
+    assert run(["serve-check", f"plan={plan}", *last_of(*QUICK, *options)]) == 0
     words = "At 1 of 1 loads the generator, not the server, is part of what was measured"
     for said in (capsys.readouterr().out, Path("a/summary.txt").read_text()):
         assert words in " ".join(said.split())
@@ -198,7 +198,7 @@ def test_generator_that_cannot_keep_up_is_said(
 def test_machine_that_drifts_is_refused_and_nothing_is_written(
     plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [*QUICK, "seconds=0.5", "drift=1e-9", "retries=0", "run.dir=a"]
+    options = last_of(*QUICK, "seconds=0.5", "drift=1e-9", "retries=0", "run.dir=a")
     assert run(["serve-check", f"plan={plan}", *options]) == 2
     said = capsys.readouterr().err.strip()
     assert "slower than at its best" in said

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from tests.conftest import SHARED_WEIGHTS
+from tests.conftest import SHARED_WEIGHTS, last_of
 from tests.core.unusable import edit
 
 OPTIONS = (
@@ -144,7 +144,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     config = _manifest(root)["config"]
     config["run"]["supernets"] = str(networks)
     edit(again, "config", config)
-    other = [*OPTIONS, "trained.confidence=null", "n_trials=30", "sampler=random"]
+    other = last_of(*OPTIONS, "trained.confidence=null", "n_trials=30", "sampler=random")
     places = [f"run.dir={tmp_path / 'other'}", f"run.supernets={networks}"]
     assert run(["search", *other, *places]) == 0
     monkeypatch.setattr("hwnas.training.single_network._SingleNetworkStep.__call__", None)

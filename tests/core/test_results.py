@@ -111,3 +111,12 @@ def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     first = default_path("search")
     first.mkdir(parents=True)
     assert default_path("search") != first
+
+
+def test_texts_in_csv_files_are_no_formulas(tmp_path: Path) -> None:
+    texts = ["=HYPERLINK(1)", "@a", "+cmd", "-cmd", "-1+1", "a=1", "-", "-1.5", "+3 %", "", "'=1"]
+    rows = [{"name": text, "n": -1} for text in texts]
+    RunFolder(tmp_path).write_csv("a.csv", rows)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        written = [row["name"] for row in csv.DictReader(file)]
+    assert written == [f"'{text}" for text in texts[:5]] + texts[5:]

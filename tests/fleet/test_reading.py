@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwnas.core.errors import HwnasError
+from hwnas.core.errors import ConfigError, HwnasError
 from hwnas.core.quantity import Quantity
-from hwnas.fleet import calendar
+from hwnas.fleet import calendar, models
 from hwnas.fleet.calendar import begin_minutes, parse_date
 from hwnas.fleet.demand import Arrivals, read_gaps
 from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
@@ -327,3 +327,23 @@ def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:
     there = made.fleet() | {"carbon": {"site": "grid.csv"}}
     with pytest.raises(HwnasError, match="'300' is not a number from 0 to 10"):
         _read(tmp_path, made.service(), there)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a,0.9,,,", "a,0.1,,,"], "row 1: accuracy of 'a' is 0.1, and 0.9 in an earlier row"),
+        (["a,0.9,cpu,1,2", "a,0.9,cpu,1,200"], "row 1: latency_ms of 'a' is 200, and 2"),
+        (["a,0.9,cpu,1,2", "a,0.9,cpu,2,3", "a,0.9,npu,1,4", "b,0.8,cpu,1,2", "a,0.9,,,"], ""),
+    ],
+)
+def test_rows_of_a_network_agree(tmp_path: Path, rows: list[str], message: str) -> None:
+    path = tmp_path / "front.csv"
+    path.write_text("\n".join(["id,accuracy,target,batch,latency_ms", *rows]))
+    catalogue = models.ModelCatalogue()
+    if message:
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            models._read_csv(catalogue, path)
+    else:
+        models._read_csv(catalogue, path)
+        assert len(catalogue.models) == 2

@@ -16,9 +16,10 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.core.errors import RunError
-from hwnas.core.run_folder import damaged_files, file_digests
+from hwnas.core.run_folder import RunFolder, damaged_files, file_digests, initial_manifest
 from hwnas.nas.run import Run, check_files
-from hwnas.workflows.config.compose import with_resumed
+from hwnas.workflows.config import RunConfig
+from hwnas.workflows.config.compose import keep_inputs, with_resumed
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +145,38 @@ def test_run_folder_names_no_other_storage_and_starts_no_sweep(
     assert not any("hydra" in argument for argument in taken)
     assert taken[:2] == ["--config-dir", "mine"]
     assert "seed=0" in taken
+
+
+def test_files_that_arguments_name_are_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, run_folder = tmp_path / "first", tmp_path / "run"
+    (first / "mine" / "target").mkdir(parents=True)
+    (first / "mine" / "target" / "board.yaml").write_text("name: board")
+    (first / "images").mkdir()
+    (first / "own.yaml").write_text("family: mbconv")
+    (first / "vela.ini").write_text("[a]")
+    given = ["--config-dir", "mine", "+target=board", "dataset.path=images", "seed=0.5"]
+    given += ["search_space=[own.yaml,tiny]", "target.vela.config='vela.ini'"]
+    monkeypatch.chdir(first)
+    keep_inputs(run_folder, given)
+    manifest = initial_manifest("search", given, {}, RunConfig())
+    RunFolder(run_folder).write_json("manifest.json", manifest | {"verb": "train"})
+    resumed = [f"run.resume={run_folder}"]
+    assert with_resumed(resumed) == [*given, *resumed]
+    monkeypatch.chdir(tmp_path)
+    assert with_resumed(resumed)[:-1] == [
+        "--config-dir", str(first / "mine"), "+target=board", f"dataset.path={first / 'images'}",
+        "seed=0.5", f"search_space=[{first / 'own.yaml'},tiny]",
+        f"target.vela.config={first / 'vela.ini'}",
+    ]  # fmt: skip
+    shutil.rmtree(first)
+    kept = run_folder / "inputs"
+    assert with_resumed(resumed)[:-1] == [
+        "--config-dir", str(kept / "mine"), "+target=board", "dataset.path=images", "seed=0.5",
+        f"search_space=[{kept / 'own.yaml'},tiny]", f"target.vela.config={kept / 'vela.ini'}",
+    ]  # fmt: skip
+    assert (kept / "mine" / "target" / "board.yaml").read_text() == "name: board"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -5,7 +5,14 @@ import pytest
 
 from hwnas.core.errors import ConfigError
 from hwnas.tasks.metrics.budget import Budget
-from hwnas.workflows.config.arguments import check_meaning, in_units, of_target, with_names
+from hwnas.workflows.config.arguments import (
+    check_meaning,
+    for_hydra,
+    in_units,
+    of_target,
+    with_names,
+)
+from hwnas.workflows.config.compose import check_folders
 
 
 def test_folder_needs_no_name(tmp_path: Path) -> None:
@@ -96,3 +103,27 @@ def test_budget_is_removed_and_equal_values_are_given_once() -> None:
 def test_name_of_a_budget_is_a_text() -> None:
     with pytest.raises(ConfigError, match=r"budget.name must be one text, got '\[1\]'"):
         Budget.of({"name": [1]})
+
+
+@pytest.mark.parametrize("value", ["7", "-1", "0.5", "1e3", "true,2"])
+def test_numbers_are_neither_true_nor_false(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=re.escape(f"extrapolate must be true or false, got {value}")
+    ):
+        for_hydra(f"extrapolate={value}")
+    for allowed in ("false", "1", "0"):
+        assert for_hydra(f"extrapolate={allowed}") == f"extrapolate={allowed}"
+
+
+def test_draft_that_nobody_names_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "draft.yaml").write_text("name: [")
+    (tmp_path / "target" / "mine.yaml").write_text("defaults: [npu]\nname: mine")
+    given = ["--config-dir", str(tmp_path), "+target=mine"]
+    check_folders(given)
+    for named in ("+target=draft", "+target=[npu,draft]"):
+        with pytest.raises(ConfigError, match=r"draft\.yaml"):
+            check_folders([*given, named])
+    (tmp_path / "target" / "mine.yaml").write_text("defaults: [draft]\nname: mine")
+    with pytest.raises(ConfigError, match=r"draft\.yaml"):
+        check_folders(given)

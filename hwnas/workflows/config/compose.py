@@ -1,10 +1,13 @@
 """Composes configurations with Hydra, validates them and converts error messages."""
 
 import json
+import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hwnas.core import package
 from hwnas.core.errors import ConfigError
+from hwnas.core.files import write_file
 from hwnas.core.manifest import Manifest, accuracy_source, read_manifest
 from hwnas.core.options import iter_options, option_defaults
 from hwnas.core.renamed_options import check_names
+from hwnas.core.run_folder import INPUTS
 from hwnas.core.typed_files import read_yaml
 from hwnas.hardware import backends
 from hwnas.hardware.suggested_commands import register_config_folders
@@ -109,14 +114,22 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
 def check_folders(arguments: Sequence[str]) -> None:
     """Check the files of ``--config-dir DIR`` before Hydra reads them: it has no size limits.
 
-    Suggested commands name these folders, too.
+    Files that neither an argument nor another file names may be drafts. Suggested commands name
+    these folders, too.
 
     Raises:
         ConfigError: A file has tags, a key twice, or is too large.
     """
     _, folders = _parted(arguments)
+    invalid: dict[str, ConfigError] = {}
+    named = " ".join(argument.partition("=")[2] for argument in arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
-        read_yaml(dict[str, Any], path, ConfigError)
+        try:
+            named += f" {read_yaml(dict[str, Any], path, ConfigError).get('defaults', '')}"
+        except ConfigError as error:
+            invalid[path.stem] = error
+    for name in {*re.findall(r"[\w.-]+", named)} & invalid.keys():
+        raise invalid[name]
     register_config_folders(map(str, folders))
 
 
@@ -208,7 +221,7 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
         return argument.partition("=")[0].lstrip("+~")
 
     renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
-    recorded = _searched(read_manifest(Path(resume)))
+    recorded = _searched(Path(resume), read_manifest(Path(resume)))
     kept = [old for old in recorded if key(old) not in renewed]
     _check_places(kept, f"run.resume={resume}")
     return kept + list(arguments)
@@ -233,36 +246,76 @@ def _check_places(recorded: Sequence[str], run: str) -> None:
             )
 
 
-def _of_run(arguments: Sequence[str]) -> list[str]:
+def _of_run(run: Path, manifest: Manifest) -> list[str]:
     """Return the recorded arguments that a run folder may decide: options, and ``--config-dir``.
 
     Flags and options of Hydra are dropped, and folders of networks that do not exist here. Of an
-    option that is given twice, the last value counts.
+    option that is given twice, the last value counts. Paths are relative to the working directory
+    of the run, if it still exists; else files are those that the run kept.
     """
-    found, rest = dict[str, str](), iter(arguments)
+    found, rest = dict[str, str](), iter(str(argument) for argument in manifest["arguments"])
+    there = partial(_existing, run=run, directory=manifest.get("directory", ""))
     folders = []
     for argument in rest:
         key, sign, value = argument.partition("=")
         name = key.lstrip("+~")
         if key in CONFIG_DIR:
-            folders += [argument] if sign else [argument, next(rest, "")]
+            folders += [key, there(value if sign else next(rest, ""))]
         elif key in TAKE_A_VALUE and not sign:
             next(rest, None)
         elif name == "run.supernets" and not Path(text_of(value)).is_dir():
             continue
         elif not key.startswith("-") and not name.startswith(("hydra.", "hydra/")):
             found.pop(name, None)
-            found[name] = argument
+            found[name] = f"{key}={_placed(name, value, there)}" if sign else argument
     return [*folders, *found.values()]
 
 
-def _searched(manifest: Manifest) -> list[str]:
+def _placed(option: str, value: str, there: Callable[[str], str]) -> str:
+    """Return the value of an option; names of files and folders where they exist."""
+    if value[:1] == "[" and value[-1:] == "]":
+        return f"[{','.join(_placed(option, part, there) for part in value[1:-1].split(','))}]"
+    text = text_of(value)
+    is_path = bool(Path(text).suffix) or "/" in text or option.endswith((".path", ".dir", "_from"))
+    if not is_path or option in ("dataset.hub_id", "study.storage"):
+        return value
+    return value if (path := there(text)) == text else path
+
+
+def _existing(path: str, run: Path, directory: str) -> str:
+    """Return a path, if there is nothing that of the file in the directory or kept by the run."""
+    before = os.path.join(directory, path)
+    kept = os.path.join(run, INPUTS, os.path.basename(os.path.abspath(before)))
+    return next((place for place in (path, before, kept) if os.path.exists(place)), path)
+
+
+def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
+    """Copy small files that arguments name into a run: search spaces, targets, compiler settings.
+
+    A copy of the run can then be resumed and exported where these files do not exist.
+    """
+    rest, folders = _parted(arguments)
+    values = [text_of(argument.partition("=")[2]).strip("[]").split(",") for argument in rest]
+    files = {Path(text.strip()) for texts in values for text in texts}
+    kept = {path: Path(path.name) for path in files if path.suffix in _KEPT and path.is_file()}
+    for folder in folders:
+        place = folder.absolute().resolve().name
+        kept |= {path: Path(place, *path.parts[-2:]) for path in folder.glob("*/*.yaml")}
+    for path, name in kept.items():
+        if path.stat().st_size <= _KEPT_BYTES:
+            write_file(run / INPUTS / name, path.read_bytes())
+
+
+_KEPT, _KEPT_BYTES = (".yaml", ".ini", ".json"), 4 << 20
+
+
+def _searched(run: Path, manifest: Manifest) -> list[str]:
     """Return a run's arguments, with the defaults that may differ in other versions.
 
     These are the search spaces of a target, the recipe and duration of training, and with a time
     limit the schedules that were shortened to fit.
     """
-    arguments = _of_run([str(argument) for argument in manifest["arguments"]])
+    arguments = _of_run(run, manifest)
     config = manifest.get("config", {})
     if "time_plan" in manifest:
         chosen = ("accuracy", "train.epochs", "trained.fidelities")
@@ -287,7 +340,7 @@ def _searched(manifest: Manifest) -> list[str]:
 def searches(folder: str) -> list[Any]:
     """Return the configurations of a search that trained networks, one for each target."""
     manifest = read_manifest(Path(folder), "run")
-    arguments = [a for a in _searched(manifest) if not a.startswith("run.resume=")]
+    arguments = [a for a in _searched(Path(folder), manifest) if not a.startswith("run.resume=")]
     composed = [compose("search", own) for own in for_targets(arguments)]
     accuracy = accuracy_source(manifest)
     return agreed([replace(config, accuracy=accuracy) for config in composed])

@@ -32,6 +32,7 @@ _PART = re.compile(
 _SWEEP = re.compile(r"(choice|range|interval|glob|shuffle|sort)\(.*\)", re.DOTALL)
 #: Options that name one of several configurations.
 _GROUPS = ("budget", "dataset", "sampler", "task", "target")
+_NUMBER = re.compile(r"(?![01]$)[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _MISSING = "???"  # OmegaConf's mark of a missing value
 
 
@@ -86,6 +87,8 @@ def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
         ConfigError: it is empty, or is not a valid text.
     """
     kind = _kinds().get(key)
+    if key in _switches() and any(_NUMBER.fullmatch(part) for part in _parts(value)):
+        raise ConfigError(f"{key} must be true or false, got {value}.")
     if kind is None or (swept and _SWEEP.fullmatch(value)):
         return value
     return ",".join(_read(key, part, kind) for part in (_parts(value) if swept else [value]))
@@ -133,6 +136,13 @@ def _checked(key: str, value: str) -> str:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+@functools.cache
+def _switches() -> frozenset[str]:
+    """Return the options of all verbs that are true or false."""
+    options = (option for schema in SCHEMAS.values() for option in iter_options(schema))
+    return frozenset(option.name for option in options if option.hint in (bool, bool | None))
 
 
 @functools.cache

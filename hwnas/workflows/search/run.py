@@ -30,6 +30,7 @@ from hwnas.nas.run import Run, check_resumable
 from hwnas.tasks.intervals import describe_classes
 from hwnas.training.data import ImageData
 from hwnas.workflows.config import SearchConfig
+from hwnas.workflows.config.compose import keep_inputs
 from hwnas.workflows.config.search import check_link
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import context
@@ -87,14 +88,12 @@ def search_for_front(
         with engine.study(search, config, folder) as study:
             limit = planner.limit(study)
             end_by = math.inf if limit is None else limit.search_end()
-            if earlier:
-                check_kept_so_far(contexts[0], earlier, study.candidates, folder.path, reporter)
-                is_searched = engine.is_searched(study, config, end_by)
-                if is_searched and earlier.get("status") == "finished":
-                    manifest = _still_finished(manifest, earlier)
-                remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
-                reporter.say(remade, alarming=True)
-            folder.write_json("manifest.json", manifest)
+            check_kept_so_far(contexts[0], earlier, study.candidates, folder.path, reporter)
+            if engine.is_searched(study, config, end_by):
+                manifest = _still_finished(manifest, earlier)
+            remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
+            reporter.say(remade, alarming=True)
+            _begin(folder, manifest, arguments)
             reporter.say([*start_lines(contexts, arguments, folder.path), *planner.messages])
             reporter.follow(study, context.followed(contexts))
             reporter.expect("Search", partial(_later_s, config, limit))
@@ -154,8 +153,16 @@ def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
     return read_baselines(contexts)
 
 
+def _begin(folder: RunFolder, manifest: Row, arguments: Sequence[str]) -> None:
+    """Write the first files of a run, or of an accepted resume."""
+    keep_inputs(folder.path, arguments)
+    folder.write_json("manifest.json", manifest)
+
+
 def _still_finished(manifest: Row, earlier: Row) -> Row:
     """Return the manifest of a run that remains finished until its results are replaced."""
+    if earlier.get("status") != "finished":
+        return manifest
     results = {name: earlier[name] for name in earlier if name not in ("unverified", "baseline")}
     return {**results, **manifest, "status": earlier["status"]}
 
