@@ -26,7 +26,7 @@ from hwnas.tasks.base import (
     Targets,
     TaskDescription,
 )
-from hwnas.tasks.intervals import ClassScores, proportion
+from hwnas.tasks.intervals import ClassScores, largest_probability, proportion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,7 +173,7 @@ class ClassificationTask:
     @property
     def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
         """The largest probability of a class; only with the accuracy as metric."""
-        return _largest_probability if self.metric == METRIC else None
+        return largest_probability if self.metric == METRIC else None
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
         """Return an accuracy with its Wilson interval; other metrics have none."""
@@ -268,12 +268,6 @@ def _bootstrapped(
     rng, n = np.random.default_rng(0), len(results)
     drawn = [loss(rng.integers(0, n, n)) for _ in range(_DRAWS)]
     return MetricLoss(loss(np.arange(n)), float(np.quantile(drawn, 0.025)))
-
-
-def _largest_probability(logits: Outputs) -> NDArray[Any]:
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
-    probabilities: NDArray[Any] = 1 / exponents.sum(axis=1)
-    return probabilities
 
 
 class _Classes(TypedDict, total=False):

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,3 +161,10 @@ def describe_classes(images: Mapping[str, Mapping[str, int]]) -> str:
     more = f", and {len(listed) - _MAX_LISTED} more" * (len(listed) > _MAX_LISTED)
     splits = "+".join(images)
     return f"{len(listed)} classes ({splits} images): {', '.join(listed[:_MAX_LISTED])}{more}."
+
+
+def largest_probability(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the largest softmax probability of each row, ``(N,)``."""
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
+    probabilities: NDArray[np.float64] = 1 / exponents.sum(axis=1)
+    return probabilities

@@ -215,7 +215,9 @@ def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
     assert run(["search", *options, f"run.dir={folder}"]) == 0
     rows = _rows(folder)
     assert {row["verified_on_front"] for row in rows} == {"False"}
-    assert f"{len(rows)} verified: 0 on the front" in " ".join(capsys.readouterr().out.split())
+    assert f"{len(rows)} verified: 0 networks on the front" in " ".join(
+        capsys.readouterr().out.split()
+    )
     export = [f"run={folder}", f"dir={root / 'none'}", "pick=fastest"]
     assert run(["export", *export]) == 2
     (line,) = capsys.readouterr().err.splitlines()
