@@ -19,6 +19,7 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.core.manifest import read_manifest
+from tests.conftest import last_of
 
 _N_TRIALS = 60
 _LIMIT_S = 300.0  # of one process, on a machine that does other things, too
@@ -143,7 +144,7 @@ def test_folder_that_was_killed_before_its_manifest_can_be_used(
     assert run(["search", f"run.resume={folder}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "it has no manifest.json" in line
-    arguments = ["search", *_arguments(table, "random"), f"run.dir={folder}", "n_trials=5"]
-    assert run(arguments) == 0
+    options = last_of(*_arguments(table, "random"), f"run.dir={folder}", "n_trials=5")
+    assert run(["search", *options]) == 0
     assert read_manifest(folder)["status"] == "finished"
     assert not (folder / ".manifest.json.tmp").exists()

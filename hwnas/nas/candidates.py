@@ -157,7 +157,8 @@ def _check(path: Path, file: pq.ParquetFile) -> None:
         raise RunError(f"{path} cannot be read: column '{missing[0]}' is missing.")
     for name in {n.removesuffix(part) for n in schema.names for part in _PARTS[1:]}:
         present = [f"{name}{part}" in schema.names for part in _PARTS]
-        if 1 < sum(present) < len(_PARTS):
+        is_figure = metrics.is_metric(name.rpartition(".")[2])
+        if is_figure and 1 < sum(present) < len(_PARTS):
             lacking = f"{name}{_PARTS[present.index(False)]}"
             raise RunError(f"{path} cannot be read: column '{lacking}' is missing.")
     known = [name for name in schema.names if f"{name}_source" in schema.names]

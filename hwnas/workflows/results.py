@@ -124,6 +124,7 @@ def _is_figure(name: str) -> bool:
 def _main_columns(table: pa.Table) -> dict[str, list[str]]:
     """Return the columns of a front that are used most, each with its columns in files."""
     is_verified = any(name.startswith("verified_") for name in table.column_names)
+    searched = {_metric(name) for name in table.column_names if not name.startswith("verified_")}
     columns: dict[str, list[str]] = {"id": ["id"]}
     for name in table.column_names:
         plain = name.removeprefix("verified_")
@@ -132,6 +133,8 @@ def _main_columns(table: pa.Table) -> dict[str, list[str]]:
         if is_verified and plain == name:
             continue
         if metric in quality_names():
+            if metric not in searched:  # no objective: an additional metric of the task
+                continue
             for part in ("", "_low", "_high"):
                 if name + part in table.column_names:
                     files = columns.setdefault(f"{target}{dot}{metric}{part}", [])

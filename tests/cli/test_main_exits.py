@@ -277,7 +277,7 @@ def test_what_exits_do_not_go_with(
     root: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = [place for place in _places(root) if not place.startswith("run.dir")]
-    assert run(["search", *places, f"run.dir={root / 'refused'}", *options]) == 2
+    assert run(["search", *last_of(*places, f"run.dir={root / 'refused'}", *options)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
     assert not (root / "refused").exists()

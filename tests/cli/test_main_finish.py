@@ -607,7 +607,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
 def test_bad_options_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, words: str
 ) -> None:
-    assert run(["search", *QUICK, f"run.dir={tmp_path / 'run'}", option]) == 2
+    assert run(["search", *last_of(*QUICK, f"run.dir={tmp_path / 'run'}", option)]) == 2
     err = capsys.readouterr().err
     assert words in err
     assert len(err.strip().splitlines()) == 1

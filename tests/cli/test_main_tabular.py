@@ -11,7 +11,7 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.core.manifest import read_manifest
-from tests.conftest import few_of
+from tests.conftest import few_of, last_of
 
 OPS = ("conv1", "conv3", "none", "skip")
 _WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
@@ -33,11 +33,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _arguments(table: Path, *more: str) -> list[str]:
-    return [
+    return last_of(
         "search", "accuracy=table", "cost=table", f"benchmark.path={table}",
         "benchmark.genotype=[e0,e1,e2,e3,e4]", "benchmark.accuracy=acc",
         "benchmark.costs={latency_ms: ms}", *more,
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -82,7 +82,7 @@ def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = _arguments(table, "n_trials=40", "budget.latency_ms=3", f"run.dir={folder}")
     costs = "benchmark.costs={latency_ms: ms, energy_mj: mj}"
-    assert run([*arguments, costs]) == 0
+    assert run(last_of(*arguments, costs)) == 0
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
     assert all(row["latency_ms"] <= 3 and row["energy_mj"] is not None for row in rows)
 

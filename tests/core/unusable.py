@@ -12,15 +12,17 @@ def edit(run: Path, key: str, value: object) -> None:
 
 
 def _without(run: Path, status: str) -> None:
+    """Make a run one without a front, which its manifest does not list."""
     (run / "front.json").unlink()
+    files = json.loads((run / "manifest.json").read_text()).get("files", {})
+    edit(run, "files", {name: digest for name, digest in files.items() if name != "front.json"})
     edit(run, "status", status)
 
 
 #: What is done to a finished search, and what is said of it then.
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
-    (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
+    (lambda run: _without(run, "finished"), "has no front yet. Finish it with"),
     (lambda run: _without(run, "nothing fits the budget"), "ended without a front: nothing fits"),
     (lambda run: (run / "manifest.json").unlink(), "it has no manifest.json"),
-    (lambda run: edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
     (lambda run: edit(run, "verb", "train"), "is no search that trained networks"),
 ]

@@ -21,7 +21,7 @@ sys.argv = {arguments!r}
 {start}
 """
 
-_README = Path(__file__).parents[2] / "README.md"
+_GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "use-in-python.md"
 
 #: All that runners and ``verify`` do without.
 LARGE = (
@@ -33,8 +33,8 @@ LARGE = (
 def run_snippet(
     module: str, folder: Path, *, blocked: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run what the README shows to use ``module`` with, in the folder of an export."""
-    begin, *ways = re.findall(r"```python\n(.*?)```", _README.read_text(), re.DOTALL)
+    """Run what the guide shows to use ``module`` with, in the folder of an export."""
+    begin, *ways = re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
     (way,) = [text for text in ways if text.startswith((f"import {module}\n", f"from {module}."))]
     (folder / "snippet.py").write_text(begin + way)
     start = "sys.path.insert(0, '.'); runpy.run_path('snippet.py')"

@@ -125,7 +125,6 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
     assert chosen.all_inner_texts() == [f"{6:012x}"]
     assert "1 network selected" in tab.locator(".picked").inner_text()
-    assert "fraction of the 1 network of the selection" in tab.content()
     box = canvas.bounding_box()
     assert box is not None
     tab.mouse.move(box["x"] + 64, box["y"] + 14)
@@ -179,9 +178,11 @@ def test_limit_greys_out_what_does_not_fit(single: Opened) -> None:
     assert single.tab.locator(".slider input[type=number]").first.input_value() == "20"
 
 
-def test_limit_equal_to_a_figure_is_met(single: Opened) -> None:
-    single.limit(1, "0.301")  # as 32-bit floats are not
-    single.tab.wait_for_selector("text=3 of 8 members")
+def test_limit_equal_to_a_figure_is_met(opened: Callable[[Page], Opened]) -> None:
+    limits = {"latency_ms": 20.0, "energy_mj": 2.0}
+    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
+    page.limit(1, "0.301")  # as 32-bit floats are not
+    page.tab.wait_for_selector("text=3 of 8 members")
 
 
 def test_table_is_sorted_by_any_column(single: Opened) -> None:
@@ -214,10 +215,31 @@ def test_download_has_the_rows_that_fit_in_their_order(single: Opened) -> None:
     assert rows[0]["kernel"] == "3x3"
 
 
-def test_preferences_compare_shares(single: Opened) -> None:
-    card = single.tab.locator(".card", has_text="width")
+def _wide_run(n_members: int) -> RunData:
+    """Return a run with many members on its front, and the 40 other networks of ``_run``."""
+    members = [
+        PagePoint(
+            f"{i:012x}", _figures(0.5 + i / 100, 1.0 + i), [("width", 8 * (i % 3 + 1))], i, True,
+            _figures(0.49 + i / 100, 1.01 + i),
+        )
+        for i in range(n_members)
+    ]  # fmt: skip
+    return RunData("run", [*members, *_run().points[8:]], "", 3)
+
+
+def test_preferences_compare_shares(opened: Callable[[Page], Opened]) -> None:
+    explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_wide_run(21)])
+    page = opened(Page("run", [explorer]))
+    card = page.tab.locator(".card", has_text="width")
     texts = [" ".join(text.split()) for text in card.locator("tr").all_inner_texts()]
-    assert texts == ["8 43% of 90%", "16 29% of 6%", "24 29% of 4%"]  # 7 members; 48 in all
+    assert texts == ["833% of 77%", "1633% of 11%", "2433% of 11%"]  # 21 members; 61 in all
+    page.tab.mouse.click(*page.at(page.tab.locator(".plot .canvas").first, 6))
+    page.tab.wait_for_selector(".members tr.chosen")
+    assert "fraction of the 1 network of the selection" in page.tab.content()
+
+
+def test_few_members_have_no_preferences(single: Opened) -> None:
+    assert single.tab.locator(".card").count() == 0
 
 
 def test_kinds_of_log_lines_can_be_hidden(single: Opened) -> None:
@@ -232,6 +254,7 @@ def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
     evil = [
         PagePoint(EVIL, figures, [(EVIL, EVIL)], 0, True, figures, EVIL),
         PagePoint("2", figures, [(EVIL, 2)]),
+        *(PagePoint(f"x{i}", figures, [(EVIL, EVIL)], i, True, figures) for i in range(20)),
     ]
     runs = [RunData(EVIL, evil, EVIL), _run("other", "b")]
     explorer = FrontExplorer(EVIL, OBJECTIVES, SHOWN, runs, notes=[EVIL], link=(EVIL, EVIL))

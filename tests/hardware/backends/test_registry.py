@@ -138,6 +138,10 @@ _EXEMPT = {
     ("fleet_file.py", "openvino"),  # execution providers of servers
     ("pools.py", "openvino"),
     ("onnxruntime/__init__.py", "openvino"),
+    *(("catalog.py", name) for name in ("vela", "tvm", "onnxruntime")),  # of hwnas --version
+    ("compose.py", "tvm"),  # the option with a program that a user must repeat on resume
+    ("c_source.py", "vela"),  # C sources for Ethos-U
+    ("export.py", "vela"),
 }
 
 
@@ -164,6 +168,7 @@ def test_compilers_are_not_named_to_readers_either() -> None:
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         others = names - {*path.relative_to(ROOT).parts[:-1]}
+        others -= {name for file, name in _EXEMPT if file == path.name}
         text = path.read_text().lower()
         found += [f"{path}: {name}" for name in others if re.search(rf"\b{name}\b", text)]
     assert found == []
