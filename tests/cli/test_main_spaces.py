@@ -96,7 +96,7 @@ def test_candidates_and_front_name_their_space(searched: Path, tiny: SearchSpace
     named = [str(own / "residual.yaml"), str(own / "small.yaml")]
     assert manifest["config"]["search_space"] == named
     for name in ("residual", "small"):
-        path = Path(manifest["checkpoint"][name])
+        path = searched / manifest["checkpoint"][name]
         assert path.is_file()
         assert manifest["digests"][f"supernet of {name}"] == path.parent.name
     page = (searched / "report.html").read_text()

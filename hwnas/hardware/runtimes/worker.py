@@ -199,6 +199,7 @@ def _serve(
     pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
 ) -> None:
     """Answer calls until the parent closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, _leave)
     _silence()
     try:

@@ -231,8 +231,8 @@ def test_preferences_compare_shares(opened: Callable[[Page], Opened]) -> None:
     explorer = FrontExplorer("Front", OBJECTIVES, SHOWN, [_wide_run(21)])
     page = opened(Page("run", [explorer]))
     card = page.tab.locator(".card", has_text="width")
-    texts = [" ".join(text.split()) for text in card.locator("tr").all_inner_texts()]
-    assert texts == ["833% of 77%", "1633% of 11%", "2433% of 11%"]  # 21 members; 61 in all
+    texts = ["".join(text.split()) for text in card.locator("tr").all_inner_texts()]
+    assert texts == ["833%of77%", "1633%of11%", "2433%of11%"]  # 21 members; 61 in all
     page.tab.mouse.click(*page.at(page.tab.locator(".plot .canvas").first, 6))
     page.tab.wait_for_selector(".members tr.chosen")
     assert "fraction of the 1 network of the selection" in page.tab.content()
