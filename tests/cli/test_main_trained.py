@@ -85,9 +85,6 @@ def test_search_says_what_was_trained_and_finished(root: Path) -> None:
     assert n_finished < len(rows)
     teacher = manifest["finishing"]["teacher"]
     assert f"{n_finished} finished, each by 2 epochs more, taught by {teacher} (50% of" in text
-    # Of so few finished networks there is no model: their accuracies are as they were read.
-    known = ("what is believed of the", "finished; fp32", "trained alone; fp32")
-    assert any(f"searched: {words}" in text for words in known)
     assert "supernet" not in text
     assert "checkpoint" not in manifest
 
