@@ -231,7 +231,7 @@ def test_bad_input_is_one_line(
     assert "none of 12 candidates. The nearest: " in _refused(capsys, [here, "id=xyz"])
     # Hydra would read a number, which is infinite.
     assert "id=1e5000000000: none of 12" in _refused(capsys, [here, "id=1e5000000000"])
-    assert "Did you mean 'id'? Allowed: id, run." in _refused(capsys, [here, "idd=a"])
+    assert "Unknown option 'idd'. Did you mean 'id'?" in _refused(capsys, [here, "idd=a"])
     (folder / "study.db").write_bytes(b"")
     assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
     (folder / "study.db").unlink()
