@@ -13,7 +13,9 @@ import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
+from hwnas.cli import help
 from hwnas.core import package, processes
+from hwnas.core.options import option_defaults
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.backends.tvm import TvmSettings
 from hwnas.hardware.backends.vela import backend as vela_backend
@@ -23,7 +25,10 @@ from hwnas.hardware.target import Target, from_facts
 from hwnas.models import spaces
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.spaces import SearchSpace
+from hwnas.tasks import metrics
+from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.data import DatasetConfig, DataSplit, ImageData, load_data
+from hwnas.workflows.config import SCHEMAS
 from tests.nas.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
@@ -73,6 +78,28 @@ SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 
 #: The section of targets that TVM compiles for.
 TVM: dict[str, Any] = {"tvm": TvmSettings()}
+
+
+#: Prefixes of options without effect in a verb: facts of devices, and options set by data sets.
+HIDDEN = {
+    "search": ("target.",),
+    "profile": ("target.", "train.", "trained."),
+    "train": ("trained.",),
+    "verify": ("target.",),
+    "split": ("target.",),
+}
+
+
+def options_with_defaults(verb: str) -> list[tuple[str, Any]]:
+    """Return the options of a verb with their defaults; a budget as its possible limits."""
+    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
+    listed = [
+        entry
+        for name, value in option_defaults(SCHEMAS[verb])
+        for entry in (limits if name == "budget" else [(name, value)])
+    ]
+    defaults, hidden = help.values(verb), HIDDEN.get(verb, ())
+    return [(n, defaults.get(n, v)) for n, v in listed if not n.startswith(hidden)]
 
 
 def last_of(*arguments: str) -> list[str]:

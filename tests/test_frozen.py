@@ -32,9 +32,9 @@ import torch
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.cli.help import options_with_defaults
 from hwnas.cli.help_texts import VERBS as ALL_VERBS
 from hwnas.workflows.config import SCHEMAS
+from tests.conftest import options_with_defaults
 
 Row = dict[str, Any]
 FOUND = Path(__file__).with_name("frozen.json")

@@ -11,9 +11,8 @@ import yaml
 from hwnas.cli.help_texts import ABOUT, COMMON, EXAMPLES, GROUPS, USAGE, VALUES, VERBS
 from hwnas.core import package
 from hwnas.core.errors import ConfigError, unknown_name
-from hwnas.core.options import Option, allowed_range, iter_options, option_defaults
+from hwnas.core.options import Option, allowed_range, iter_options
 from hwnas.tasks import metrics
-from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.config import SCHEMAS
 from hwnas.workflows.config.option_sentences import option_sentences
 
@@ -60,28 +59,6 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         elif not str(value).startswith("${"):  # a default that depends on other options
             yield f"{prefix}{key}", value
-
-
-#: Prefixes of options without effect in a verb: facts of devices, and options set by data sets.
-_HIDDEN = {
-    "search": ("target.",),
-    "profile": ("target.", "train.", "trained."),
-    "train": ("trained.",),
-    "verify": ("target.",),
-    "split": ("target.",),
-}
-
-
-def options_with_defaults(verb: str) -> list[tuple[str, Any]]:
-    """Return the options of a verb with their defaults; a budget as its possible limits."""
-    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.cost_names())]
-    listed = [
-        entry
-        for name, value in option_defaults(SCHEMAS[verb])
-        for entry in (limits if name == "budget" else [(name, value)])
-    ]
-    defaults, hidden = values(verb), _HIDDEN.get(verb, ())
-    return [(n, defaults.get(n, v)) for n, v in listed if not n.startswith(hidden)]
 
 
 # Pages.

@@ -11,6 +11,7 @@ from hwnas.cli.help_texts import ABOUT, COMMON, EXAMPLES, GROUPS, USAGE, VERBS
 from hwnas.core import package
 from hwnas.core.errors import ConfigError
 from hwnas.workflows.config import SCHEMAS
+from tests.conftest import options_with_defaults
 
 
 def _fits(page: str, lines: int) -> bool:
@@ -33,7 +34,7 @@ def test_long_help_has_each_option_with_its_sentence(verb: str) -> None:
     page = help.verb_help(verb, "all")
     assert max(map(len, page.splitlines())) <= 80
     assert {*COMMON.get(verb, ())} <= {*help._options(verb), *GROUPS}
-    for name, _ in help.options_with_defaults(verb):
+    for name, _ in options_with_defaults(verb):
         if not name.startswith("budget."):
             assert f"  {name}=" in page
 
