@@ -15,10 +15,10 @@ def agreement(
 ) -> dict[str, float]:
     """Return error and rank correlation of predictions against positive measurements.
 
-    ``mape`` is the mean absolute relative error, ``bias`` the mean signed one (above 0:
-    predictions are too high), ``within_5`` the fraction of errors of at most 5 % (also 10 and
-    20), all as fractions; ``spearman`` and ``kendall`` (tau-b) are rank correlations, NaN if
-    either side is constant.
+    Keys: ``mape``, the mean absolute relative error; ``bias``, the mean signed one (above 0:
+    predictions are too high); ``within_5``, ``within_10``, ``within_20``, the fraction of pairs
+    with an error of at most 5, 10 or 20 %; ``spearman`` and ``kendall`` (tau-b), rank
+    correlations in [-1, 1], NaN if either side is constant. Errors are fractions: 0.1 is 10 %.
 
     Raises:
         ValueError: if there are fewer than two pairs, or lengths differ, or a measurement is not
@@ -26,9 +26,16 @@ def agreement(
     """
     values, truth = np.asarray(predicted, float), np.asarray(measured, float)
     if values.shape != truth.shape or values.ndim != 1 or len(values) < 2:
-        raise ValueError(f"Need two or more pairs, got shapes {values.shape} and {truth.shape}.")
+        raise ValueError(
+            "agreement() needs two or more pairs, got predictions and measurements of the shapes "
+            f"{values.shape} and {truth.shape}."
+        )
     if not (np.isfinite(values).all() and np.isfinite(truth).all() and truth.min() > 0):
-        raise ValueError("Predictions must be finite, measurements finite and positive.")
+        raise ValueError(
+            "agreement() needs finite predictions, and finite measurements above 0; got "
+            f"predictions from {values.min():g} to {values.max():g} and measurements from "
+            f"{truth.min():g} to {truth.max():g}."
+        )
     errors = values / truth - 1.0
     tolerance = 1e-12  # 1.05 / 1 - 1 is a little more than 0.05
     within = {

@@ -23,7 +23,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite database; ``None`` for other databases."""
+    """Return the path of an SQLite file; ``None`` for other URLs and databases in memory."""
     parsed = _parse(url)
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -48,7 +48,9 @@ def check_storage_url(url: str) -> str:
 
 
 def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
-    """Return SQLAlchemy engine options that limit the time to connect.
+    """Return SQLAlchemy engine options that limit the time to connect to PostgreSQL.
+
+    They are empty for other databases, and if the URL has a ``connect_timeout`` of its own.
 
     Args:
         url: URL of the database.
@@ -63,7 +65,7 @@ def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
 
 
 def redact(text: str) -> str:
-    """Return a text for files: passwords and secret parameters of a URL are removed."""
+    """Return a URL without its password and secret parameters; other texts are unchanged."""
     if "://" not in text:
         return text
     if (parsed := _parse(text)) is None or _is_ambiguous(parsed):
@@ -76,7 +78,7 @@ def redact(text: str) -> str:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return command-line arguments without secrets."""
+    """Return command-line arguments, with URLs as ``redact`` returns them."""
     return [_redact_argument(*argument.partition("=")) for argument in arguments]
 
 
@@ -86,7 +88,7 @@ def _redact_argument(key: str, sign: str, value: str) -> str:
 
 
 def redact_config(content: Any) -> Any:
-    """Return a configuration of plain types without secrets."""
+    """Return a copy of nested dicts and lists, with URLs as ``redact`` returns them."""
     if isinstance(content, dict):
         return {key: redact_config(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -11,7 +11,7 @@ _MARGIN = 0.1  # in similarity: how much worse than the best match a suggestion 
 class HwnasError(Exception):
     """A problem that the user can fix; the message says what is wrong, what is allowed and how."""
 
-    exit_code = 2
+    exit_code = 2  #: of the command that ends with this error
 
 
 class ConfigError(HwnasError):
@@ -75,7 +75,7 @@ class BudgetError(HwnasError):
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """Return an error message for an unknown name with the closest allowed names, or all."""
+    """Return the message ``Unknown KIND 'NAME'.``, with the most similar or all allowed names."""
     options = sorted(allowed)
     near = _closest_names(name, options)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
@@ -96,19 +96,19 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: control characters, such as those of colours, are escaped."""
+    r"""Return a text for a terminal: control characters are escaped, as ``\x1b``."""
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def short_reason(error: Exception) -> str:
-    """Return the reason of a failure: the operating system's reason, or the first line."""
+    """Return the reason of an error: the operating system's, else the message's first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.partition(". Detail")[0].partition(" '")[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the chain of its causes."""
+    """Yield an error, then its cause or context, then the cause of that, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

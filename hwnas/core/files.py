@@ -16,7 +16,10 @@ _BUILDING = ".building"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably: a crash leaves the old file or the new one."""
+    """Write a file atomically and durably: a crash leaves the old file or the new one.
+
+    Missing folders are created.
+    """
     write_file_with(path, lambda temporary: temporary.write_bytes(content))
 
 
@@ -52,7 +55,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content as hexadecimal digits."""
+    """Return the SHA-256 of a file's content as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -74,7 +77,9 @@ def check_folder_path(folder: Path, option: str) -> None:
         remove_empty_folders(make_folders(folder))
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise RunError(f"{option}={folder} cannot be created: {reason}.") from None
+        raise RunError(
+            f"{option}={folder} cannot be created: {reason}. Choose another folder."
+        ) from None
     if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
         raise RunError(f"{option}={folder} cannot be written to: choose another folder.")
 
@@ -87,7 +92,7 @@ def remove_empty_folders(folders: Iterable[Path]) -> None:
 
 
 def remove_unused(folder: Path, names: Iterable[str]) -> None:
-    """Remove a folder that has no other files than ``names``, and its empty parents."""
+    """Remove a folder with its files if all have one of ``names``, and its empty parents."""
     if folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {*names}:
         for entry in folder.iterdir():
             entry.unlink()

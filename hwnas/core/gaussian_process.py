@@ -43,11 +43,15 @@ _BLOCK = 50_000  #: elements of a kernel computed at once
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Fitted hyperparameters, as logarithms; variances but the first are relative to it."""
+    """Fitted hyperparameters. All but ``n_summary`` are natural logarithms.
 
-    lengths: Array  #: length scales, ``(d,)``
+    The variances ``noise``, ``single`` and ``trend`` are relative to ``variance``.
+    """
+
+    lengths: Array  #: length scales of the features, ``(d,)``
     noise: float  #: variance that no feature explains
-    variance: float  #: variance of the kernel over summary features, or over all if none summarise
+    #: variance of the kernel over the summary features, or over all features if there are none
+    variance: float
     n_summary: int = 0  #: number of summary features; they are the last ones
     single: float = 0.0  #: variance of the kernel over all features
     trend: float = 0.0  #: variance of the slope of a summary feature
@@ -59,11 +63,12 @@ class Surrogate:
 
     A value is a function of the features plus an amount per candidate that no feature explains
     (``noise``). An observation is the value plus, if ``stds`` are given, an observation error.
+    All results are in the unit of the observations.
 
     Args:
         x: Features, ``(n, d)``.
         y: Observations, ``(n,)``.
-        parameters: Fitted hyperparameters.
+        parameters: Hyperparameters from ``fit_hyperparameters``.
         stds: Standard deviations of the observation errors, ``(n,)``; default: no errors.
     """
 
@@ -86,7 +91,7 @@ class Surrogate:
 
     @property
     def noise(self) -> float:
-        """The standard deviation that features do not explain; ``predict`` excludes it."""
+        """Standard deviation that features do not explain; that of ``predict`` excludes it."""
         return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
 
     def _kernel(self, x: Array) -> Array:
@@ -107,7 +112,10 @@ class Surrogate:
         return np.asarray(self._slope * (x[:, self._summary] - self._centre))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of the part that features explain, each ``(n,)``."""
+        """Return posterior mean and standard deviation at features ``(m, d)``, each ``(m,)``.
+
+        They are those of the part of the value that features explain.
+        """
         kernel = self._kernel(x)
         mean = self._mean + kernel @ self._weights
         n = len(self._y)
@@ -118,7 +126,7 @@ class Surrogate:
         return mean, np.sqrt(self._variance * np.maximum(variance, 1e-9))
 
     def observed(self) -> tuple[Array, Array]:
-        """Return posterior mean and standard deviation of the observed candidates, each ``(n,)``.
+        """Return posterior mean and standard deviation of the observed values, each ``(n,)``.
 
         Without observation errors these are the observations and 0.
         """
@@ -298,7 +306,7 @@ def _kernel(a: Array, b: Array, lengths: Array) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances between rows."""
+    """Return the squared distances between the rows of ``(n, d)`` and ``(m, d)``, ``(n, m)``."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.asarray(np.maximum(squares, 0.0))
 

@@ -17,7 +17,11 @@ _UNKNOWN = "unknown"
 
 
 def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, Any]:
-    """Return the CPU, its features, cores, clock governor and operating system."""
+    """Return the properties of this machine that affect latencies, ``unknown`` if not known.
+
+    Keys: ``cpu`` (model as text), ``flags`` (list of CPU features), ``flags_digest``, ``cores``
+    (number), ``governor`` (of the clock frequency), ``system`` and ``architecture``.
+    """
     core = _first_core(cpuinfo)
     flags = sorted((core.get("flags") or core.get("Features") or "").split())
     names = ("model name", "vendor_id", "cpu family", "model", "stepping", "CPU part")
@@ -35,7 +39,7 @@ def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, 
 def memory_bytes(
     meminfo: Path = _MEMINFO, membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS
 ) -> int:
-    """Return the memory in bytes available to this process, with control group limits."""
+    """Return the memory that this process may use, in bytes: RAM, or a control group's limit."""
     line = next(s for s in meminfo.read_text().splitlines() if s.startswith("MemTotal:"))
     limits = [int(line.split()[1]) * 1024]
     for folder in _folders("memory", membership, groups):
@@ -46,7 +50,7 @@ def memory_bytes(
 
 
 def available_cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
-    """Return the number of cores available to this process, by affinity and control group."""
+    """Return the number of CPU cores that affinity and control group allow to this process."""
     limits = [len(os.sched_getaffinity(0))]
     for folder in _folders("cpu", membership, groups):
         quota = _text(folder / "cpu.max").split()

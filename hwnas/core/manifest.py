@@ -56,7 +56,7 @@ class _Benchmark(TypedDict, total=False):
 
 
 class ManifestOptions(TypedDict, total=False):
-    """The options that are read back; manifests contain all options."""
+    """The options of a run that later commands read; manifests contain all options."""
 
     target: Annotated[_Target, OPEN]
     budget: dict[str, float | str | None]
@@ -80,23 +80,23 @@ class FinetuningRecord(TypedDict):
     """How the members of a front were fine-tuned."""
 
     epochs: Count
-    rate: float | None
-    alpha: float
-    max_int8_drop: float
-    teacher: str | None
-    finished: dict[str, QuantityRow]
+    rate: float | None  #: peak learning rate; ``None``: that of the training
+    alpha: float  #: weight of the teacher in the loss, in [0, 1]
+    max_int8_drop: float  #: points that int8 may lose without training in int8
+    teacher: str | None  #: id of the network whose outputs the others learned
+    finished: dict[str, QuantityRow]  #: validation metric after fine-tuning, by id
     hurried: NotRequired[list[str]]  #: ids without int8 training, because time ran out
 
 
 class TableFacts(TypedDict):
-    """The latency table of a search, and how its machine differs from this one."""
+    """The latency table of a search."""
 
     path: str
-    foreign: str | None
+    foreign: str | None  #: how its machine differs from that of the search; ``None``: it does not
 
 
 class TargetRecord(TypedDict):
-    """The record of one of several targets."""
+    """One target in the manifest of a search for several targets."""
 
     config: Annotated[ManifestOptions, OPEN]
     latency_table: NotRequired[TableFacts | None]
@@ -111,20 +111,20 @@ class SplitSizes(TypedDict):
 
 
 class Manifest(TypedDict):
-    """``manifest.json``."""
+    """The content of ``manifest.json``, the record of a run. Optional fields depend on the verb."""
 
     format: int
-    verb: str
-    status: NotRequired[str]
-    arguments: list[str]
-    command: NotRequired[str]
+    verb: str  #: such as ``search``
+    status: NotRequired[str]  #: ``running``, ``finished``, or why the run ended
+    arguments: list[str]  #: of the command line, without secrets
+    command: NotRequired[str]  #: that starts the run again
     directory: NotRequired[str]  #: working directory, to which paths of arguments are relative
-    started: NotRequired[list[str]]
+    started: NotRequired[list[str]]  #: local times of the start and of each resumption
     config: NotRequired[Annotated[ManifestOptions, OPEN]]
     seed: NotRequired[int]
-    digests: NotRequired[dict[str, str]]
-    checkpoint: NotRequired[str | dict[str, str]]
-    versions: NotRequired[dict[str, str]]
+    digests: NotRequired[dict[str, str]]  #: of what affects results, by name; compared on resume
+    checkpoint: NotRequired[str | dict[str, str]]  #: path of the trained weights
+    versions: NotRequired[dict[str, str]]  #: by package
     n_genotypes: NotRequired[int]
     task: NotRequired[Annotated[_Task, OPEN]]
     images: NotRequired[SplitSizes]
@@ -132,29 +132,29 @@ class Manifest(TypedDict):
     objectives: NotRequired[_Names]
     targets: NotRequired[dict[str, TargetRecord]]
     part_of: NotRequired[str]  #: folder of the search for several targets
-    own: NotRequired[dict[str, str]]
+    own: NotRequired[dict[str, str]]  #: classes of the objects that the user passed, by argument
     files: NotRequired[dict[str, str]]  #: SHA-256 of the files of an ended run, by relative name
     finishing: NotRequired[FinetuningRecord]
     #: reasons why networks could not be verified, by target and id
     unverified: NotRequired[dict[str, dict[str, str]]]
-    #: seconds of fine-tuning in all; its limit if the remaining time was too short
+    #: seconds of fine-tuning, all networks together; the limit if the time was too short
     finishing_s: NotRequired[Annotated[float, NumberBounds(0)]]
     finishing_epochs: NotRequired[Count]  #: of each member, chosen to fit into a time limit
-    baseline: NotRequired[dict[str, Any]]
-    n_candidates: NotRequired[Count]
-    n_distinct: NotRequired[Count]
-    n_infeasible: NotRequired[Count]
-    n_front: NotRequired[Count]
-    n_fronts: NotRequired[dict[str, Count]]
-    n_images_read: NotRequired[Count]
-    hypervolume_share: NotRequired[float | None]
-    seconds: NotRequired[dict[str, float]]
+    baseline: NotRequired[dict[str, Any]]  #: comparison with ``baseline=``
+    n_candidates: NotRequired[Count]  #: scored trials
+    n_distinct: NotRequired[Count]  #: different networks among them
+    n_infeasible: NotRequired[Count]  #: trials whose network misses the budget
+    n_front: NotRequired[Count]  #: members of the front
+    n_fronts: NotRequired[dict[str, Count]]  #: members of the front of each target
+    n_images_read: NotRequired[Count]  #: evaluated images of all candidates together
+    hypervolume_share: NotRequired[float | None]  #: of the best front of the table, in [0, 1]
+    seconds: NotRequired[dict[str, float]]  #: duration of each phase in s
     time_plan: NotRequired[dict[str, Any]]  #: division of ``minutes`` (``TimePlan``)
     elapsed_s: NotRequired[Annotated[float, NumberBounds(0)]]  #: of all commands of the run
-    normalisation: NotRequired[dict[str, list[float]]]
-    processes: NotRequired[Count]
-    python: NotRequired[str]
-    machine: NotRequired[dict[str, Any]]
+    normalisation: NotRequired[dict[str, list[float]]]  #: ``mean`` and ``std`` by channel
+    processes: NotRequired[Count]  #: that evaluated candidates
+    python: NotRequired[str]  #: version
+    machine: NotRequired[dict[str, Any]]  #: see ``core.machine.describe``
 
 
 #: Required options of a search: of all searches, and of those in search spaces.
@@ -186,7 +186,11 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
 
 
 def missing_front_error(path: Path) -> RunError:
-    """Return the error for a search without a front, with the command that fixes it."""
+    """Return the error for a search without a front, with the command that fixes it.
+
+    Raises:
+        RunError: ``path`` is not a run.
+    """
     manifest = read_manifest(path, "run")
     status = manifest.get("status", "running")
     if status in ("running", "finished"):

@@ -25,7 +25,7 @@ SEED = "[0, 4294967295]"  #: range of seeds of random generators
 class AllowedRange:
     """A range of numbers, with the reason for its upper end."""
 
-    text: str
+    text: str  #: such as ``[0, 1)``
     reason: str = ""
 
     def __contains__(self, number: float) -> bool:
@@ -38,7 +38,7 @@ class AllowedRange:
 
 
 def limits(text: str, reason: str = "") -> dict[str, AllowedRange]:
-    """Return the metadata of a field with an allowed range."""
+    """Return the ``metadata`` of a dataclass field with an allowed range, such as ``[0, 1)``."""
     return {_KEY: AllowedRange(text, reason)}
 
 
@@ -90,7 +90,7 @@ def range_message(name: str, value: object, declared: "Field[Any]") -> str:
 
 
 def describe_range(declared: "Field[Any]") -> str:
-    """Return the type and range of a numeric field as text."""
+    """Return the type and range of a numeric field as text: ``a whole number in [1, 64]``."""
     kind = "whole number" if _holds(declared.type, int) else "number"
     several = typing.get_origin(declared.type) in (list, dict)
     return f"{f'{kind}s, each' if several else f'a {kind}'} in {allowed_range(declared)}"
@@ -125,7 +125,7 @@ class Option:
 
 
 def iter_options(schema: type, prefix: str = "") -> Iterator[Option]:
-    """Yield the options of a schema and of its nested schemas."""
+    """Yield the options of a dataclass and of those nested in it, with dotted names."""
     for entry in dataclasses.fields(schema):
         name = f"{prefix}{entry.name}"
         nested = nested_schema(entry.type)

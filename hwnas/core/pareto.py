@@ -74,7 +74,10 @@ def non_dominated(
 
 
 def hypervolume(points: Array, reference: Sequence[float], maximise: Sequence[bool]) -> float:
-    """Return the volume that ``points`` dominate up to ``reference``."""
+    """Return the volume that ``points`` ``(n, objectives)`` dominate up to ``reference``.
+
+    Its unit is the product of the objectives' units.
+    """
     sign = np.where(np.asarray(maximise), -1.0, 1.0)
     return float(moocore.hypervolume(points * sign, ref=np.asarray(reference) * sign))
 
@@ -82,8 +85,9 @@ def hypervolume(points: Array, reference: Sequence[float], maximise: Sequence[bo
 def igd_plus(points: Array, target: Array) -> float:
     """Return IGD+, the mean distance of a target set from being weakly dominated by ``points``.
 
-    Both are minimised. Source: Ishibuchi et al., "Modified distance calculation in generational
-    distance and inverted generational distance", 2015, https://doi.org/10.1007/978-3-319-15892-1_8.
+    Both are ``(n, objectives)``, minimised. Source: Ishibuchi et al., "Modified distance
+    calculation in generational distance and inverted generational distance", 2015,
+    https://doi.org/10.1007/978-3-319-15892-1_8.
     """
     return float(moocore.igd_plus(points, ref=target))
 
@@ -91,8 +95,8 @@ def igd_plus(points: Array, target: Array) -> float:
 def epsilon_additive(points: Array, target: Array) -> float:
     """Return the additive epsilon indicator: the shift for ``points`` to dominate a target set.
 
-    Both are minimised. Source: Zitzler et al., "Performance assessment of multiobjective
-    optimizers", 2003, https://doi.org/10.1109/TEVC.2003.810758.
+    Both are ``(n, objectives)``, minimised. Source: Zitzler et al., "Performance assessment of
+    multiobjective optimizers", 2003, https://doi.org/10.1109/TEVC.2003.810758.
     """
     return float(moocore.epsilon_additive(points, ref=target))
 
@@ -100,7 +104,8 @@ def epsilon_additive(points: Array, target: Array) -> float:
 def epsilon_multiplicative(points: Array, target: Array, maximise: Sequence[bool]) -> float:
     """Return the multiplicative epsilon indicator of positive ``points`` and a target set.
 
-    Source: see ``epsilon_additive``.
+    It is the factor by which ``points`` must improve to dominate the target set; both are
+    ``(n, objectives)``. Source: see ``epsilon_additive``.
     """
     return float(moocore.epsilon_mult(points, ref=target, maximise=list(maximise)))
 
@@ -116,14 +121,15 @@ def r2(points: Array) -> float:
 
 
 def attainment_surfaces(points: Array, sets: Array, percentiles: Sequence[float]) -> Array:
-    """Return the points of attainment surfaces (minimised) with the percentile of each.
+    """Return the points of attainment surfaces (minimised), ``(m, 3 or 4)``.
 
-    At least a quarter of the sets reach or dominate a point of the 25 % surface.
+    The last column is the percentile of the surface. At least a quarter of the sets reach or
+    dominate a point of the 25 % surface.
 
     Args:
         points: Points of all sets, ``(n, 2 or 3)``.
         sets: Index of the set of each point, ``(n,)``.
-        percentiles: Percentiles of the surfaces.
+        percentiles: Percentiles of the surfaces, in [0, 100].
 
     Source: Fonseca et al., "On the computation of the empirical attainment function", 2011,
     https://doi.org/10.1007/978-3-642-19893-9_8.

@@ -17,21 +17,24 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Quantity:
-    """A value with its source and, if known, its 95 % interval."""
+    """A value with its source and, if known, its 95 % interval.
+
+    The unit is that of the metric, which its name has: ``latency_ms``.
+    """
 
     value: float
     source: QuantitySource
-    low: float | None = None
-    high: float | None = None
+    low: float | None = None  #: lower end of the interval; ``None`` if unknown
+    high: float | None = None  #: upper end of the interval; ``None`` if unknown or unbounded
 
     @property
     def upper(self) -> float:
-        """The upper end of the interval, which is compared with upper limits."""
+        """The upper end of the interval, else the value; it is compared with upper limits."""
         return self.value if self.high is None else self.high
 
     @property
     def lower(self) -> float:
-        """The lower end of the interval, which is compared with lower limits."""
+        """The lower end of the interval, else the value; it is compared with lower limits."""
         return self.value if self.low is None else self.low
 
     @property
@@ -43,7 +46,7 @@ class Quantity:
 
     @property
     def log_widths(self) -> tuple[float, float]:
-        """The distances in logarithms from the value to the lower and to the upper end.
+        """Natural logarithms of value / lower end, and of upper end / value.
 
         0 without an interval, infinite to an end at 0.
         """
@@ -52,7 +55,10 @@ class Quantity:
         return max(0.0, below), max(0.0, math.log(max(self.upper, _TINY) / value))
 
     def columns(self, name: str) -> dict[str, float | str | None]:
-        """Return the quantity as columns ``name``, ``name_low``, ``name_high``, ``name_source``."""
+        """Return the columns ``name``, ``name_low``, ``name_high`` and ``name_source``.
+
+        The ends are ``None`` if the quantity has no interval.
+        """
         return {
             name: self.value,
             f"{name}_low": self.low,
@@ -61,12 +67,12 @@ class Quantity:
         }
 
     def to_json(self) -> list[float | str | None]:
-        """Return the quantity as a JSON list."""
+        """Return the JSON list ``[value, source, low, high]``."""
         return [self.value, self.source, self.low, self.high]
 
 
 def from_log_widths(value: float, source: QuantitySource, below: float, above: float) -> Quantity:
-    """Return a positive quantity from the distances of its ends in logarithms.
+    """Return a positive quantity from its distances in logarithms, see ``Quantity.log_widths``.
 
     Both 0: no interval. An infinite distance above: no upper end.
     """
@@ -77,7 +83,7 @@ def from_log_widths(value: float, source: QuantitySource, below: float, above: f
 
 
 def sum_of(parts: Sequence[Quantity]) -> Quantity:
-    """Return a sum of quantities with its interval.
+    """Return the sum of quantities with its interval; ``modelled`` if their sources differ.
 
     Errors of measurements are independent: their half-widths add in quadrature. Predictions are
     of the same model, so that their errors have the same sign: their half-widths add up. Without
@@ -100,5 +106,5 @@ def sum_of(parts: Sequence[Quantity]) -> Quantity:
 
 
 def quantities_from_json(rows: Mapping[str, QuantityRow]) -> dict[str, Quantity]:
-    """Return quantities by name from the form of ``Quantity.to_json``."""
+    """Return the quantities by name; ``rows`` has the lists of ``Quantity.to_json``."""
     return {name: Quantity(*values) for name, values in rows.items()}

@@ -70,7 +70,7 @@ def check_names(schema: str, arguments: Sequence[str]) -> None:
 
 
 def with_new_names(manifest: Any) -> Any:
-    """Return the content of a manifest with the present names of options."""
+    """Return the content of a manifest with old names of options replaced by the new ones."""
     if not isinstance(manifest, dict):
         return manifest
     config, targets = manifest.get("config"), manifest.get("targets")

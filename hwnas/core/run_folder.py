@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @final
 class RunFolder:
-    """A folder of results, written by one process at a time."""
+    """A folder of results, written by one process at a time. Files are written atomically."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -42,7 +42,7 @@ class RunFolder:
 
     @property
     def study(self) -> Path:
-        """Path of the Optuna study."""
+        """Path of the SQLite file of the Optuna study."""
         return self.path / "study.db"
 
     def create(self, option: str = "run.dir") -> None:
@@ -91,7 +91,7 @@ class RunFolder:
         """Remove the files of a new run that failed before it had results.
 
         Args:
-            refused: Also remove a manifest.
+            refused: The user's input was rejected: remove the manifest, too.
         """
         names = {entry.name for entry in self.path.iterdir()} - {files.LOCK}
         if names <= {*_STUDY, *([_MANIFEST] if refused else [])}:
@@ -104,11 +104,11 @@ class RunFolder:
         self.write_json(_MANIFEST, {**manifest, **ended})
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Write JSON atomically."""
+        """Write JSON; return the path of the file."""
         return self.write_bytes(name, to_json_bytes(content))
 
     def write_csv(self, name: str, rows: Sequence[Row]) -> Path:
-        """Write rows as CSV, atomically.
+        """Write rows as CSV; return the path of the file.
 
         Texts that spreadsheets would run as formulas (``=1+1``) begin with an apostrophe.
         """
@@ -119,7 +119,7 @@ class RunFolder:
         return self.write_bytes(name, text.getvalue().encode())
 
     def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
-        """Write rows as Parquet, atomically."""
+        """Write rows as Parquet; return the path of the file."""
         import pyarrow as pa  # readers of a run folder work without it
         import pyarrow.parquet as pq
 
@@ -128,14 +128,17 @@ class RunFolder:
         return self.write_bytes(name, sink.getvalue().to_pybytes())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
-        """Write a file atomically."""
+        """Write a file; return its path."""
         path = self.path / name
         files.write_file(path, content)
         return path
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a run that commands read, by its relative name."""
+    """Return the hexadecimal SHA-256 of each file of a run that commands read.
+
+    Keys are paths relative to the folder.
+    """
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     names = (path.relative_to(folder) for path in paths)
     read = (n for n in names if n.name not in _WITHOUT_DIGEST and n.parts[0] != "audit")
@@ -149,12 +152,12 @@ def file_digests(folder: Path) -> dict[str, str]:
 def damaged_files(
     folder: Path, recorded: Mapping[str, str], names: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return what is wrong with files of a run, by their relative names.
+    """Return what is wrong with files of a run: ``is missing``, or another text, by name.
 
     Args:
         folder: The folder of the run.
-        recorded: Their digests, as the run recorded them.
-        names: The files to check, those without a digest are ignored; default: all.
+        recorded: The digests in the manifest of the run, see ``file_digests``.
+        names: The files to check; those without a digest are ignored; default: all.
 
     Raises:
         RunError: a recorded name leads out of the folder.
@@ -163,7 +166,10 @@ def damaged_files(
     for name in (name for name in names or recorded if name in recorded):
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise RunError(f"{folder / _MANIFEST} cannot be read: 'files' has the name {name!r}.")
+            raise RunError(
+                f"{folder / _MANIFEST} cannot be read: 'files' has the name {name!r}, which is not "
+                "in the folder of the run."
+            )
         if not path.is_file():
             damaged[name] = "is missing"
         elif files.file_digest(path) != recorded[name]:
@@ -189,13 +195,20 @@ def open_run_folder(
         directory: Folder of a new run; default: ``runs/<verb>/<time>``.
         resume: Folder of a run to resume.
         shared: True if other machines may start runs on the same disk at the same time.
+
+    Raises:
+        RunError: the folder already contains a run, or the one to resume is not a run, is part
+            of another run, or is in use by another process.
     """
     folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = {**folder.reopen()} if resume else {}
     if "part_of" in earlier:
         folder.close()
         parent = folder.path.absolute().parent
-        raise RunError(f"run.resume={folder.path} is part of {parent}: resume {parent}.")
+        raise RunError(
+            f"run.resume={folder.path} is part of {parent}, a search for several targets: write "
+            f"run.resume={parent}."
+        )
     if not resume:
         folder.create()
     try:
@@ -209,7 +222,10 @@ def open_run_folder(
 
 
 def initial_manifest(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
-    """Return the fields that manifests of all verbs have when a run starts."""
+    """Return the fields that manifests of all verbs have when a run starts, without secrets.
+
+    ``earlier`` is the manifest of the run that is resumed; empty for a new run.
+    """
     public = database.redact_arguments(arguments)
     return {
         "format": FORMAT,
@@ -230,7 +246,7 @@ def check_resumed(
     n_trials: int,
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Check that a run is resumed with its own settings.
+    """Check that a run is resumed with the settings with which it was started.
 
     Args:
         earlier: The manifest of the run; empty for a new run.

@@ -17,12 +17,12 @@ MAX_BYTES = 8 << 30  #: of all arrays together
 def read_npz(
     path: Path, names: Collection[str], max_bytes: int = MAX_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Return the named arrays of an archive; missing ones are left out.
+    """Return the arrays of an archive by name, without those that are missing.
 
     Args:
         path: The file.
         names: Names of the arrays; others are not read.
-        max_bytes: Limit on the size of the named arrays together.
+        max_bytes: Limit on the size of the named arrays together, in bytes.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -34,7 +34,7 @@ def read_npz(
         with zipfile.ZipFile(path) as archive:
             members = [info.filename for info in archive.infolist()]
             if len(members) > len({*members}):
-                raise CorruptFileError("duplicate array")
+                raise CorruptFileError("it has two arrays of the same name")
             present = [name for name in names if f"{name}.npy" in members]
             size = sum(_check_size(archive, f"{name}.npy") for name in present)
             if size > max_bytes:

@@ -50,7 +50,8 @@ def read_text(path: Path, max_bytes: int) -> str:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: as ``read_bytes``, or if it is not UTF-8.
+        CorruptFileError: if it is not a regular file, larger than ``max_bytes``, unreadable, or
+            not UTF-8.
     """
     try:
         return read_bytes(path, max_bytes).decode("utf-8-sig")
@@ -59,7 +60,7 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Return the content of a JSON text.
+    """Return the content of a JSON text as Python objects, as ``json.loads`` does.
 
     Raises:
         CorruptFileError: if it is not JSON, has duplicate keys, NaN or infinity, or is nested too
@@ -78,7 +79,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the content of a YAML text of the safe subset.
+    """Return the content of a YAML text as Python objects, as ``yaml.safe_load`` does.
 
     Raises:
         CorruptFileError: if it is not YAML, has tags or duplicate keys, or its aliases expand to

@@ -267,7 +267,7 @@ _BOOLEANS = {"True": True, "False": False}
 
 
 def parse_csv(text: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV text; all values are text.
+    """Return the rows of a CSV text, from column to value; all values are text.
 
     Raises:
         SchemaError: if a column is duplicated, or a row has more or fewer values than the header.
@@ -280,15 +280,23 @@ def parse_csv(text: str) -> list[dict[str, str]]:
         raise SchemaError(f"not CSV: {error}") from None
     if len({*names}) < len(names):
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(f"duplicate column '{duplicate[:60]}'")
+        raise SchemaError(f"column '{duplicate[:60]}' occurs twice")
     for i, row in enumerate(rows):
         if None in row or None in row.values():
-            raise SchemaError(f"row {i} does not have {len(names)} values like the header")
+            raise SchemaError(
+                f"row {i} (from 0, after the header) does not have {len(names)} values, one for "
+                "each column"
+            )
     return rows
 
 
 def parse_row(kind: Any, row: Mapping[str, str], at: str) -> Any:
-    """Return a row as a TypedDict; columns that it does not name are dropped.
+    """Return a row as the TypedDict ``kind``, without other columns.
+
+    Args:
+        kind: The TypedDict; numbers and booleans are converted.
+        row: Texts by column.
+        at: Name of the row, for messages.
 
     Raises:
         SchemaError: if a value is not of its type.

@@ -32,7 +32,7 @@ def read_json(
     """Return the content of a JSON file converted to its type.
 
     Args:
-        kind: The type, see ``schema``.
+        kind: The type: a TypedDict, a dataclass, or one of the others of ``core.schema``.
         path: The file.
         error: Class of the error to raise.
         called: Name of the file in messages; default: its path.
@@ -73,12 +73,16 @@ def read_yaml(
 
 
 def parse_json_as(kind: type[T], text: str, error: type[HwnasError], called: str) -> T:
-    """Return the content of a JSON text converted to its type; see ``read_json``."""
+    """Return the content of a JSON text converted to its type; ``called`` is its name.
+
+    Raises:
+        HwnasError: of class ``error``, if the text is not JSON or not of the type.
+    """
     return _load(kind, lambda: parse_json(text), error, called)
 
 
 def to_json_bytes(content: Any) -> bytes:
-    """Return content as standard JSON: NaN and infinity become ``null``."""
+    """Return content as indented UTF-8 JSON; NaN and infinity become ``null``."""
     return (json.dumps(_finite(content), indent=2, allow_nan=False) + "\n").encode()
 
 
@@ -111,7 +115,7 @@ def check_format(content: Any, newest: int, *, oldest: int = 1) -> int:
     """Return the format of a file's content; 1 if it has none.
 
     Raises:
-        SchemaError: if this version does not read the format.
+        SchemaError: if the format is not in the range that this version reads.
     """
     number = content.get("format", 1) if isinstance(content, dict) else 1
     if isinstance(number, bool) or not isinstance(number, int):

@@ -12,7 +12,7 @@ Shape = tuple[int, int, int]  #: (C, H, W)
 
 @dataclass(frozen=True)
 class Signature:
-    """Input channels and number of outputs; properties of the data set."""
+    """Numbers of input channels and of outputs (classes or values), given by the data set."""
 
     in_channels: int
     n_outputs: int
@@ -27,7 +27,7 @@ ACTIVATIONS = ("relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "silu", "
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An operator with its shapes; the key of latency tables.
+    """An operator with its shapes; latency tables have one row per operator.
 
     ``kind`` is one of ``BASES`` and the operations fused into it: ``conv2d+bn+relu6``. With
     ``+add`` the operator adds a second input of its output's shape. Tokens of transformers are
@@ -35,13 +35,13 @@ class OpSpec:
     """
 
     kind: str
-    in_shape: Shape
-    out_shape: Shape
-    kernel: int = 1
+    in_shape: Shape  #: of one image
+    out_shape: Shape  #: of one image
+    kernel: int = 1  #: height and width of the window
     stride: int = 1
-    groups: int = 1
-    dtype: str = "int8"
-    batch: int = 1
+    groups: int = 1  #: of a convolution; heads of attention
+    dtype: str = "int8"  #: ``int8`` or ``float32``
+    batch: int = 1  #: images per inference
     #: Number of threads, if it is a choice of the network; 0: the target's.
     threads: int = field(default=0, repr=False)
 
@@ -64,12 +64,12 @@ class OpSpec:
 
     @property
     def activation(self) -> str:
-        """The fused activation, or ``""``."""
+        """The fused activation; ``""`` if there is none."""
         return next((name for name in self.fused if name in ACTIVATIONS), "")
 
     @property
     def padding(self) -> int:
-        """Width of the zero padding."""
+        """Rows (and columns) of zeros on each side of the input."""
         return padding(self.kernel, self.stride)
 
     @property
@@ -79,7 +79,7 @@ class OpSpec:
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the weight in torch's layout, or ``()``."""
+        """Shape of the weight in torch's layout; ``()`` for operators without weights."""
         c_in, c_out = self.in_shape[0], self.out_shape[0]
         if self.base == "conv2d":
             return (c_out, c_in // self.groups, self.kernel, self.kernel)
@@ -87,7 +87,7 @@ class OpSpec:
 
     @property
     def n_macs(self) -> int:
-        """Multiply-accumulates of convolutions, linear layers and attention, for one image."""
+        """Multiply-accumulates for one image; 0 but for convolutions, linear and attention."""
         c, h, w = self.out_shape
         if self.base == "attention":
             return 2 * c * (h * w) ** 2
@@ -102,7 +102,7 @@ class OpSpec:
 
 
 def padding(kernel: int, stride: int) -> int:
-    """Return the zero padding: half the kernel, or none if windows do not overlap."""
+    """Return the zero padding on each side: half the kernel, or 0 if windows do not overlap."""
     return 0 if kernel == stride else kernel // 2
 
 
@@ -112,13 +112,13 @@ NATIVE_BITS = 8  #: of int8 weights
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a graph; ``name`` is the path of the torch module that computes it."""
+    """A node of a graph: one operator and its inputs."""
 
-    name: str
+    name: str  #: path of the torch module that computes it; also the name of its output
     op: OpSpec
-    inputs: tuple[str, ...]
-    weight_bits: int = NATIVE_BITS  #: of the weight grid, in int8 networks
-    in_float: bool = False  #: computes in float32 in an int8 network
+    inputs: tuple[str, ...]  #: names of nodes, or ``INPUT``
+    weight_bits: int = NATIVE_BITS  #: bits of the integers of the weights, in int8 networks
+    in_float: bool = False  #: True if it computes in float32 in an int8 network
     #: 2:4 sparsity: two of four weights of neighbouring input channels are zero. Not in digests of
     #: measurements, as measured backends do not compress weights.
     is_sparse: bool = field(default=False, repr=False)
@@ -138,9 +138,8 @@ class Graph(Sequence[Node]):
     """Operators in order of execution; the first reads ``INPUT``."""
 
     nodes: tuple[Node, ...]
-    outputs: tuple[
-        str, ...
-    ]  #: output nodes in order of execution; all but the last are early exits
+    #: names of the output nodes in order of execution; all but the last are early exits
+    outputs: tuple[str, ...]
     dtype: str = ""  #: precision of the network; empty: the target's
     batch: int = field(default=0, repr=False)  #: images per inference; 0: the target's
     threads: int = field(default=0, repr=False)  #: 0: the target's
@@ -152,7 +151,7 @@ class Graph(Sequence[Node]):
         return Graph(nodes, (nodes[-1].name,))
 
     def with_bits(self, bits: Mapping[str, int]) -> "Graph":
-        """Return the graph with other weight bits, by operator."""
+        """Return the graph with other weight bits, by node name; other nodes keep theirs."""
         nodes = (replace(n, weight_bits=bits.get(n.name, n.weight_bits)) for n in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
@@ -183,7 +182,7 @@ class Graph(Sequence[Node]):
 
 
 def max_integer(bits: int) -> int:
-    """Return the largest integer of a symmetric weight grid of so many bits."""
+    """Return the largest integer of symmetric weights with so many bits: 127 for 8."""
     return (1 << bits - 1) - 1
 
 
@@ -203,10 +202,11 @@ def n_params(graph: Graph) -> int:
 
 
 def fuse(graph: Graph, dtype: str, batch: int = 1) -> Graph:
-    """Return the fused graph, as compilers for CPUs and GPUs execute it.
+    """Return the graph with fused additions, as compilers for CPUs and GPUs execute it.
 
-    An addition is fused into the convolution or linear layer that computes its last input, if
-    nothing else reads that input. The fused operator has the name of the layer.
+    All operators get the given ``dtype`` and batch size. An addition is fused into the convolution
+    or linear layer that computes its last input, if nothing else reads that input. The fused
+    operator has the name of the layer.
     """
     reads = Counter(source for node in graph for source in node.inputs)
     reads.update(graph.outputs)
@@ -258,7 +258,7 @@ def without_exits(network: Graph) -> Graph:
 def split_at_exits(network: Graph) -> tuple[Graph, ...]:
     """Return the segments of a network: one up to each exit, and the rest.
 
-    The first output of each segment but the last is the input of the next segment.
+    Outputs of each segment but the last are the tensor that the next segment reads, and the exit.
 
     Raises:
         ValueError: if more than one tensor crosses an exit, or exits are not in order.
@@ -302,7 +302,7 @@ def iter_splits(network: Graph) -> Iterator[GraphSplit]:
 
 
 def boundary_tensors(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:
-    """Return the tensors, including the input, that operators behind a boundary read."""
+    """Return the names of those tensors of ``before`` (or ``INPUT``) that ``behind`` reads."""
     known = {INPUT, *(node.name for node in before)}
     read = (source for node in behind for source in node.inputs)
     return list(dict.fromkeys(source for source in read if source in known))

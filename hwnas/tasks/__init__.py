@@ -30,7 +30,8 @@ def get(name: str) -> TaskType:
     """Return a task type by name, built-in or from an installed package.
 
     Raises:
-        ConfigError: if there is none of that name, or the one of a package is invalid.
+        ConfigError: if there is none of that name, or a package's task cannot be imported or
+            lacks methods.
     """
     if name in _BUILT_IN:
         return cast("TaskType", _BUILT_IN[name].load()())
@@ -43,16 +44,20 @@ def get(name: str) -> TaskType:
         kind: Any = loaded() if inspect.isclass(loaded) else loaded
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{where} cannot be loaded: {reason}") from error
+        raise ConfigError(
+            f"{where} cannot be loaded: {reason}. Mend or uninstall its package, or choose "
+            "another task."
+        ) from error
     if missing := [part for part in _members() if getattr(kind, part, None) is None]:
         raise ConfigError(
-            f"{where} is no task: it lacks {', '.join(missing)}; see hwnas.tasks.base.TaskType."
+            f"{where} is no task: it lacks {', '.join(missing)}. Add what "
+            "hwnas.tasks.base.TaskType lists."
         )
     return cast("TaskType", kind)
 
 
 def plugin_identity(name: str) -> tuple[str, ...]:
-    """Return name, package and version of a task from a package; empty for built-in tasks.
+    """Return ``(name, package, version)`` of a task from a package; ``()`` for built-in tasks.
 
     It enters digests, as the package's code decides what networks learn.
     """
@@ -74,13 +79,17 @@ def from_json(raw: Mapping[str, Any]) -> Task:
 
     Raises:
         ConfigError: if there is no such task type, or the content is invalid.
+        KeyError: the content has no ``name``.
     """
     try:
         return get(raw["name"]).from_json(raw)
     except SchemaError as problem:
-        raise ConfigError(f"The recorded task is invalid: {problem}.") from None
+        raise ConfigError(
+            f"The task in manifest.json (or in the proof of an export) is invalid: {problem}. "
+            "Restore the file."
+        ) from None
 
 
 def recorded_task(manifest: Mapping[str, Any]) -> Task:
-    """Return the task of a run; runs on benchmark tables record none and are classification."""
+    """Return the task in a manifest; classification for runs on benchmark tables."""
     return from_json(manifest.get("task", {"name": "classification", "classes": []}))

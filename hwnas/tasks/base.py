@@ -15,10 +15,10 @@ from hwnas.core.quantity import Quantity
 if TYPE_CHECKING:
     from torch import Tensor
 
-Targets = NDArray[Any]  #: targets of a data set, ``(N,)`` or ``(N, n)``
+Targets = NDArray[Any]  #: targets of N images: class indices ``(N,)``, or n values each ``(N, n)``
 Outputs = NDArray[Any]  #: outputs of a network, ``(N, n_outputs)``
-PerImageResults = NDArray[Any]  #: result per image, ``(N,)``
-Index = NDArray[np.intp]
+PerImageResults = NDArray[Any]  #: result per image, ``(N,)``: for example correct or not, or error
+Index = NDArray[np.intp]  #: indices of images, ``(n,)``
 Confusion = Mapping[str, Mapping[str, int]]  #: number of images by class and answer
 
 
@@ -31,8 +31,8 @@ class Incumbent:
 
     per_image: bytes  #: results of the network to beat, which costs no more than the candidate
     earlier: tuple[bytes, ...]  #: results of completely evaluated networks, at least two
-    value: float = math.nan  #: metric of the network to beat
-    details: tuple[Mapping[str, float], ...] = ()  #: other results of the earlier networks
+    value: float = math.nan  #: metric of the network to beat, in the metric's unit
+    details: tuple[Mapping[str, float], ...] = ()  #: ``Score.details`` of the earlier networks
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Score:
     figure: Quantity  #: the metric of the task
     n_images: int | None = None  #: ``None`` if no images were evaluated
     per_image: bytes = b""  #: results per image, packed by the task, if all were evaluated
-    stopped: bool = False  #: evaluation stopped early; the metric is predicted, and worse
-    details: Mapping[str, float] = field(default_factory=dict)  #: other results by column
+    #: evaluation stopped early: the metric is predicted, and worse than the incumbent's
+    stopped: bool = False
+    details: Mapping[str, float] = field(default_factory=dict)  #: other results by column name
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,19 @@ class TaskDescription:
     same: str  #: column header for the fraction of equal answers
     interval: str  #: type of the metric's interval
     points: str  #: unit of ``Task.points``
-    constant: str  #: the best constant answer
-    files: Mapping[str, str]  #: contents of the files that the task adds to exports
+    constant: str  #: the best constant answer: "the median"
+    files: Mapping[str, str]  #: descriptions of the files that the task adds to exports, by name
     limits: tuple[str, ...]  #: limitations of the outputs, in sentences
 
 
 @dataclass(frozen=True)
 class MetricLoss:
-    """Degradation of one network relative to another on the same images.
+    """Degradation of one network relative to another on the same images, in points.
 
-    A point is 1 % of the range between all wrong and all right, or of the error at chance level.
+    A point is one percentage point of accuracy, or 1 % of the error at chance level.
     """
 
-    points: float
+    points: float  #: above 0 if the network is worse
     low: float  #: lower end of the paired 95 % interval
 
 
@@ -91,7 +92,7 @@ class Task(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the outputs: classes or values."""
+        """Names of the outputs: classes, or predicted values."""
         ...
 
     @property
@@ -105,15 +106,15 @@ class Task(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content for ``TaskType.from_json``."""
+        """Return the JSON object that ``TaskType.from_json`` reads; it has the key ``name``."""
         ...
 
     def with_metric(self, metric: str) -> Task:
-        """Return the task with another quality metric of ``TaskType.metrics``."""
+        """Return a copy of the task with another quality metric of ``TaskType.metrics``."""
         ...
 
     def for_training(self, *, is_balanced: bool) -> Task:
-        """Return the task of training batches, whose results per image are summed.
+        """Return the task for training, whose results per image are summed over batches.
 
         Args:
             is_balanced: Whether all classes have the same weight in the loss.
@@ -130,7 +131,8 @@ class Task(Protocol):
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Return targets and loss targets of images mixed as ``share * a + (1 - share) * b``.
 
-        Source: Zhang et al., "mixup", ICLR 2018, https://arxiv.org/abs/1710.09412.
+        The targets are those that training results are compared with. Source: Zhang et al.,
+        "mixup", ICLR 2018, https://arxiv.org/abs/1710.09412.
         """
         ...
 
@@ -145,17 +147,17 @@ class Task(Protocol):
         ...
 
     def distillation_targets(self, outputs: Tensor) -> Tensor:
-        """Return loss targets from the outputs of a teacher."""
+        """Return the loss targets that a teacher's outputs ``(N, n_outputs)`` give."""
         ...
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
-        """Return the result of each image, from which ``score`` computes the metric."""
+        """Return the result of each image, ``(N,)``, from which ``score`` computes the metric."""
         ...
 
     def constant_results(self, targets: Targets) -> PerImageResults:
-        """Return the result of each image if a network gives the best constant answer.
+        """Return the result of each image, ``(N,)``, for the best constant answer.
 
-        It is the majority class, or the median, of the training targets.
+        That is the majority class, or the median, of the training targets.
         """
         ...
 
@@ -164,7 +166,10 @@ class Task(Protocol):
         ...
 
     def confusion(self, outputs: Outputs, targets: Targets) -> Confusion | None:
-        """Return the number of images by class and answer; ``None`` for tasks without classes."""
+        """Return the number of images by true class and predicted class.
+
+        ``None`` for tasks without classes.
+        """
         ...
 
     @property
@@ -176,7 +181,7 @@ class Task(Protocol):
         ...
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
-        """Return the metric of ``n`` images given only its value."""
+        """Return the metric from its value over ``n`` images, with an interval if it has one."""
         ...
 
     def has_learned(self, total: float, n: int) -> bool:
@@ -192,7 +197,10 @@ class Task(Protocol):
         ...
 
     def chance_level_message(self, mean: float) -> str:
-        """Return a message that a network with this metric is at chance level."""
+        """Return a message that a network with this mean result is at chance level.
+
+        It follows the name of a network: ``has an accuracy of 10.0% ...``.
+        """
         ...
 
     def score_all(self, results: PerImageResults) -> Score:
@@ -209,8 +217,10 @@ class Task(Protocol):
     ) -> Score:
         """Evaluate images until the candidate is significantly worse than the incumbent.
 
+        Return the score of all images, or a predicted one if evaluation stopped early.
+
         Args:
-            per_sample: Evaluates the images at the given indices.
+            per_sample: Evaluates the images at the given indices; returns ``per_sample`` of them.
             n: Number of images of the split.
             incumbent: The network to beat, with results of earlier networks.
             confidence: A candidate as good as the incumbent is stopped with a probability of at
@@ -220,23 +230,29 @@ class Task(Protocol):
         ...
 
     def points(self, better: float, worse: float) -> float:
-        """Return the degradation from the first to the second value of the metric, in points."""
+        """Return the degradation from ``better`` to ``worse``, two values of the metric, in points.
+
+        Points are those of ``MetricLoss``; below 0 if ``worse`` is better.
+        """
         ...
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the degradation of a network relative to a reference on the same images."""
+        """Return the degradation of a network relative to a reference on the same images.
+
+        Both arguments are from ``per_sample``, ``(N,)``.
+        """
         ...
 
     def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
-        """Return for each image whether the outputs of two networks are the same answer."""
+        """Return for each image, ``(N,)``, whether two networks give the same answer."""
         ...
 
     def files(self) -> Mapping[str, bytes]:
-        """Return the files that the task adds to exports."""
+        """Return the files that the task adds to exports: contents by name."""
         ...
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Return the content that the task adds to ``preprocessing.json``."""
+        """Return the fields that the task adds to ``preprocessing.json``; empty for none."""
         ...
 
     def print_code(self) -> str:
@@ -273,7 +289,8 @@ class TaskType(Protocol):
 
         Args:
             where: Prefix of error messages.
-            raw: Targets of the source for each image, by split.
+            raw: Targets of the images as in the data set, by split: ``train``, ``validation``,
+                ``test``.
             names: Class names of the source, if it has any.
 
         Raises:
@@ -284,7 +301,7 @@ class TaskType(Protocol):
     def strata(
         self, where: str, targets: Targets, names: Sequence[str], n_parts: int
     ) -> NDArray[np.int64] | None:
-        """Return the stratum of each image for stratified splits; ``None`` for random splits.
+        """Return the stratum (a number) of each image, ``(N,)``; ``None`` for random splits.
 
         Args:
             where: Prefix of error messages.
@@ -307,5 +324,9 @@ class TaskType(Protocol):
         ...
 
     def from_json(self, raw: Mapping[str, Any]) -> Task:
-        """Return the task that ``Task.to_json`` described."""
+        """Return the task that ``Task.to_json`` described.
+
+        Raises:
+            SchemaError: the content is invalid.
+        """
         ...

@@ -53,13 +53,13 @@ print(*lines, sep="\\n")
 class ClassificationTask:
     """Classification of images into given classes. Outputs are logits, one per class.
 
-    Results per image are whether it is classified correctly. Metrics other than the accuracy need
-    the classes, too: results are ``true class * n_classes + answer``.
+    The result of an image is True if it is classified correctly. Metrics other than the accuracy
+    need the classes, too: the result is ``true class * n_classes + predicted class``.
     """
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  #: names, in the order of the outputs
     counts: tuple[int, ...] = ()  #: training images of each class; empty in older files
-    metric: str = METRIC
+    metric: str = METRIC  #: one of ``METRICS``
     is_balanced: bool = False  #: whether each class has the same weight in the loss
     name: ClassVar[str] = "classification"
 
@@ -94,20 +94,17 @@ class ClassificationTask:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the classes with their numbers of training images, and the metric."""
+        """Return ``name``, ``classes``, their training images (``counts``), and ``metric``."""
         counts = {"counts": list(self.counts)} if self.counts else {}
         metric = {"metric": self.metric} if self.metric != METRIC else {}
         return {"name": self.name, "classes": list(self.classes), **counts, **metric}
 
     def with_metric(self, metric: str) -> ClassificationTask:
-        """Return the task with a metric of ``METRICS``."""
+        """Return a copy of the task with a metric of ``METRICS``."""
         return replace(self, metric=metric)
 
     def for_training(self, *, is_balanced: bool) -> ClassificationTask:
-        """Return the task whose results per image have the mean accuracy.
-
-        Balanced, they have the mean balanced accuracy, and all classes the same weight in the loss.
-        """
+        """Return the task whose mean result is the accuracy; balanced: classes weigh equally."""
         return replace(self, metric=METRIC, is_balanced=is_balanced)
 
     @cached_property
@@ -118,11 +115,11 @@ class ClassificationTask:
         return weights.astype(np.float32)
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return the labels ``(N,)``; balanced, one-hot rows times the weights of their classes."""
+        """Return the labels ``(N,)``; balanced, one-hot rows ``(N, n_classes)`` times weights."""
         return self._one_hot(targets) if self.is_balanced else targets
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return the labels of the larger parts, and probabilities ``(N, n_classes)``."""
+        """Return the labels ``(N,)`` of the larger parts, and probabilities ``(N, n_classes)``."""
         loss_targets = share * self._one_hot(first) + (1 - share) * self._one_hot(second)
         return (first if share >= 0.5 else second), loss_targets
 
@@ -144,7 +141,7 @@ class ClassificationTask:
         return outputs.softmax(dim=1)
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
-        """Return the result of each image, ``(N,)``, see the class."""
+        """Return the results ``(N,)``, see the class; balanced, times the weight of the class."""
         answers, n = outputs.argmax(axis=1), len(self.classes)
         results: PerImageResults = answers == targets
         if self.metric != METRIC:
@@ -152,12 +149,12 @@ class ClassificationTask:
         return results * self._weights[targets] if self.is_balanced else results
 
     def constant_results(self, targets: Targets) -> PerImageResults:
-        """Return the results of always answering the majority class of the training split."""
+        """Return the results ``(N,)`` of always answering the majority class of training."""
         outputs = np.eye(1, len(self.classes), int(np.argmax(self.counts)))
         return self.per_sample(outputs, targets)
 
     def score(self, results: PerImageResults) -> Quantity:
-        """Return the metric with its interval."""
+        """Return the metric, a fraction, with its 95 % interval."""
         if self.metric == METRIC:
             return proportion(int(results.sum()), len(results))
         truth, answers = np.divmod(results, len(self.classes))
@@ -167,21 +164,21 @@ class ClassificationTask:
         return figure
 
     def confusion(self, outputs: Outputs, targets: Targets) -> Confusion:
-        """Return the number of images by class and answer, without those that do not occur."""
+        """Return the number of images by true class and predicted class, without zeros."""
         return _confusion(self.classes, outputs.argmax(axis=1), targets)
 
     @property
     def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
-        """The largest probability of a class; only with the accuracy as metric."""
+        """Function from logits to the largest probability; ``None`` for other metrics."""
         return largest_probability if self.metric == METRIC else None
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
-        """Return an accuracy with its Wilson interval; other metrics have none."""
+        """Return the metric; an accuracy has its Wilson interval, other metrics have none."""
         is_proportion = self.metric == METRIC
         return proportion(round(mean * n), n) if is_proportion else Quantity(mean, "measured")
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if the mean result is significantly above that of random answers."""
+        """Return True if the mean result is 3 standard deviations above that of random answers."""
         p = 1 / len(self.classes)
         squares = np.average(self._weights**2, weights=self.counts) if self.is_balanced else 1.0
         return total / n > p + _SIGMAS * math.sqrt((p * squares - p * p) / n)
@@ -192,7 +189,7 @@ class ClassificationTask:
         return f"has {label} of {mean:.1%} on its training images, which is chance level"
 
     def score_all(self, results: PerImageResults) -> Score:
-        """Return the metric on all images; of accuracies with packed results per image."""
+        """Return the metric on all images; for the accuracy, with packed results per image."""
         if self.metric != METRIC:
             return Score(self.score(results), len(results))
         return early_stopping.score_of_all_bits(results)
@@ -205,17 +202,17 @@ class ClassificationTask:
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return the accuracy, a prediction if evaluation stopped early; other metrics of all."""
+        """Return the accuracy, predicted after an early stop; other metrics use all images."""
         if self.metric != METRIC:
             return self.score_all(per_sample(np.arange(n)))
         return early_stopping.read_accuracy(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
-        """Return the lost percentage points of the metric."""
+        """Return the loss from ``better`` to ``worse`` (fractions) in percentage points."""
         return 100 * (better - worse)
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the lost percentage points, by the difference of paired proportions.
+        """Return the lost percentage points of the metric, with a paired 95 % interval.
 
         Sources: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval); for
         other metrics, Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
@@ -229,7 +226,7 @@ class ClassificationTask:
         return MetricLoss(100 * difference, 100 * (difference - NORMAL_95 * deviation))
 
     def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
-        """Return for each image whether both networks predict the same class."""
+        """Return for each image, ``(N,)``, whether both networks predict the same class."""
         same: NDArray[np.bool_] = outputs.argmax(axis=1) == expected.argmax(axis=1)
         return same
 
@@ -239,11 +236,11 @@ class ClassificationTask:
         return {"labels.txt": "".join(lines).encode()}
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Return nothing: ``labels.txt`` has the classes."""
+        """Return an empty mapping: ``labels.txt`` has the classes."""
         return {}
 
     def print_code(self) -> str:
-        """Return Python code that prints a label per image, of photos with its softmax."""
+        """Return Python code that prints the label of each image, for photos with its softmax."""
         return _PRINTING
 
 
@@ -291,11 +288,11 @@ class Classification:
     def targets(
         self, where: str, raw: Mapping[str, Sequence[Any]], names: Sequence[str] | None
     ) -> tuple[dict[str, Targets], tuple[str, ...]]:
-        """Return class indices by split, and the names of the classes.
+        """Return class indices ``(N,)`` by split, and the names of the classes.
 
         Args:
             where: Prefix of error messages.
-            raw: Labels by split: texts or whole numbers, which count from 0 if ``names`` are given.
+            raw: Labels by split: texts, or whole numbers; with ``names``, indices from 0.
             names: Names of the classes; default: the labels.
 
         Raises:
@@ -315,14 +312,15 @@ class Classification:
             (only,) = trained
             raise DataError(
                 f"{where} has only one class, '{classes[ordered.index(only)]}'; classification "
-                "needs two or more."
+                "needs two or more. Add images of another class."
             )
         for split, labels in raw.items():
             if missing := sorted(map(ordered.index, set(labels) - trained)):
                 listed = ", ".join(f"'{classes[i]}'" for i in missing[:5])
                 raise DataError(
                     f"{where}: split '{split}' has {len(missing)} classes without any image in "
-                    f"split 'train': {listed}. Splits must have the same classes."
+                    f"split 'train': {listed}. Add training images of these classes, or remove "
+                    f"their images from split '{split}'."
                 )
         index = {value: i for i, value in enumerate(ordered)}
         targets: dict[str, Targets] = {
@@ -334,7 +332,7 @@ class Classification:
     def strata(
         self, where: str, targets: Targets, names: Sequence[str], n_parts: int
     ) -> NDArray[np.int64]:
-        """Return the labels: every split gets the same fraction of each class.
+        """Return the labels ``(N,)``: every split gets the same fraction of each class.
 
         Raises:
             DataError: if a class has fewer images than there are splits.
@@ -344,21 +342,24 @@ class Classification:
         if few:
             raise DataError(
                 f"{where} is too small to split: every class needs at least {n_parts} images, and "
-                f"there are fewer of {', '.join(few[:5])}."
+                f"there are fewer of {', '.join(few[:5])}. Add images of these classes, or remove "
+                "the classes."
             )
         return targets
 
     def task(self, names: Sequence[str], targets: Targets) -> ClassificationTask:
-        """Return the task of these classes."""
+        """Return the task of these classes; ``targets`` are those of the training split."""
         counts = np.bincount(targets, minlength=len(names)).tolist()
         return ClassificationTask(tuple(names), tuple(counts))
 
     def from_json(self, raw: Mapping[str, Any]) -> ClassificationTask:
-        """Return the task that ``ClassificationTask.to_json`` described."""
+        """Return the task that ``ClassificationTask.to_json`` described, else ``SchemaError``."""
         record: _ClassificationRecord = validate(_ClassificationRecord, dict(raw), "task")
         counts, classes = record.get("counts", []), record["classes"]
         if len(counts) not in (0, len(classes)):
-            raise SchemaError("'task' has different numbers of classes and counts")
+            raise SchemaError(
+                f"'task' has {len(classes)} classes, but {len(counts)} counts of training images"
+            )
         return ClassificationTask(tuple(classes), tuple(counts), record.get("metric", METRIC))
 
 
@@ -378,7 +379,8 @@ def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None
             )
         if not isinstance(value, int | str | None):
             raise DataError(
-                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or text."
+                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or "
+                "text. For other numbers set task=regression."
             )
         first.setdefault(value, i)
     for value, i in first.items():
@@ -394,5 +396,5 @@ def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None
         if names is not None and value >= len(names):
             raise DataError(
                 f"{row} has the label {value}: must be 0 to {len(names) - 1}, as there are "
-                f"{len(names)} classes."
+                f"{len(names)} classes. Correct the label."
             )

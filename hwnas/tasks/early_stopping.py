@@ -68,10 +68,11 @@ def read_accuracy(
     confidence: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return the accuracy, or a prediction if it is below the incumbent's.
+    """Return the accuracy, or a predicted accuracy once it is very likely below the incumbent's.
 
     Args:
-        correct: Classifies the images at the given indices; returns which are correct.
+        correct: Classifies the images at the given indices; returns for each whether it is
+            correct.
         n: Number of images of the split.
         incumbent: The network to beat, with results of earlier networks.
         confidence: A candidate as good as the incumbent is stopped with a probability of at most
@@ -102,13 +103,13 @@ def read_accuracy(
 
 
 def score_of_all_bits(correct: Bits) -> Score:
-    """Return the score of a complete evaluation."""
+    """Return the accuracy from the correctness of all images, ``(n,)``."""
     figure = proportion(int(correct.sum()), len(correct))
     return Score(figure, len(correct), np.packbits(correct).tobytes())
 
 
 def unpacked_bits(bits: bytes, n: int) -> Bits:
-    """Return packed results as ``(n,)``."""
+    """Return the correctness of ``n`` images, ``(n,)``, from ``Score.per_image``."""
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(np.bool_)
 
 
@@ -204,14 +205,15 @@ def read_error(
     confidence: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return the mean error, or a prediction if it is above the incumbent's.
+    """Return the mean error, or a predicted error once it is very likely above the incumbent's.
 
     Args:
-        errors: Returns the errors of the images at the given indices.
+        errors: Evaluates the images at the given indices; returns their errors.
         n: Number of images of the split.
         incumbent: The network to beat.
-        confidence: As of ``read_accuracy``.
-        rng: Determines the order.
+        confidence: A candidate as good as the incumbent is stopped with a probability of at most
+            ``1 - confidence``.
+        rng: Determines the order of evaluation.
     """
     reference = unpacked_errors(incumbent.per_image)
     order, values, start = rng.permutation(n), np.zeros(n, np.float32), 0
@@ -230,12 +232,12 @@ def read_error(
 
 
 def score_of_all_errors(errors: Errors) -> Score:
-    """Return the score of a complete evaluation."""
+    """Return the mean error from the errors of all images, ``(n,)``."""
     return Score(mean(errors), len(errors), errors.astype(np.float32).tobytes())
 
 
 def unpacked_errors(content: bytes) -> Errors:
-    """Return packed errors as ``(n,)``."""
+    """Return the errors of all images, ``(n,)``, from ``Score.per_image``."""
     return np.frombuffer(content, np.float32)
 
 

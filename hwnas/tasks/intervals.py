@@ -16,7 +16,9 @@ _STEPS = 6  # of Newton's method; five suffice for any degrees of freedom
 
 
 def mean(errors: NDArray[np.floating]) -> Quantity:
-    """Return the mean as a measured quantity with its 95 % interval by Student's t.
+    """Return the mean of errors ``(n,)`` as a measured quantity with its 95 % interval.
+
+    The interval is Student's t interval, cut off at 0.
 
     Source: Student, "The probable error of a mean", Biometrika 1908,
     https://doi.org/10.1093/biomet/6.1.1.
@@ -27,7 +29,7 @@ def mean(errors: NDArray[np.floating]) -> Quantity:
 
 
 def half_width(values: NDArray[np.floating]) -> float:
-    """Return half the width of the 95 % interval of a mean; infinite for a single value."""
+    """Return half the width of the 95 % interval of the mean of ``(n,)``; infinite for n < 2."""
     n = len(values)
     if n < 2:
         return math.inf
@@ -65,7 +67,7 @@ def proportion(successes: float, n: float) -> Quantity:
 
 
 def fraction(flags: NDArray[np.bool_]) -> Quantity:
-    """Return the fraction of true values, as ``proportion`` does."""
+    """Return the fraction of true values with its 95 % Wilson score interval."""
     return proportion(int(flags.sum()), len(flags))
 
 
@@ -74,15 +76,15 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Recall and F1 score of each class; classes without images and answers are left out."""
+    """Recall and F1 score of classes, from numbers of images by class, each ``(n_classes,)``."""
 
-    hits: Counts  #: images that are classified correctly, by class
+    hits: Counts  #: images of the class that are classified correctly
     n_images: Counts  #: images of the class
     n_answers: Counts  #: images that are classified as the class
 
     @staticmethod
     def of(confusion: Mapping[str, Mapping[str, int]]) -> "ClassScores":
-        """Return the scores of a confusion matrix: counts by true class and answer."""
+        """Return the scores of a confusion matrix: images by true class and predicted class."""
         names = [*confusion]
         index = {name: i for i, name in enumerate(names)}
         hits = [answers.get(name, 0) for name, answers in confusion.items()]
@@ -147,7 +149,7 @@ _MAX_LISTED = 30  # classes in a text
 
 
 def describe_classes(images: Mapping[str, Mapping[str, int]]) -> str:
-    """Return the classes by name, with the number of images of each.
+    """Return a text such as ``2 classes (train+test images): 'cat' (50+10), 'dog' (40+10).``.
 
     Args:
         images: Number of images by split and class.
@@ -164,7 +166,7 @@ def describe_classes(images: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def largest_probability(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the largest softmax probability of each row, ``(N,)``."""
+    """Return the largest softmax probability of each row of ``(N, n_classes)``, ``(N,)``."""
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
     probabilities: NDArray[np.float64] = 1 / exponents.sum(axis=1)
     return probabilities

@@ -39,12 +39,13 @@ class PredictionSet:
     models: tuple[str, ...]  #: names
     correct: NDArray[np.bool_]  #: ``(models, images)``
     confidence: NDArray[np.float64]  #: ``(models, images)``; only the order matters
-    left_out: tuple[str, ...] = ()  #: models with predictions of other weights only
+    left_out: tuple[str, ...] = ()  #: models whose only predictions are of other weights
 
     def cascade(self, first: str, second: str, share: float) -> tuple[Quantity, float] | None:
-        """Return the accuracy if the least confident ``share`` is escalated, and the threshold.
+        """Return the accuracy of a cascade, and its confidence threshold.
 
-        ``None`` if the predictions of a model are unknown.
+        The second model answers the fraction ``share`` of the images on which the first one is
+        least confident, that is, below the threshold. ``None`` if the set lacks a model.
         """
         if first not in self.models or second not in self.models:
             return None
@@ -65,7 +66,7 @@ class Predictions:
 
 
 def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> Predictions:
-    """Return the predictions of outputs, of a task with confidences."""
+    """Return correctness and confidence of outputs; the task must have confidences."""
     assert task.confidence is not None
     return Predictions(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
 
@@ -75,7 +76,7 @@ def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -
 
     Args:
         confidence: Confidences of the exits, ``(exits, images)``.
-        thresholds: Threshold of each exit.
+        thresholds: An image leaves at the first exit whose confidence reaches its threshold.
     """
     leaves = confidence >= np.asarray(thresholds)[:, None]
     index: NDArray[np.intp] = np.vstack([leaves, np.ones(leaves.shape[1], np.bool_)]).argmax(axis=0)
@@ -83,7 +84,7 @@ def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -
 
 
 def pack_predictions(model: str, splits: Mapping[str, Predictions]) -> bytes:
-    """Return a file of a network's predictions.
+    """Return the content of a file of a network's predictions (``.npz``).
 
     Args:
         model: Name of the network, such as ``ID-int8``.
@@ -95,7 +96,10 @@ def pack_predictions(model: str, splits: Mapping[str, Predictions]) -> bytes:
 def pack_exit_predictions(
     models: Sequence[str], splits: Mapping[str, Sequence[Predictions]]
 ) -> bytes:
-    """Return a file of the predictions of several models on the same images."""
+    """Return the content of a file of predictions of several models (``.npz``).
+
+    ``splits`` has the predictions of each model, in their order, on ``validation`` and ``test``.
+    """
     arrays = {"models": np.array(models)}
     for split, predictions in splits.items():
         arrays[f"{_PREFIXES[split]}correct"] = np.stack([p.correct for p in predictions])
@@ -107,7 +111,9 @@ def pack_exit_predictions(
 
 
 def read_predictions(run: Path, genotype_id: str) -> dict[str, Predictions] | None:
-    """Return the predictions of a network of a run by split; ``None`` if there are none.
+    """Return the predictions of a network on ``validation`` and ``test``.
+
+    ``None`` if the run has no file of them.
 
     Raises:
         RunError: if the file is corrupt.
@@ -117,7 +123,10 @@ def read_predictions(run: Path, genotype_id: str) -> dict[str, Predictions] | No
 
 
 def read_exit_predictions(run: Path, genotype_id: str) -> list[dict[str, Predictions]] | None:
-    """Return the predictions of each exit of a network and its end; ``None`` without exits.
+    """Return the predictions of each exit of a network, and last those of its end.
+
+    Keys are ``validation`` and ``test``. ``None`` if the run has no file of them, as for networks
+    without exits.
 
     Raises:
         RunError: if the file is corrupt.
@@ -149,10 +158,12 @@ def read_prediction_files(
 ) -> PredictionSet:
     """Return the predictions of all models in files or runs, on validation images.
 
+    It has no models if no file has any.
+
     Args:
         paths: Files, or folders of runs.
-        runs: The run that trained each model, by name; predictions saved by other runs for the
-            same name belong to other weights and are skipped.
+        runs: The run that trained each model, by name. Predictions of a model in other runs
+            belong to other weights; they are skipped, see ``PredictionSet.left_out``.
 
     Raises:
         ConfigError: if a file cannot be read, has other images, or contradicts another file.
@@ -191,8 +202,8 @@ def _check_same(
     correct = np.array_equal(predictions.correct, known.correct)
     if not (correct and np.array_equal(predictions.confidence, known.confidence)):
         raise ConfigError(
-            f"answers: {other} and {file} have different predictions of model '{name}': remove the "
-            "file of other weights from answers."
+            f"answers: {other} and {file} have different predictions of model '{name}', so one is "
+            "of other weights: remove that file from answers."
         )
 
 
@@ -208,7 +219,8 @@ def _check_images(
     if first.correct.size != predictions.correct.size:
         raise ConfigError(
             f"answers: {path} has predictions of '{other}' on {first.correct.size} images, {file} "
-            f"of '{name}' on {predictions.correct.size}; all must be of the same images."
+            f"of '{name}' on {predictions.correct.size}; all must be of the same images. Remove "
+            "one of the files from answers."
         )
 
 
@@ -217,7 +229,10 @@ def _files(path: Path) -> list[Path]:
         return [path]
     pattern = PREDICTIONS_FILE.format("*")
     if not (files := sorted(path.glob(pattern))):
-        raise ConfigError(f"answers: {path} has no {pattern}: it is not a run with predictions.")
+        raise ConfigError(
+            f"answers: {path} has no {pattern}: it is not the folder of a finished search. Give "
+            "one, or a file."
+        )
     return files
 
 
@@ -226,11 +241,18 @@ def _read(path: Path) -> Iterator[tuple[str, Predictions]]:
     try:
         arrays = _arrays(path, "")
     except FileNotFoundError:
-        raise ConfigError(f"answers: {path} does not exist.") from None
+        raise ConfigError(
+            f"answers: {path} does not exist. Give files models/ID.answers.npz of a search, or its "
+            "folder."
+        ) from None
     except CorruptFileError as problem:
         raise ConfigError(f"answers: {path} cannot be read: {problem}.") from None
     if arrays.correct.shape[1] < _MIN_IMAGES:
-        raise ConfigError(f"answers: {path}: plans need {_MIN_IMAGES} images or more.")
+        raise ConfigError(
+            f"answers: {path} has predictions on {arrays.correct.shape[1]} images; cascades need "
+            f"{_MIN_IMAGES} images or more. Remove it from answers, or search with more "
+            "validation images."
+        )
     for i, name in enumerate(arrays.models):
         yield name, Predictions(arrays.correct[i], arrays.confidence[i])
 
@@ -249,10 +271,14 @@ def _arrays(path: Path, prefix: str) -> PredictionSet:
     models = tuple(map(str, np.atleast_1d(arrays["models"])))
     correct, confidence = (arrays[name] for name in names[1:])
     if correct.ndim != 2 or correct.shape != confidence.shape or len(correct) != len(models):
-        raise CorruptFileError(f"{names[1]} and {names[2]} must be (models, images)")
+        raise CorruptFileError(
+            f"arrays '{names[1]}' and '{names[2]}' must be of the shape ({len(models)}, images)"
+        )
     if correct.dtype.kind not in "biu" or confidence.dtype.kind not in "fiu":
-        raise CorruptFileError(f"{names[1]} must be true or false, {names[2]} numbers")
+        raise CorruptFileError(
+            f"array '{names[1]}' must be true or false, and '{names[2]}' must be numbers"
+        )
     confidence = confidence.astype(np.float64)
     if not np.isfinite(confidence).all():
-        raise CorruptFileError(f"{names[2]} must be finite")
+        raise CorruptFileError(f"array '{names[2]}' must be finite")
     return PredictionSet(models, correct.astype(np.bool_), confidence)

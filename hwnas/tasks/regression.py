@@ -57,9 +57,9 @@ class RegressionTask:
     """Regression of one or more values per image. Outputs are standardised values."""
 
     values: tuple[str, ...]  #: names of the values
-    mean: tuple[float, ...]  #: of the training targets, by value
-    std: tuple[float, ...]
-    guess_mae: float  #: error of always predicting the median of the training targets
+    mean: tuple[float, ...]  #: of the training targets, by value, in their unit
+    std: tuple[float, ...]  #: of the training targets, by value, in their unit
+    guess_mae: float  #: mean absolute error of always predicting the median, in the same unit
     guess_std: float  #: standard deviation of that error over images
     median: tuple[float, ...] = ()  #: of the training targets, by value; empty in older files
     name: ClassVar[str] = "regression"
@@ -67,7 +67,7 @@ class RegressionTask:
 
     @staticmethod
     def of(names: tuple[str, ...], targets: Targets) -> RegressionTask:
-        """Return the task of training targets ``(N, n)``."""
+        """Return the task of training targets ``(N, n)``; ``names`` are those of the n values."""
         exact = targets.astype(np.float64)
         median = np.median(exact, axis=0)
         guess = np.abs(exact - median).mean(axis=1)
@@ -114,7 +114,7 @@ class RegressionTask:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return names and scale of the values, and the chance-level error."""
+        """Return the fields of the class by name, and ``name``."""
         return {
             "name": self.name,
             "values": list(self.values),
@@ -143,11 +143,11 @@ class RegressionTask:
         return self
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return standardised targets ``(N, n)``."""
+        """Return targets ``(N, n)`` minus their mean, divided by their standard deviation."""
         return (targets - targets.new_tensor(self.mean)) / targets.new_tensor(self.std)
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return the mixed targets of both images."""
+        """Return the mixed targets ``(N, n)``, in the targets' unit and standardised."""
         targets = share * first + (1 - share) * second
         return targets, self.loss_targets(targets)
 
@@ -163,7 +163,7 @@ class RegressionTask:
         return smooth_l1_loss(outputs, loss_targets, beta=_BETA)
 
     def distillation_targets(self, outputs: Tensor) -> Tensor:
-        """Return a teacher's outputs."""
+        """Return a teacher's outputs ``(N, n)``."""
         return outputs
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
@@ -173,7 +173,7 @@ class RegressionTask:
         return errors
 
     def constant_results(self, targets: Targets) -> PerImageResults:
-        """Return the errors of always predicting the median of the training targets."""
+        """Return the errors ``(N,)`` of always predicting the median, in the targets' unit."""
         median = np.array(self.median, np.float64)
         errors: PerImageResults = np.abs(targets - median).mean(axis=1)
         return errors
@@ -183,12 +183,12 @@ class RegressionTask:
         return
 
     def score(self, results: PerImageResults) -> Quantity:
-        """Return the mean absolute error with its interval by Student's t."""
+        """Return the mean absolute error with its Student's t interval, in the targets' unit."""
         return mean(results)
 
     @property
     def confidence(self) -> None:
-        """None: values have no confidence."""
+        """``None``: values have no confidence."""
         return
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
@@ -196,7 +196,7 @@ class RegressionTask:
         return Quantity(mean, "measured")
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if errors are significantly below those of predicting the median."""
+        """Return True if the mean error is 3 standard errors below that of the median."""
         return total / n < self.guess_mae - _SIGMAS * self.guess_std / float(np.sqrt(n))
 
     def chance_level_message(self, mean: float) -> str:
@@ -207,7 +207,7 @@ class RegressionTask:
         )
 
     def score_all(self, results: PerImageResults) -> Score:
-        """Return the error on all images, with packed errors per image."""
+        """Return the mean error of all images, with packed errors per image."""
         return early_stopping.score_of_all_errors(results)
 
     def score_early(
@@ -218,7 +218,7 @@ class RegressionTask:
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return the error; a prediction if evaluation stopped early."""
+        """Return the mean error, a prediction if evaluation stopped early."""
         return early_stopping.read_error(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
@@ -230,23 +230,23 @@ class RegressionTask:
         return 100 * (worse - better) / self.guess_mae
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the increase of errors, by the mean of paired differences (Student's t)."""
+        """Return the increase of the mean error in ``points``, with a paired Student's t bound."""
         differences = results.astype(np.float64) - reference
         scale = 100 / self.guess_mae
         points = scale * float(differences.mean())
         return MetricLoss(points, points - scale * half_width(differences))
 
     def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
-        """Return for each image whether all outputs are nearly equal."""
+        """Return for each image, ``(N,)``, whether all outputs agree within 0.05 deviations."""
         same: NDArray[np.bool_] = (np.abs(outputs - expected) <= _SAME).all(axis=1)
         return same
 
     def files(self) -> Mapping[str, bytes]:
-        """Return nothing: ``preprocessing.json`` has names and scale."""
+        """Return an empty mapping: ``preprocessing.json`` has names and scale."""
         return {}
 
     def preprocessing(self) -> Mapping[str, Any]:
-        """Return names and scale of the values."""
+        """Return ``{"targets": ...}`` with ``names``, ``mean`` and ``std`` of the values."""
         scale = {"mean": list(self.mean), "std": list(self.std)}
         return {"targets": {"names": list(self.values), **scale}}
 
@@ -279,7 +279,7 @@ class Regression:
     def targets(
         self, where: str, raw: Mapping[str, Sequence[Any]], names: Sequence[str] | None
     ) -> tuple[dict[str, Targets], tuple[str, ...]]:
-        """Return float32 values ``(N, n)`` by split, and their names.
+        """Return float32 values ``(N, n)`` by split, and the names of the n values.
 
         Raises:
             DataError: if a value is missing, not a number or the same for all images, splits have
@@ -291,12 +291,12 @@ class Regression:
             if rows.shape[1] != train.shape[1]:
                 raise DataError(
                     f"{where}: split '{split}' has {rows.shape[1]} values per image, split 'train' "
-                    f"has {train.shape[1]}."
+                    f"has {train.shape[1]}. All images need the same number."
                 )
         if (constant := np.flatnonzero(np.ptp(train, axis=0) == 0)).size:
             raise DataError(
                 f"{where}: value {constant[0] + 1} of every training image is "
-                f"{train[0, constant[0]]:g}: there is nothing to learn."
+                f"{train[0, constant[0]]:g}: there is nothing to learn. Remove this value."
             )
         _check_precision(where, exact)
         n = train.shape[1]
@@ -311,14 +311,21 @@ class Regression:
         return None
 
     def task(self, names: Sequence[str], targets: Targets) -> RegressionTask:
-        """Return the task with the scale of the training targets."""
+        """Return the task; ``targets`` ``(N, n)`` are those of the training split."""
         return RegressionTask.of(tuple(names), targets)
 
     def from_json(self, raw: Mapping[str, Any]) -> RegressionTask:
-        """Return the task that ``RegressionTask.to_json`` described."""
+        """Return the task that ``RegressionTask.to_json`` described.
+
+        Raises:
+            SchemaError: the content is invalid.
+        """
         record: _RegressionRecord = validate(_RegressionRecord, dict(raw), "task")
         if not len(record["values"]) == len(record["mean"]) == len(record["std"]):
-            raise SchemaError("'task' has different numbers of values, means and deviations")
+            raise SchemaError(
+                f"'task' has {len(record['values'])} values, {len(record['mean'])} means and "
+                f"{len(record['std'])} standard deviations; it needs one of each per value"
+            )
         return RegressionTask(
             tuple(record["values"]),
             tuple(record["mean"]),
@@ -342,12 +349,12 @@ def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
             if not abs(number) <= _MAX_VALUE:  # also true for NaN
                 raise DataError(
                     f"{where}, row {row} has the value {number}: must be finite and at most "
-                    f"{_MAX_VALUE:g} in size, as networks compute in float32."
+                    f"{_MAX_VALUE:g} in size, as networks compute in float32. Use another unit."
                 )
         if len(numbers) != len(rows[0]) or not numbers:
             raise DataError(
-                f"{where}, row {row} has {len(numbers)} values, the first has {len(rows[0])}: all "
-                "need the same number, at least one."
+                f"{where}, row {row} has {len(numbers)} values, row 0 has {len(rows[0])}: all "
+                "images need the same number, at least one."
             )
     return np.array(rows, np.float64)
 

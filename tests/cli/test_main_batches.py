@@ -193,9 +193,9 @@ def test_words_say_what_was_chosen() -> None:
     [
         ({"batch": (1, 0)}, "'batch' is 0; allowed: whole numbers from 1 to 65536"),
         ({"batch": (1, "x")}, "'batch' is x; allowed"),
-        ({"stem.batch": (1, 2)}, "'stem.batch': batch is an option of networks"),
+        ({"stem.batch": (1, 2)}, "'stem.batch' is not allowed: batch is a choice of"),
         ({"threads": (0, 1)}, "'threads' is 0; allowed: whole numbers from 1 to 1024"),
-        ({"stem.threads": (1, 2)}, "'stem.threads': threads is an option of networks"),
+        ({"stem.threads": (1, 2)}, "'stem.threads' is not allowed: threads is a choice of"),
     ],
 )
 def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words: str) -> None:

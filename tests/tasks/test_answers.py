@@ -102,7 +102,7 @@ def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"models": np.array(["a"])}, "no array 'correct'"),
-        ({"correct": np.ones((2, 60), bool)}, "must be"),
+        ({"correct": np.ones((2, 60), bool)}, "must be of the shape"),
         ({"correct": np.ones((1, 60))}, "true or false"),
         ({"confidence": np.full((1, 60), np.nan)}, "finite"),
         ({"confidence": np.full((1, 60), "x")}, "numbers"),

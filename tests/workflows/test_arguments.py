@@ -101,7 +101,7 @@ def test_budget_is_removed_and_equal_values_are_given_once() -> None:
 
 
 def test_name_of_a_budget_is_a_text() -> None:
-    with pytest.raises(ConfigError, match=r"budget.name must be one text, got '\[1\]'"):
+    with pytest.raises(ConfigError, match=r"budget.name must be text, such as edge, got \[1\]"):
         Budget.of({"name": [1]})
 
 

@@ -22,7 +22,8 @@ def get(name: str) -> Family:
     """Return a family by name, built-in or from an installed package.
 
     Raises:
-        SpaceError: if there is none of that name, or the one of a package is invalid.
+        SpaceError: if there is none of that name, or a package's family cannot be imported or
+            lacks methods.
     """
     point = _entry_point(name)
     if point is not None:
@@ -49,7 +50,7 @@ def family_of(space: SearchSpace) -> Family:
 
 
 def plugin_identity(name: str) -> tuple[str, ...]:
-    """Return package and version of a family from a package; empty for built-in families."""
+    """Return ``(package, version)`` of a family from a package; ``()`` for built-in families."""
     point = _entry_point(name)
     return () if point is None or point.dist is None else (point.dist.name, point.dist.version)
 
@@ -83,11 +84,13 @@ def _load(point: EntryPoint) -> Family:
         family: Any = loaded() if inspect.isclass(loaded) else loaded
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise SpaceError(f"{_describe(point)} cannot be loaded: {reason}") from error
+        raise SpaceError(
+            f"{_describe(point)} cannot be loaded: {reason}. Mend or uninstall the package."
+        ) from error
     if missing := [name for name in _MEMBERS if getattr(family, name, None) is None]:
         raise SpaceError(
-            f"{_describe(point)} is no family: it lacks {', '.join(missing)}. A family has "
-            f"{', '.join(_MEMBERS)}; see hwnas.models.families.base.Family."
+            f"{_describe(point)} is no family: it lacks {', '.join(missing)}. Add what "
+            "hwnas.models.families.base.Family lists."
         )
     return cast(Family, family)
 

@@ -1,8 +1,9 @@
 """Choices of spaces of any family: batch size, threads and precision; lowering with all of them.
 
-``batch`` and ``threads`` affect latency, throughput and energy, not accuracy. Targets with
-``target.batches=[1,8,32]`` or ``target.thread_counts=[1,2,4]`` add the choice to each space. A
-space may define ``batch``, but not ``threads``, as the timing process gets the target's cores.
+An annotation is what hwnas adds to the graph of a family: these choices, options of weights, and
+early exits. ``batch`` and ``threads`` affect latency, throughput and energy, not accuracy. Targets
+with ``target.batches=[1,8,32]`` or ``target.thread_counts=[1,2,4]`` add the choice to each space.
+A space may define ``batch``, but not ``threads``, as the timing process gets the target's cores.
 
 ``precision`` is ``float32`` or ``int8``. With ``float_edges``, an int8 network computes in float32
 the operators that read the image, and those from the last pooling on.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 BATCH, THREADS = "batch", "threads"
 BATCH_KEYS = (BATCH, THREADS)
-MAX_VALUES = {BATCH: 65_536, THREADS: 1024}
+MAX_VALUES = {BATCH: 65_536, THREADS: 1024}  #: images, and threads
 OF_TARGETS = {BATCH: "batches", THREADS: "thread_counts"}  #: names of the choices in targets
 KEY, EDGES = "precision", "float_edges"
 FLOAT, INT8 = "float32", "int8"
@@ -49,43 +50,47 @@ def with_run_choices(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -
 
     Args:
         space: The space.
-        numbers: Options by key; may be empty.
+        numbers: Options of ``batch`` and ``threads``; without any, the space is returned.
 
     Raises:
         SpaceError: if the space defines such a choice itself, or threads.
     """
     if _defines(space, THREADS):
         raise SpaceError(
-            f"Space '{space.name}' defines '{THREADS}', an option of targets: remove it, and set "
-            f"target.{THREADS}=NUMBER or target.{OF_TARGETS[THREADS]}=[NUMBER,NUMBER]."
+            f"Space '{space.name}' defines '{THREADS}', an option of targets: remove it from the "
+            f"space, and set target.{THREADS}=NUMBER or "
+            f"target.{OF_TARGETS[THREADS]}=[NUMBER,NUMBER]."
         )
     given = {key: tuple(numbers[key]) for key in BATCH_KEYS if numbers.get(key)}
     for key, options in given.items():
         if _defines(space, key):
             raise SpaceError(
                 f"Space '{space.name}' defines '{key}': remove "
-                f"target.{OF_TARGETS[key]}={[*options]}."
+                f"target.{OF_TARGETS[key]}={[*options]}, or '{key}' from the space."
             )
     return replace(space, choices={**given, **space.choices}) if given else space
 
 
 def run_label(genotype: Genotype) -> str:
-    """Return threads and batch size as in names of latency tables: ``2t-b8``."""
+    """Return threads and batch size as in names of latency tables: ``2t-b8``; may be empty."""
     options = genotype.to_dict()
     forms = {THREADS: "{}t", BATCH: "b{}"}
     return "-".join(form.format(options[key]) for key, form in forms.items() if key in options)
 
 
 def check_run_options(space: SearchSpace) -> None:
-    """Check batch sizes and threads, which are options of networks, not of their parts.
+    """Check the choices ``batch`` and ``threads`` of a space, which are of whole networks.
 
     Raises:
-        SpaceError: if one is invalid.
+        SpaceError: if one is defined for a stage or block, or out of range.
     """
     where = f"Space '{space.name}'"
     for name in space.names:
         if name not in BATCH_KEYS and (key := name.rpartition(".")[2]) in BATCH_KEYS:
-            raise SpaceError(f"{where}: '{name}': {key} is an option of networks: name it '{key}'.")
+            raise SpaceError(
+                f"{where}: '{name}' is not allowed: {key} is a choice of whole networks. Name it "
+                f"'{key}'."
+            )
     for key in BATCH_KEYS:
         for n in space.options(key) if _defines(space, key) else ():
             if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_VALUES[key]:
@@ -99,7 +104,7 @@ def _defines(space: SearchSpace, key: str) -> bool:
 
 
 def annotate_precision(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
-    """Return the graph of a genotype with its precision, if the space has one."""
+    """Return the graph of a genotype with its precision; unchanged if the space has none."""
     values = space.values(genotype)
     if KEY not in values:
         return graph
@@ -112,7 +117,7 @@ def annotate_precision(graph: Graph, space: SearchSpace, genotype: Genotype) -> 
 
 
 def float_edges(graph: Graph) -> frozenset[str]:
-    """Return the operators that read the image, and those from the last pooling on."""
+    """Return the names of the operators that read the image, and of those from the last mean."""
     steps = {node.name: step for step, node in enumerate(graph)}
     means = [steps[node.name] for node in graph if node.op.base == "mean"]
     first = max(means, default=steps[graph.outputs[0]])
@@ -120,27 +125,30 @@ def float_edges(graph: Graph) -> frozenset[str]:
 
 
 def precision_names(space: SearchSpace) -> list[str]:
-    """Return the names of a space that define the precision."""
+    """Return those of ``precision`` and ``float_edges`` that a space defines."""
     return [name for name in (KEY, EDGES) if name in space.names]
 
 
 def precision_options(space: SearchSpace) -> tuple[str, ...]:
-    """Return the precisions of networks of a space; empty if the space does not define it."""
+    """Return the options of ``precision``; empty if the space does not define it."""
     return tuple(map(str, space.options(KEY))) if KEY in precision_names(space) else ()
 
 
 def float_genotype(space: SearchSpace, genotype: Genotype) -> Genotype | None:
-    """Return the genotype of the same network in float32, if the space has it."""
+    """Return the genotype of the same network in float32.
+
+    ``None`` if the genotype is not in int8, or the space does not have it in float32.
+    """
     if genotype.to_dict().get(KEY) != INT8 or FLOAT not in space.choices[KEY]:
         return None
     return space.genotype({**genotype.to_dict(), KEY: FLOAT})
 
 
 def check_precision(space: SearchSpace) -> None:
-    """Check precisions, and that ``float_edges`` is active for int8 only.
+    """Check the options of ``precision`` and ``float_edges``.
 
     Raises:
-        SpaceError: if an option is invalid.
+        SpaceError: if an option is unknown, or ``float_edges`` is active without int8.
     """
     where, given = f"Space '{space.name}'", {*precision_names(space)}
     for name in space.names:
@@ -164,7 +172,10 @@ def check_precision(space: SearchSpace) -> None:
 
 
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-    """Return the graph of a genotype with all annotations of its space."""
+    """Return the graph of a genotype: the family's, with all annotations of the space.
+
+    These are weight options, precision, batch size, threads and early exits.
+    """
     graph = with_weight_options(family.lower(space, genotype, signature), space, genotype)
     graph = annotate_precision(graph, space, genotype)
     graph = annotate_run_options(graph, space, genotype)
@@ -183,10 +194,10 @@ def weight_relevant_space(space: SearchSpace) -> SearchSpace:
 
 
 def check_annotations(space: SearchSpace, family: "Family") -> None:
-    """Check a space with its family, and all annotations.
+    """Check a space by its family, and all annotations.
 
     Raises:
-        SpaceError: if the space is invalid.
+        SpaceError: if a name or option is missing, unknown, out of range or without effect.
     """
     plain = _without_keys(early_exits.without_exit_choices(space), (*WEIGHT_KEYS, *_WEIGHTLESS))
     family.check(plain)
@@ -241,7 +252,7 @@ WEIGHT_KEYS: Mapping[str, _WeightOption] = {
 
 
 def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
-    """Return the graph of a genotype with the options of its weights."""
+    """Return the graph of a genotype with its bits and sparsity of weights."""
     if not weight_option_names(space):
         return graph
     values = space.values(genotype)
@@ -257,7 +268,10 @@ def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) ->
 
 
 def weight_option_names(space: SearchSpace, *keys: str) -> list[str]:
-    """Return the names of a space that define options of weights, of some or of all keys."""
+    """Return the names of a space that define bits or sparsity of weights.
+
+    With ``keys``, only those of these keys.
+    """
     return [n for n in space.names if n.rpartition(".")[2] in (keys or WEIGHT_KEYS)]
 
 
@@ -270,7 +284,7 @@ def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family
         family: The family.
 
     Raises:
-        SpaceError: if an option is invalid.
+        SpaceError: if an option is not allowed, or has no effect.
     """
     where = f"Space '{space.name}'"
     ends = (plain.smallest(), plain.largest())
@@ -290,7 +304,10 @@ def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family
         for name in sorted(given - {*readers}):
             raise SpaceError(f"{where}: {unknown_name('name', name, readers)}")
         for name in sorted(given - {closest(given, place, key) for place in places}):
-            raise SpaceError(f"{where}: '{name}' has no effect: closer options override it.")
+            raise SpaceError(
+                f"{where}: '{name}' has no effect: each block or stage defines its own '{key}'. "
+                f"Remove '{name}'."
+            )
 
 
 def _place(node: str) -> str:

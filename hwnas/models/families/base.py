@@ -18,8 +18,8 @@ class TrainingRecipe:
     """Default training options of a family."""
 
     optimiser: str  #: ``sgd`` (with Nesterov momentum), ``adamw`` or ``muon``
-    lr: float  #: peak of the schedule
-    weight_decay: float
+    lr: float  #: peak learning rate of the schedule
+    weight_decay: float  #: coefficient, as of torch's optimisers
 
 
 class Supernet(Protocol):
@@ -31,7 +31,7 @@ class Supernet(Protocol):
         ...
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """Return the outputs of a subnet, ``(N, C, R, R)`` to ``(N, n_outputs)``.
+        """Return the outputs ``(N, n_outputs)`` of a subnet for images ``(N, C, R, R)``.
 
         Training calls it from several threads at once unless it changes buffers or draws random
         numbers.
@@ -56,43 +56,50 @@ class Family(Protocol):
         ...
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the input images."""
+        """Return the height and width of the (square) input images in pixels."""
         ...
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
         """Return the graph of a genotype, without importing torch.
 
-        Choices of any space (``weight_bits``, ``weight_sparsity``, exits) apply to operators named
-        ``stages.<i>.blocks.<j>.<...>``; without such operators they are refused.
+        Names must be ``stages.<i>.blocks.<j>.<...>`` for operators of blocks. The choices that
+        spaces of all families have (``weight_bits``, ``weight_sparsity``, exits) apply to these
+        operators; without any such operator, a space with these choices is an error.
         """
         ...
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return a freshly initialised network; its modules have the names of the graph's nodes."""
+        """Return a network with new random weights, whose modules are named as the graph's nodes.
+
+        The submodule ``node.name`` computes the node.
+        """
         ...
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
-        """Return a freshly initialised supernet; draws from torch's global generator."""
+        """Return a supernet with new random weights, drawn from torch's global generator."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class BuiltInFamily:
-    """A family of hwnas; its torch modules are imported only when one is built."""
+    """A family of hwnas. Torch is imported only when a network or a supernet is built.
+
+    Modules are relative to ``hwnas.models.families``.
+    """
 
     recipe: TrainingRecipe
     lowering: str  #: module with ``dimensions`` and ``lower``; it needs no torch
-    check_space: str  #: function, as ``module:name``
-    network: str  #: torch class, as ``module:name``
-    supernet_class: str
+    check_space: str  #: function that checks a space, as ``module:name``
+    network: str  #: torch class of networks, as ``module:name``
+    supernet_class: str  #: torch class of supernets, as ``module:name``
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space is not one of this family."""
         _named(self.check_space)(space)
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
-        """Return the height and width of the input images."""
+        """Return the height and width of the (square) input images in pixels."""
         return int(space.values(genotype)["resolution"])
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
@@ -103,12 +110,12 @@ class BuiltInFamily:
         return cast("Graph", graph)
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
-        """Return a freshly initialised network."""
+        """Return a network with new random weights."""
         dims = self._dimensions(space, genotype, signature)
         return cast("nn.Module", _named(self.network)(dims, signature))
 
     def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
-        """Return a freshly initialised supernet."""
+        """Return a supernet with new random weights."""
         return cast("Supernet", _named(self.supernet_class)(space, signature))
 
     def _dimensions(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Any:

@@ -1,4 +1,9 @@
-"""Checks of names and values of search spaces, shared by families."""
+"""Checks of names and values of search spaces, shared by families.
+
+A key such as ``kernel`` may be defined for a block (``stages.0.blocks.1.kernel``), a stage
+(``stages.0.kernel``) or the space (``kernel``). The closest definition applies: that of the block,
+else of the stage, else of the space.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +18,10 @@ def n_stages(space: SearchSpace) -> int:
 
 
 def closest_value(values: Mapping[str, Option], place: str, key: str) -> Option:
-    """Return the closest value of a key for a block of a checked space."""
+    """Return the value of a key for a block (``place``): the block's, its stage's or the space's.
+
+    The space must have been checked.
+    """
     name = closest(values, place, key)
     assert name is not None
     return values[name]
@@ -21,7 +29,7 @@ def closest_value(values: Mapping[str, Option], place: str, key: str) -> Option:
 
 @dataclass(frozen=True)
 class ReadNames:
-    """The names that a family uses."""
+    """The names that a family reads from a search space."""
 
     network: tuple[str, ...]  #: such as ``stem.width``
     stage: tuple[str, ...]  #: keys of ``stages.<i>.`` besides the depth
@@ -33,15 +41,18 @@ class ReadNames:
 
 
 def check_names(space: SearchSpace, names: ReadNames) -> None:
-    """Check that a space has the names that a family uses.
+    """Check that a space has the names that a family reads.
 
     Raises:
-        SpaceError: if a name is unknown, missing, or overridden everywhere.
+        SpaceError: if a name is unknown, missing, or overridden for all blocks.
     """
     given, stages = {*space.names}, range(n_stages(space))
     if not stages:
         raise SpaceError(
-            f"{_where(space)} has no stage: add stages.0.depth and the other names of a stage."
+            f"{_where(space)} has no stage: add stages.0.depth and the other names of a stage "
+            f"({', '.join(names.stage)})."
+            if names.stage
+            else f"{_where(space)} has no stage: add stages.0.depth."
         )
     keys = ("depth", *names.stage)
     required = {*names.network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
@@ -63,25 +74,29 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
         also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
         raise SpaceError(f"{_where(space)}: '{name}' is missing; add it to choices or fixed{also}.")
     for name in sorted(given - read):
-        raise SpaceError(f"{_where(space)}: '{name}' has no effect: closer names override it.")
+        raise SpaceError(
+            f"{_where(space)}: '{name}' has no effect: each block or stage defines its own "
+            f"'{name.rpartition('.')[2]}'. Remove '{name}'."
+        )
 
 
 def _check_conditions(space: SearchSpace, names: ReadNames, required: set[str]) -> None:
     for key in space.when:
         if key not in names.conditional:
             raise SpaceError(
-                f"{_where(space)}: when: '{key}' is required by family '{space.family}'; allowed: "
-                f"{', '.join(names.conditional) or 'nothing'}."
+                f"{_where(space)}: 'when' has a condition for '{key}', which family "
+                f"'{space.family}' always needs. Allowed in 'when': "
+                f"{', '.join(names.conditional) or 'nothing'}. Remove '{key}' from 'when'."
             )
     if absent := sorted({*space.optional()} & required):
         raise SpaceError(
-            f"{_where(space)}: when: '{absent[0]}' is required; only names of stages or blocks "
-            "may be conditional."
+            f"{_where(space)}: 'when' has a condition for '{absent[0]}', which is always needed. "
+            "Remove it; only names of stages or blocks may be conditional."
         )
 
 
 def blocks(space: SearchSpace) -> list[str]:
-    """Return the names of all blocks."""
+    """Return the names of all blocks of the largest depths: ``stages.0.blocks.0``, and so on."""
     depths = [f"stages.{i}.depth" for i in range(n_stages(space))]
     return [
         f"{depth.removesuffix('.depth')}.blocks.{index}"
@@ -92,14 +107,24 @@ def blocks(space: SearchSpace) -> list[str]:
 
 
 def check_fixed(space: SearchSpace, names: Iterable[str]) -> None:
-    """Check that names are fixed."""
+    """Check that names are not choices.
+
+    Raises:
+        SpaceError: if one is.
+    """
     for name in names:
         if name in space.choices:
-            raise SpaceError(f"{_where(space)}: '{name}' must be fixed; it is not elastic.")
+            raise SpaceError(
+                f"{_where(space)}: '{name}' must be fixed: move it from 'choices' to 'fixed'."
+            )
 
 
 def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> None:
-    """Check that all options of a name are allowed."""
+    """Check that all options of a name are allowed.
+
+    Raises:
+        SpaceError: if one is not.
+    """
     for option in space.options(name):
         if option in allowed:
             continue
@@ -110,21 +135,33 @@ def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> 
 
 
 def check_odd(space: SearchSpace, name: str) -> None:
-    """Check that all options of a name are odd numbers above 0."""
+    """Check that all options of a name are odd whole numbers above 0.
+
+    Raises:
+        SpaceError: if one is not.
+    """
     options = whole_numbers(space, name)
     if any(option % 2 == 0 for option in options):
         raise SpaceError(f"{_where(space)}: '{name}' must be odd, got {list(options)}.")
 
 
 def check_positive(space: SearchSpace, name: str) -> None:
-    """Check that all options of a name are finite numbers above 0."""
+    """Check that all options of a name are finite numbers above 0.
+
+    Raises:
+        SpaceError: if one is not.
+    """
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 < o < float("inf") for o in options):
         raise SpaceError(f"{_where(space)}: '{name}' needs numbers above 0, got {list(options)}.")
 
 
 def check_fraction(space: SearchSpace, name: str) -> None:
-    """Check that all options of a name are fractions from 0 to 1."""
+    """Check that all options of a name are numbers from 0 to 1.
+
+    Raises:
+        SpaceError: if one is not.
+    """
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 <= o <= 1 for o in options):
         raise SpaceError(
@@ -133,10 +170,14 @@ def check_fraction(space: SearchSpace, name: str) -> None:
 
 
 def whole_numbers(space: SearchSpace, name: str, minimum: int = 1) -> tuple[int, ...]:
-    """Return the options of a name, which must be whole numbers of at least ``minimum``."""
+    """Return the options of a name, which must be whole numbers of at least ``minimum``.
+
+    Raises:
+        SpaceError: if one is not.
+    """
     options = space.options(name)
     if not all(isinstance(option, int) and option >= minimum for option in options):
-        allowed = f"above {minimum - 1}" if minimum else "or 0"
+        allowed = f"above {minimum - 1}" if minimum else "from 0 on"
         raise SpaceError(
             f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}."
         )

@@ -21,17 +21,20 @@ _ANY = Signature(3, 2)
 
 
 def exit_names(space: SearchSpace) -> list[str]:
-    """Return the names of a space that define exits."""
+    """Return the names of a space that define exits: those that begin with ``exits.``."""
     return [name for name in space.names if name.startswith(PREFIX)]
 
 
 def without_exit_choices(space: SearchSpace) -> SearchSpace:
-    """Return a space without exits, as its family expects it."""
+    """Return a space without the choices of exits, as its family expects it."""
     return space.without(lambda name: name.startswith(PREFIX), _KEYS)
 
 
 def with_exits(graph: Graph, space: SearchSpace, genotype: Genotype, n_outputs: int) -> Graph:
-    """Return the graph of a genotype with its exits."""
+    """Return the graph of a genotype with pooling and classifier of each active exit.
+
+    ``n_outputs`` is the number of outputs of each classifier.
+    """
     values = space.values(genotype)
     active = [i for i in range(_n_exits(space)) if values[f"{PREFIX}{i}.active"]]
     nodes, outputs = list(graph), list[str]()
@@ -68,7 +71,8 @@ def check_exits(space: SearchSpace, family: "Family") -> None:
         family: The family.
 
     Raises:
-        SpaceError: if an exit is invalid.
+        SpaceError: if a name is missing or unknown, stages are out of range or order, or the
+            family has no single tensor after a stage.
     """
     where, given = f"Space '{space.name}'", exit_names(space)
     known = [f"{PREFIX}{i}.{key}" for i in range(_n_exits(space)) for key in _KEYS]
@@ -105,13 +109,14 @@ def _check_values(space: SearchSpace) -> None:
         if not behind < min(stages) <= max(stages) < last:
             raise SpaceError(
                 f"{where}: '{at}' is {', '.join(map(str, stages))}; allowed: stages from "
-                f"{behind + 1} to {last - 1}, in the order of the exits, the last stage left out."
+                f"{behind + 1} to {last - 1}, that is, after the stages of earlier exits and "
+                "before the last stage."
             )
         behind = max(stages)
         if at in space.choices and 0 in space.options(active) and at not in space.optional():
             raise SpaceError(
                 f"{where}: '{at}' has no effect if '{active}' is 0; add "
-                "when: {at: {active: [1]}}."
+                "when: {at: {active: [1]}} to the space."
             )
 
 
@@ -123,11 +128,13 @@ def _check_boundaries(space: SearchSpace, family: "Family") -> None:
             if not any(node.name.startswith(f"stages.{stage}.") for node in nodes):
                 raise SpaceError(
                     f"Space '{space.name}' has exits, but family '{space.family}' has no operator "
-                    f"whose name begins with 'stages.{stage}.', after which an exit could be."
+                    f"whose name begins with 'stages.{stage}.', after which an exit could be. "
+                    "Remove the exits from the space."
                 )
             end = _last_of_stage(nodes, stage) + 1
             if len(tensors := boundary_tensors(nodes[:end], nodes[end:])) != 1:
                 raise SpaceError(
-                    f"Space '{space.name}' has exits, but family '{space.family}' reads "
-                    f"{' and '.join(tensors)} behind stage {stage}: it must be one tensor."
+                    f"Space '{space.name}' has exits, but networks of family '{space.family}' read "
+                    f"several tensors ({' and '.join(tensors)}) after stage {stage}; exits need a "
+                    "single one. Remove the exits from the space."
                 )

@@ -29,7 +29,8 @@ from hwnas.models.families.layers import (
 )
 from hwnas.models.graph import padding
 
-Rounding = Mapping[nn.Module, Callable[[Tensor], Tensor]]  #: of shared weights, by elastic layer
+#: Functions that round the weight of an elastic layer, for example to a grid of 4 bits.
+Rounding = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 
 _rounding: ContextVar[Rounding | None] = ContextVar("rounding", default=None)
 _copies: ContextVar[list[tuple[nn.Module, nn.Module]] | None] = ContextVar("copies", default=None)
@@ -53,7 +54,10 @@ def round_weight(layer: nn.Module, weight: Tensor) -> Tensor:
 
 @contextmanager
 def record_copies() -> Iterator[list[tuple[nn.Module, nn.Module]]]:
-    """Yield a list of the (elastic, plain) layers whose weights are copied in this context."""
+    """Yield a list to which each copy of weights in this context adds its layers.
+
+    An item is ``(elastic layer, plain layer)``.
+    """
     pairs: list[tuple[nn.Module, nn.Module]] = []
     token = _copies.set(pairs)
     try:
@@ -158,7 +162,7 @@ def _centre(weight: Tensor, kernel: int) -> Tensor:
 
 
 def apply_activation(x: Tensor, act: str) -> Tensor:
-    """Return the activation of a tensor, possibly in place."""
+    """Return an activation of a tensor, same shape, possibly in place; ``""`` is the identity."""
     out: Tensor = activation(act)(x)
     return out
 
@@ -293,17 +297,17 @@ _EPSILON = 1e-5  # torch's own
 
 
 def is_distributed() -> bool:
-    """Return True if several processes train together."""
+    """Return True if ``torch.distributed`` runs with several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def synchronised_batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``F.batch_norm`` with the statistics of all processes.
+    """Return ``F.batch_norm`` of ``x``, same shape, with the statistics of all processes.
 
     Every process must have the same number of values.
 
     Args:
-        x: ``(N, C, H, W)``.
+        x: Batch of this process, ``(N, C, H, W)``.
         weight: ``(C,)``.
         bias: ``(C,)``.
     """

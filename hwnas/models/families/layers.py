@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def activation(name: str) -> nn.Module:
-    """Return the module of an activation, in place if its gradient does not need the input."""
+    """Return the module of an activation; ``""`` is the identity.
+
+    It works in place if its gradient does not need the input.
+
+    Raises:
+        KeyError: there is no such activation.
+    """
     modules: dict[str, nn.Module] = {
         "relu6": ReLU6(),
         "relu": nn.ReLU(inplace=True),
@@ -65,7 +71,7 @@ class _ReLU6(torch.autograd.Function):
 
 @contextlib.contextmanager
 def depthwise_in_float(x: Tensor, groups: int) -> Iterator[Tensor]:
-    """Yield the input of a convolution, in float32 for grouped ones under CPU autocast.
+    """Yield the input of a convolution, converted to float32 if it is grouped and autocast on.
 
     In bfloat16 these take three times as long (oneDNN 3, Zen 4).
     """
@@ -240,7 +246,7 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 
 
 def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerNorm:
-    """Return the layer with the weights of an operator."""
+    """Return the layer with the weights of the operator ``name`` of a plain network."""
     layer = module = network.get_submodule(name)
     if isinstance(module, ConvNormAct):
         layer = module.conv
@@ -255,9 +261,9 @@ def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerN
 def weights_of(
     network: nn.Module, graph: Graph
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return weight and bias of each operator of a network with folded batch norm.
+    """Return weight and bias of each operator that has them, by the operator's name.
 
-    Weight and bias of a layer norm are its scale and shift.
+    Shapes are torch's. Batch norm must be folded. Those of a layer norm are its scale and shift.
     """
     weights = {}
     for node in graph:
@@ -271,7 +277,7 @@ def weights_of(
 def build(
     family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature
 ) -> nn.Module:
-    """Return a freshly initialised network with its early exits."""
+    """Return a network with new random weights, with early exits if the genotype has any."""
     network = family.build(space, genotype, signature)
     graph = annotations.lower(family, space, genotype, signature)
     return ExitNetwork(network, graph) if graph.exits else network

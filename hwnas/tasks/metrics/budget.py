@@ -15,9 +15,13 @@ _LIMIT = AllowedRange("(0, 1e15]")
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of costs: upper limits, or lower limits of metrics that are maximised."""
+    """Limits of costs: upper limits, or lower limits of metrics that are maximised.
 
-    limits: Mapping[str, float] = field(default_factory=dict)
+    Raises:
+        ConfigError: a limit is not of a cost, or not above 0.
+    """
+
+    limits: Mapping[str, float] = field(default_factory=dict)  #: by metric, in the metric's unit
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -40,11 +44,11 @@ class Budget:
                 raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got '{limit}'.")
         numbers = {name: float(limit) for name, limit in limits.items()}
         if not isinstance(name := options.get("name", Budget.name), str):
-            raise ConfigError(f"budget.name must be one text, got '{name}'.")
+            raise ConfigError(f"budget.name must be text, such as edge, got {name!r}.")
         return Budget(numbers, name)
 
     def digested(self) -> dict[str, Any]:
-        """Return the content that enters digests; it always has the keys ``BASE_COSTS``."""
+        """Return the name and all limits for digests; absent limits of base costs are ``None``."""
         return {"name": self.name, **dict.fromkeys(BASE_COSTS), **self.limits}
 
     def __str__(self) -> str:
@@ -52,15 +56,15 @@ class Budget:
         return format_limits(self.limits)
 
     def violations(self, figures: Quantities) -> dict[str, float]:
-        """Return the violation of each limit; see ``violations``."""
+        """Return the violation of each limit as a fraction of the limit; see ``violations``."""
         return violations(self.limits, figures)
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the name of the budget if a candidate meets it, else an empty set."""
+        """Return a set with the name of the budget if quantities meet it, else an empty set."""
         return frozenset() if self.exceeded(figures) else frozenset([self.name])
 
     def exceeded(self, figures: Quantities) -> str:
-        """Return the violated limits as text; empty if a candidate meets the budget."""
+        """Return the violated limits as text; empty if quantities meet the budget."""
         return exceeded(self.limits, figures)
 
 
@@ -71,9 +75,10 @@ def _check_cost(name: str) -> None:
 
 
 def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, float]:
-    """Return the violation of each limit of a known quantity as a fraction of the limit.
+    """Return by how much each known quantity misses its limit, as a fraction of the limit.
 
-    It is 0 or less if the worse end of the quantity's interval meets the limit.
+    0.1 is 10 % beyond the limit. It is 0 or less if the worse end of the quantity's interval
+    meets the limit.
     """
     return {
         name: metric_of(name).violation(figures[name], limit)
@@ -83,7 +88,7 @@ def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, fl
 
 
 def exceeded(limits: Mapping[str, float], figures: Quantities) -> str:
-    """Return the violated limits as text; empty if a candidate meets the budget."""
+    """Return the violated limits as text; empty if quantities meet all limits."""
     return "; ".join(
         f"{name} {metric_of(name).binding(figures[name]):.4g} {violated_side(name)} budget "
         f"{limits[name]:g}"
@@ -93,7 +98,7 @@ def exceeded(limits: Mapping[str, float], figures: Quantities) -> str:
 
 
 def violated_side(name: str) -> str:
-    """Return the side of a metric's limit that violates it: ``over`` or ``under``."""
+    """Return ``over`` for metrics with an upper limit, ``under`` for those with a lower limit."""
     return "under" if metric_of(name).maximise else "over"
 
 
@@ -122,7 +127,7 @@ _QUANTITY = re.compile(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([^\d\s,]*)")
 
 
 def limit_in_unit(name: str, text: str) -> tuple[str, str]:
-    """Return the metric of a limit, and the limit in the metric's unit.
+    """Return the name of a limit's metric, and the limit in the metric's unit, as text.
 
     Args:
         name: Name of a metric, with or without its unit: ``latency_ms`` or ``latency``.
@@ -140,7 +145,10 @@ def limit_in_unit(name: str, text: str) -> tuple[str, str]:
 
 
 def short_name(metric: str) -> str:
-    """Return the name of a metric without its unit, if limits of it may have other units."""
+    """Return the name of a metric without its unit: ``latency`` for ``latency_ms``.
+
+    Metrics whose limits can only be written in one unit keep their name.
+    """
     return metric.rpartition("_")[0] if metric_of(metric).unit in _UNITS else metric
 
 

@@ -14,11 +14,11 @@ _S_PER_H = 3600.0
 
 
 def throughput_of_batch(latency_ms: Quantity, batch: int) -> dict[str, Quantity]:
-    """Return the throughput of a network with its own batch size.
+    """Return ``{"throughput_ips": images per second}`` of a network with its own batch size.
 
     Args:
         latency_ms: Latency of a batch in milliseconds.
-        batch: Images per batch; 0 for the batch of the target, for which nothing is returned, as
+        batch: Images per batch. For 0, the batch of the target, the result is empty, as
             ``THROUGHPUT`` derives it.
     """
     return {THROUGHPUT_NAME: divide(1e3 * batch, latency_ms)} if batch else {}

@@ -27,12 +27,12 @@ class TargetFacts(Protocol):
 
     @property
     def power(self) -> object | None:
-        """Active power, if energy is modelled as power times latency."""
+        """Active power, if energy is modelled as power times latency; else ``None``."""
         ...
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """Numbers by name, such as a price per hour."""
+        """``target.facts``: numbers by name, such as ``price_usd_per_h``; names have the unit."""
         ...
 
 
@@ -41,8 +41,8 @@ class Metric:
     """A metric: label, unit, direction and derivation."""
 
     name: str  #: column in all files; it ends with the unit
-    label: str
-    unit: str = ""
+    label: str  #: name in texts, without the unit
+    unit: str = ""  #: empty for fractions, and for errors in the unit of the targets
     maximise: bool = False
     perfect: float | None = None  #: best possible value; only quality metrics have one
     worst: float | None = None  #: worst possible value, if there is one
@@ -53,7 +53,7 @@ class Metric:
     #: The cost whose mean over images with early exits this is; known only after evaluation on
     #: images. Empty for other metrics.
     mean_of: str = ""
-    #: Facts that a target must state (``target.facts``): descriptions by name.
+    #: Numbers that a target must have in ``target.facts``: descriptions by name.
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,10 @@ class Metric:
         return quantity.lower if self.maximise else quantity.upper
 
     def violation(self, quantity: Quantity, limit: float) -> float:
-        """Return the violation of a limit as a fraction of the limit; 0 or less if it is met."""
+        """Return by how much a quantity misses a limit, as a fraction of the limit.
+
+        0 or less if the worse end of its interval meets the limit.
+        """
         ratio = self.binding(quantity) / limit
         return 1.0 - ratio if self.maximise else ratio - 1.0
 
@@ -90,7 +93,7 @@ def scale(quantity: Quantity, factor: float) -> Quantity:
 def divide(number: float, quantity: Quantity) -> Quantity:
     """Return a positive number divided by a positive quantity.
 
-    If one end of the quantity's interval is 0, the quotient has no bound on that side (None).
+    Where one end of the quantity's interval is 0, the other end of the result is ``None``.
     """
     low, high = (number / end if end else None for end in (quantity.high, quantity.low))
     return Quantity(number / quantity.value, quantity.source, low, high)

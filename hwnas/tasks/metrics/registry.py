@@ -29,8 +29,8 @@ def all_metrics() -> Mapping[str, Metric]:
     for metric in (*_ordered(_built_in()), *_ordered(map(_loaded, entry_points(group=GROUP)))):
         if metric.name in metrics:
             raise ConfigError(
-                f"Two metrics are named '{metric.name}': uninstall the package that provides one "
-                f"of them (entry points of the group {GROUP})."
+                f"Two metrics are named '{metric.name}'. Uninstall the package that provides one "
+                f"of them by an entry point of the group {GROUP}."
             )
         metrics[metric.name] = metric
     return metrics
@@ -55,12 +55,12 @@ def is_metric(name: str) -> bool:
 
 
 def cost_names() -> tuple[str, ...]:
-    """Return the names of all metrics that are no quality metrics."""
+    """Return the names of all costs, that is, of metrics without a perfect value."""
     return tuple(name for name, metric in all_metrics().items() if metric.perfect is None)
 
 
 def expected_costs(names: Iterable[str]) -> list[str]:
-    """Return the given names that are expected costs of networks with early exits."""
+    """Return those names that are mean costs of networks with early exits (``mean_of``)."""
     return [name for name in names if metric_of(name).mean_of]
 
 
@@ -88,9 +88,14 @@ def _loaded(point: EntryPoint) -> Metric:
         metric: Any = point.load()
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{where} cannot be loaded: {reason}") from error
+        raise ConfigError(
+            f"{where} cannot be loaded: {reason}. Mend or uninstall the package."
+        ) from error
     if not isinstance(metric, Metric):
-        raise ConfigError(f"{where} is no hwnas.tasks.metrics.Metric.")
+        raise ConfigError(
+            f"{where} is no hwnas.tasks.metrics.Metric, but of type {type(metric).__name__}. Mend "
+            "or uninstall the package."
+        )
     if metric.name != point.name:
         raise ConfigError(f"{where} is the metric '{metric.name}': give both the same name.")
     return metric
@@ -105,7 +110,7 @@ def quality_names() -> tuple[str, ...]:
 
 
 def quality_in(names: Iterable[str]) -> str:
-    """Return the quality metric among the names of objectives or quantities.
+    """Return the first quality metric (such as ``accuracy``) among the names.
 
     Raises:
         StopIteration: if there is none.
@@ -114,7 +119,7 @@ def quality_in(names: Iterable[str]) -> str:
 
 
 def costs_in(names: Iterable[str]) -> list[str]:
-    """Return the given names without quality metrics."""
+    """Return those names that are not quality metrics."""
     return [name for name in names if name not in quality_names()]
 
 
@@ -134,7 +139,7 @@ def format_value(name: str, value: float, form: str = ".4f") -> str:
     Args:
         name: Name of the metric.
         value: The value.
-        form: Format of fractions. Values with a unit have four significant digits.
+        form: Format of fractions, such as ``.4f``. Other values have four significant digits.
     """
     if metric_of(name).perfect == 1:
         return f"{value:{form}}"
@@ -143,7 +148,10 @@ def format_value(name: str, value: float, form: str = ".4f") -> str:
 
 
 def perfect_value(name: str, values: Iterable[float]) -> float:
-    """Return the best possible value of a metric; 100 if accuracies are in per cent."""
+    """Return the best possible value of a quality metric.
+
+    100 for fractions if one of ``values`` is above 1, as they are then in per cent.
+    """
     best = metric_of(name).perfect
     assert best is not None
     return 100.0 if best == 1 and max(values, default=0.0) > 1 else best

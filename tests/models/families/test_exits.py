@@ -191,7 +191,7 @@ def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: 
 
 REFUSED = [
     ({"exits.0.at": 1}, "'exits.0.at' is 1; allowed: stages from 0 to 0"),
-    ({"exits.0.at": 0.5}, "'exits.0.at' needs whole numbers or 0, got [0.5]"),
+    ({"exits.0.at": 0.5}, "'exits.0.at' needs whole numbers from 0 on, got [0.5]"),
     ({"exits.0.active": 2}, "'exits.0.active' must be 0 or 1, got 2"),
     ({"exits.1.at": 0}, "'exits.1.active' is missing; add it to choices or fixed"),
     ({"exits.0.width": 8}, "Unknown name 'exits.0.width'"),
@@ -213,7 +213,7 @@ def test_what_makes_no_exits_is_refused(
 def test_exits_are_in_order(small: SearchSpace) -> None:
     space = spaces.load_space(spaces.find("mbconv_exits"))
     swapped = replace(space, choices={**space.choices, "exits.0.at": (1,), "exits.1.at": (0,)})
-    with pytest.raises(SpaceError, match="in the order of the exits"):
+    with pytest.raises(SpaceError, match="after the stages of earlier exits"):
         families.family_of(swapped)
 
 

@@ -229,9 +229,7 @@ def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
     del fixed[key]
     fixed |= {f"stages.{stage}.blocks.{index}.{key}": value for stage, index in ((0, 1), (1, 0))}
     MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.0}))
-    with pytest.raises(
-        SpaceError, match=rf"'stages.0.blocks.0.{key}' must be defined for its stage"
-    ):
+    with pytest.raises(SpaceError, match=rf"'stages.0.blocks.0.{key}' must not be of one block"):
         MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5}))
 
 
@@ -295,9 +293,9 @@ def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
         ({"when": {}}, "'stages.0.blocks.0.expansion' has no effect if .* is plain; add when"),
         ({"when": {"expansion": {"kind": ["fused", "plain"]}}}, "has no effect if"),
         ({"fixed": {"kind": "residual"}}, "'stem.kernel' would have no effect"),
-        ({"when": {"width": {"kind": ["plain"]}}}, "'width' is required by family 'mbconv'"),
+        ({"when": {"width": {"kind": ["plain"]}}}, "'width', which family 'mbconv' always needs"),
         ({"fixed": {"head.features": 8}}, "'head.features' needs a 'head.width' above 0"),
-        ({"fixed": {"depth_multiplier": 1.0}}, "must be defined for its stage or the space"),
+        ({"fixed": {"depth_multiplier": 1.0}}, "must not be of one block"),
         ({"fixed": {"width_multiplier": "wide"}}, "numbers above 0"),
     ],
 )
@@ -320,13 +318,13 @@ def test_space_with_choices_without_effect_is_refused(
         (
             {"kind": "plain"},
             {"expansion": (1, 2)},
-            "'expansion' has no effect: none of its blocks .* fused or",
+            "'expansion' has no effect: no block .* fused or",
         ),
-        ({"kind": "separable"}, {"se": (0.0, 0.25)}, "'se' has no effect: none of its blocks is"),
+        ({"kind": "separable"}, {"se": (0.0, 0.25)}, "'se' has no effect: no block to which it"),
         (
             {"stages.0.blocks.0.kind": "plain", "kind": "fused"},
             {"stages.0.blocks.0.expansion": (1, 2)},
-            "'stages.0.blocks.0.expansion' has no effect: none of its blocks is",
+            "'stages.0.blocks.0.expansion' has no effect: no block to which it",
         ),
         ({"stages.0.kind": "plain"}, {"stages.0.se": (0.0, 0.5)}, "'stages.0.se' has no effect"),
         ({}, {"head.activation": ("relu", "relu6")}, "no effect if 'head.width' is 0"),

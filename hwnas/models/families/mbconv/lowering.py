@@ -34,7 +34,7 @@ _MULTIPLE = 8  #: of channels that are scaled
 
 @dataclass(frozen=True)
 class MBConvBlock:
-    """Dimensions of a block.
+    """Dimensions of a block of convolutions, which depend on its kind.
 
     inverted: 1x1, depthwise, gate, 1x1; plus the input if it has the output's shape
     fused: dense, gate, 1x1; plus the input if it has the output's shape
@@ -43,16 +43,16 @@ class MBConvBlock:
     separable: depthwise, 1x1
     """
 
-    name: str
+    name: str  #: ``stages.<i>.blocks.<j>``
     stage: int
-    index: int
-    c_in: int
-    c_out: int
+    index: int  #: in the stage
+    c_in: int  #: input channels
+    c_out: int  #: output channels
     kernel: int
     stride: int
-    kind: str
+    kind: str  #: a key of ``KIND_OPTIONS``
     activation: str
-    expansion: int
+    expansion: int  #: inner channels / input channels (of ``residual``: / output channels)
     se: float  #: channels between squeeze and excitation, as a fraction of the inner channels
 
     @property
@@ -68,7 +68,7 @@ class MBConvBlock:
 
     @property
     def expands(self) -> bool:
-        """True if an inverted residual has an expansion layer."""
+        """True if an inverted residual has a first 1x1 convolution."""
         return self.c_mid != self.c_in
 
     @property
@@ -81,8 +81,8 @@ class MBConvBlock:
 class MBConvHead:
     """Dimensions of the layers between blocks and classifier."""
 
-    width: int  #: of the convolution before the pooling; 0: none
-    features: int  #: of the fully connected layer after the pooling; 0: none
+    width: int  #: channels of the convolution before the pooling; 0: no convolution
+    features: int  #: outputs of the fully connected layer after the pooling; 0: no layer
     activation: str
 
 
@@ -90,8 +90,8 @@ class MBConvHead:
 class MBConvDimensions:
     """Dimensions of a network."""
 
-    resolution: int
-    stem_width: int
+    resolution: int  #: height and width of the input images
+    stem_width: int  #: output channels of the first convolution
     stem_kernel: int
     stem_stride: int
     stem_activation: str
@@ -107,12 +107,12 @@ class MBConvDimensions:
 def dimensions(
     space: SearchSpace, genotype: Genotype, signature: Signature | None = None
 ) -> MBConvDimensions:
-    """Return the dimensions of a network of a checked space."""
+    """Return the dimensions of a network of a checked space; ``signature`` is not used."""
     return dimensions_of_values(space, space.values(genotype))
 
 
 def dimensions_of_values(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
-    """Return the dimensions of a network from values, some of which may be inactive."""
+    """Return the dimensions of a network from its values by name; inactive ones are ignored."""
     reader = _Values(values)
     blocks: list[MBConvBlock] = []
     stem_width = width = reader.width("stem.width")
@@ -157,9 +157,10 @@ class _Values:
 
 
 def possible_values(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Option, ...]:
-    """Return the possible values of a key for a block of a kind.
+    """Return the possible values of a key (``kernel``) for a block (its name) of a kind.
 
-    If ``when`` makes a choice inactive, the stage's or the space's counts, or else the default.
+    If ``when`` makes the block's choice inactive, the stage's or the space's applies, else the
+    default.
     """
     names, is_always_defined = defining_names(space, block, kind, key)
     options = tuple(option for name in names for option in space.options(name))
@@ -167,7 +168,10 @@ def possible_values(space: SearchSpace, block: str, kind: str, key: str) -> tupl
 
 
 def defining_names(space: SearchSpace, block: str, kind: str, key: str) -> tuple[list[str], bool]:
-    """Return the names that may define a key of a block of a kind, and whether one always does."""
+    """Return the names that may define a key (``kernel``) of a block (its name) of a kind.
+
+    The second value is True if one of them always does, and False if the default may apply.
+    """
     names = {*space.names}
     kind_name, remaining, result = closest(names, block, "kind"), {*names}, list[str]()
     while (name := closest(remaining, block, key)) is not None:

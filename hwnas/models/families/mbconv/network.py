@@ -180,11 +180,12 @@ def is_once_for_all(state: Mapping[str, Tensor]) -> bool:
 
 
 def from_once_for_all(state: Mapping[str, Tensor], space: SearchSpace) -> dict[str, Tensor]:
-    """Return Once-for-all's MobileNetV3 weights with the names of our supernet.
+    """Return Once-for-all's MobileNetV3 weights with the names of ``MBConvSupernet``.
 
     Args:
-        state: Weights; unknown names are kept.
-        space: Space of the supernet; Once-for-all numbers blocks through all stages.
+        state: Weights by Once-for-all's name; unknown names are kept.
+        space: Space of the supernet: its depths give the stage of each block, as Once-for-all
+            numbers the blocks of all stages from 0.
     """
     blocks = [
         f"stages.{stage}.{index}.inverted"

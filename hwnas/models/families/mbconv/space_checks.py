@@ -1,4 +1,4 @@
-"""Checks of search spaces of the family."""
+"""Checks of search spaces of the family ``mbconv``."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def check_mbconv_space(space: SearchSpace) -> None:
-    """Check a space of this family.
+    """Check a space of the family ``mbconv``.
 
     Raises:
         SpaceError: if a name is missing, unknown, out of range or without effect.
@@ -78,8 +78,8 @@ def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
         if name.rpartition(".")[2] == key and name not in read:
             readers = " or ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
-                f"Space '{space.name}': '{name}' has no effect: none of its blocks is {readers}. "
-                "Remove it."
+                f"Space '{space.name}': '{name}' has no effect: no block to which it applies is of "
+                f"kind {readers}. Remove it."
             )
 
 
@@ -95,7 +95,7 @@ def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
             readers = ", ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
             raise SpaceError(
                 f"Space '{space.name}': '{name}' has no effect if '{of}' is {kind}; add "
-                f"when: {{{key}: {{kind: [{readers}]}}}}."
+                f"when: {{{key}: {{kind: [{readers}]}}}} to the space."
             )
 
 
@@ -116,13 +116,14 @@ def _check_head(space: SearchSpace, blocks: list[str]) -> None:
     if "head.features" in names:
         raise SpaceError(
             f"Space '{space.name}': 'head.features' needs a 'head.width' above 0, got "
-            f"{list(space.options('head.width'))}."
+            f"{list(space.options('head.width'))}. Remove 0, or remove 'head.features'."
         )
     name = closest(names, "head", "activation")
     others = {closest(names, place, "activation") for place in ("stem", *blocks)}
     if name in space.choices and name not in others:
         raise SpaceError(
-            f"Space '{space.name}': '{name}' has no effect if 'head.width' is 0: fix it."
+            f"Space '{space.name}': '{name}' has no effect if 'head.width' is 0: move it from "
+            "'choices' to 'fixed'."
         )
 
 
@@ -139,6 +140,6 @@ def _check_multiplied(space: SearchSpace) -> None:
         stage, key = name.partition(".blocks.")[0], name.rpartition(".")[2]
         if name in space.choices or (adds and closest(names, stage, key) is None):
             raise SpaceError(
-                f"Space '{space.name}': with 'depth_multiplier', '{name}' must be defined for its "
-                "stage or the space."
+                f"Space '{space.name}': with 'depth_multiplier' the number of blocks varies, so "
+                f"'{name}' must not be of one block: define '{stage}.{key}' or '{key}' instead."
             )

@@ -42,14 +42,14 @@ class ElasticBlock(Protocol):
 
 @dataclass(frozen=True)
 class Elastic:
-    """Options of the blocks at one position."""
+    """What the networks of a space may have at the position of one block."""
 
-    kernels: tuple[int, ...]
+    kernels: tuple[int, ...]  #: kernel sizes
     transforms: bool  #: smaller kernels are learned maps of larger ones
-    projects: bool  #: some blocks change the shape of their input
+    projects: bool  #: in some networks the block changes the shape of its input
 
     def conv(self, shape: tuple[int, int], depthwise: bool = False) -> ElasticConv:
-        """Return a convolution with the block's kernels."""
+        """Return a convolution with these kernels; ``shape`` is its input and output channels."""
         transforms = self.transforms
         return ElasticConv(shape, self.kernels, depthwise=depthwise, transforms=transforms)
 

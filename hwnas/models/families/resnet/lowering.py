@@ -29,9 +29,9 @@ POOL_KERNEL, POOL_STRIDE = 3, 2  #: of the max pooling after the stem
 class Conv:
     """A convolution with batch norm and, unless ``""``, an activation."""
 
-    name: str
-    c_in: int
-    c_out: int
+    name: str  #: path of the module
+    c_in: int  #: input channels
+    c_out: int  #: output channels
     kernel: int
     stride: int
     act: str
@@ -41,7 +41,7 @@ class Conv:
 class ResidualBlock:
     """A sequence of convolutions, plus the input or its projection."""
 
-    name: str
+    name: str  #: ``stages.<i>.blocks.<j>``
     stage: int
     convs: tuple[Conv, ...]
     shortcut: Conv | None  #: the projection; ``None`` for the input itself
@@ -52,18 +52,18 @@ class ResidualBlock:
 class ResNetDimensions:
     """Dimensions of a network."""
 
-    resolution: int
+    resolution: int  #: height and width of the input images
     stem: Conv
     pool: bool  #: True if max pooling follows the stem
     blocks: tuple[ResidualBlock, ...]
 
     @property
     def width(self) -> int:
-        """Channels of the last block."""
+        """Output channels of the last block."""
         return self.blocks[-1].convs[-1].c_out
 
     def convs(self) -> Iterator[Conv]:
-        """Yield every convolution."""
+        """Yield every convolution: the stem, then projection and convolutions of each block."""
         yield self.stem
         for block in self.blocks:
             if block.shortcut is not None:

@@ -20,14 +20,14 @@ from hwnas.models.spaces import Genotype, SearchSpace
 
 
 def stem_pool(dims: ResNetDimensions) -> nn.Module:
-    """Return the max pooling after the stem, if there is one."""
+    """Return the max pooling after the stem; an identity if the network has none."""
     return nn.MaxPool2d(POOL_KERNEL, POOL_STRIDE, POOL_KERNEL // 2) if dims.pool else nn.Identity()
 
 
 def stages(
     blocks: Iterable[ResidualBlock], build: Callable[[ResidualBlock], nn.Module]
 ) -> nn.ModuleList:
-    """Return a module for each block; modules have the names of the blocks."""
+    """Return a module list with ``build(block)`` at each block's name, without ``stages.``."""
     modules_of: dict[int, nn.ModuleList] = {}
     for block in blocks:
         modules_of.setdefault(block.stage, nn.ModuleList()).append(build(block))

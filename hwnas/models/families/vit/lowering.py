@@ -29,11 +29,11 @@ _NAMES = common_checks.ReadNames(
 class EncoderBlock:
     """Dimensions of a block of attention and a perceptron."""
 
-    name: str
+    name: str  #: ``stages.0.blocks.<index>``
     index: int
-    heads: int
-    head_width: int
-    hidden: int  #: channels of the perceptron
+    heads: int  #: number of attention heads
+    head_width: int  #: channels of a head
+    hidden: int  #: channels of the perceptron's hidden layer
 
     @property
     def inner(self) -> int:
@@ -45,9 +45,9 @@ class EncoderBlock:
 class ViTDimensions:
     """Dimensions of a network."""
 
-    resolution: int
-    patch: int
-    embedding: int
+    resolution: int  #: height and width of the input images
+    patch: int  #: height and width of a patch in pixels
+    embedding: int  #: channels of a token
     blocks: tuple[EncoderBlock, ...]
     activation: str
 
@@ -55,7 +55,7 @@ class ViTDimensions:
 def dimensions(
     space: SearchSpace, genotype: Genotype, signature: Signature | None = None
 ) -> ViTDimensions:
-    """Return the dimensions of a network of a checked space."""
+    """Return the dimensions of a network of a checked space; ``signature`` is not used."""
     values = space.values(genotype)
 
     def number(name: str) -> int:
@@ -137,7 +137,10 @@ def check_vit_space(space: SearchSpace) -> None:
         SpaceError: if a name is missing, unknown or out of range.
     """
     if common_checks.n_stages(space) > 1:
-        raise SpaceError(f"Space '{space.name}': transformers have one stage, stages.0.")
+        raise SpaceError(
+            f"Space '{space.name}' has {common_checks.n_stages(space)} stages; family 'vit' has "
+            "one. Move all blocks to stages.0."
+        )
     common_checks.check_names(space, _NAMES)
     common_checks.check_fixed(space, _INELASTIC)
     common_checks.check_one_of(space, "activation", _ACTIVATIONS)
@@ -162,6 +165,6 @@ def _check_ratios(space: SearchSpace, name: str) -> None:
             hidden = embedding * float(ratio)
             if abs(hidden - round(hidden)) > 1e-6:
                 raise SpaceError(
-                    f"Space '{space.name}': '{name}' {ratio} times 'embedding' {embedding} is not "
-                    "a whole number of channels."
+                    f"Space '{space.name}': '{name}' {ratio} times 'embedding' {embedding} is "
+                    f"{hidden:g}; it must be a whole number of channels. Change one of them."
                 )
