@@ -9,5 +9,5 @@ from hwnas.models.int8.quantised_network import QuantisedNetwork
 
 #: Weight and bias by node name, of the shapes that torch has; batch norm folded.
 Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
-#: What a network is exported with: real weights, or all that it is in int8.
+#: The weights of a network: in float32, or quantised with all scales.
 Parameters = Weights | QuantisedNetwork

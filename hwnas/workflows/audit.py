@@ -19,7 +19,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.models.families.base import Family
 from hwnas.models.graph import n_macs
-from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.spaces import Genotype, Space
 from hwnas.models.spaces.union import join_spaces
 from hwnas.nas.verified_files import MemberRow, read_front
@@ -230,7 +230,7 @@ def _findings(
             )
             evaluator = evaluators[job.genotype.space]
             images = partial(evaluator.calibration_images, job.genotype)
-            network = as_executed(network, job.setup.graph(job.genotype), images)
+            network = with_graph_precision(network, job.setup.graph(job.genotype), images)
             batches = data.batches(data.validation, job.setup.resolution(job.genotype))
             each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
             figures[i].append(data.task.score(each))

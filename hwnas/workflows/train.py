@@ -22,7 +22,7 @@ from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder, check_resumed, initial_manifest, open_run_folder
 from hwnas.models.families import annotations
-from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import space_names
@@ -267,7 +267,10 @@ def _forms(
         return {_IN_FLOAT: network}
     evaluator = TrainedEvaluator({setup.space.name: setup}, config.trained)
     images = partial(evaluator.calibration_images, genotype)
-    return {_IN_FLOAT: network, _IN_INT8: as_executed(copy.deepcopy(network), lowered, images)}
+    return {
+        _IN_FLOAT: network,
+        _IN_INT8: with_graph_precision(copy.deepcopy(network), lowered, images),
+    }
 
 
 def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> TrainingJob:

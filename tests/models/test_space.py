@@ -212,7 +212,10 @@ def test_inactive_options_do_not_change_the_id_and_the_condition_changes_the_dig
         ({"size": {"colour": ["a"]}}, "'colour' is not defined for any 'size'"),
         ({"size": {"kind": ["a", "d"]}}, "would have no effect"),
         ({"size": {"kind": ["a", "b", "c", "d"]}}, "Unknown kind 'd'"),
-        ({"size": {"kind": ["a"]}, "kernel": {"size": [2]}}, "depends on something itself"),
+        (
+            {"size": {"kind": ["a"]}, "kernel": {"size": [2]}},
+            "which has a condition, too. Let 'kernel' depend on 'kind'",
+        ),
     ],
 )
 def test_condition_that_cannot_be_is_refused_in_one_line(

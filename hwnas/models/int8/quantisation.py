@@ -29,10 +29,11 @@ Choose = Callable[[NDArray[np.float32]], QuantisationScale]  #: from values of a
 
 @dataclass(frozen=True)
 class ActivationScales:
-    """Scales of all activations by operator, and of the image by ``INPUT``."""
+    """Scales of all activations."""
 
-    out: Mapping[str, QuantisationScale]
-    inner: Mapping[str, QuantisationScale]  #: of inputs of activations that are computed from int8
+    out: Mapping[str, QuantisationScale]  #: of outputs, by operator; of the image by ``INPUT``
+    #: of the inputs of activation functions that are computed from int8, by operator
+    inner: Mapping[str, QuantisationScale]
 
 
 def quantise(network: nn.Module, graph: Graph, images: Tensor) -> QuantisedNetwork:
@@ -47,7 +48,10 @@ def quantise(network: nn.Module, graph: Graph, images: Tensor) -> QuantisedNetwo
 
 
 def min_error_scale(sample: NDArray[np.float32]) -> QuantisationScale:
-    """Return the scale with the smallest mean squared error, among fractions of the range."""
+    """Return the scale with the smallest mean squared error on a sample ``(n,)`` of a tensor.
+
+    Candidates cover 50 to 100 % of the sample's range.
+    """
     low, high = float(sample.min()), float(sample.max())
     candidates = [QuantisationScale.of_range(low * shrink, high * shrink) for shrink in _SHRINK]
     return min(candidates, key=lambda scale: _squared_error(sample, scale))
@@ -58,7 +62,8 @@ def calibrate(
 ) -> ActivationScales:
     """Return the scales that ``choose`` selects from the activations on calibration images.
 
-    ``min_error_scale`` was the best of five methods (``experiments/calibration``).
+    ``min_error_scale`` was the best of five methods (``experiments/calibration``). Arguments are
+    those of ``quantise``.
     """
     out = {INPUT: QuantisationScale.of_range(float(images.min()), float(images.max()))}
     outputs, inner = _observe(network, graph, images)
@@ -95,13 +100,14 @@ def quantise_with_scales(
 class IntegerWeights:
     """Quantised weight and bias of an operator, as integers in float64 without gradients."""
 
-    weight: Tensor
-    steps: Tensor  #: real value of 1, by output channel or, in linear layers, ``(1,)``; float32
-    bias: Tensor  #: in units of ``steps`` times the scale of the input
+    weight: Tensor  #: in torch's layout
+    #: real value of the integer 1: ``(C,)`` by output channel, ``(1,)`` in linear layers; float32
+    steps: Tensor
+    bias: Tensor  #: ``(C,)``, in units of ``steps`` times the scale of the input
 
 
 def round_weights(network: nn.Module, node: Node, in_scale: QuantisationScale) -> IntegerWeights:
-    """Return the quantised weights of an operator."""
+    """Return the quantised weights of an operator whose input has the scale ``in_scale``."""
     weight, bias = (tensor.detach() for tensor in real_weights(network, node))
     # The bias of a channel with almost zero weights must fit into 31 bits, too.
     floor = bias.abs().max() / in_scale.scale / 2.0**30
@@ -117,7 +123,10 @@ def round_weights(network: nn.Module, node: Node, in_scale: QuantisationScale) -
 
 
 def real_weights(network: nn.Module, node: Node) -> tuple[Tensor, Tensor]:
-    """Return weight and bias in float64, with the linear part of a hard sigmoid folded in."""
+    """Return weight and bias in float64, in torch's layout.
+
+    The linear part of a hard sigmoid is folded into them.
+    """
     layer = layer_of(network, node.name)
     assert layer.bias is not None, "fold the batch norm first"
     weight, bias = layer.weight.double(), layer.bias.double()

@@ -21,10 +21,10 @@ CLIPS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardsigmoid": (0.0, 1.0)
 
 @dataclass(frozen=True)
 class QuantisationScale:
-    """``real = scale * (int8 - zero_point)``."""
+    """Mapping from int8 to real values: ``real = scale * (int8 - zero_point)``."""
 
-    scale: float
-    zero_point: int
+    scale: float  #: above 0
+    zero_point: int  #: -128 to 127
 
     @staticmethod
     def of_range(low: float, high: float) -> "QuantisationScale":
@@ -36,11 +36,11 @@ class QuantisationScale:
 
 @dataclass(frozen=True)
 class QuantisedWeights:
-    """Weight in torch's layout, scales by output channel (or one), and int32 bias."""
+    """Quantised weight and bias of an operator; real weights are integers times scales."""
 
-    weight: NDArray[np.int8]
-    scales: NDArray[np.float32]
-    bias: NDArray[np.int32]
+    weight: NDArray[np.int8]  #: in torch's layout
+    scales: NDArray[np.float32]  #: ``(C_out,)`` by output channel, or ``(1,)`` for all
+    bias: NDArray[np.int32]  #: ``(C_out,)``; its scale is that of weight times that of the input
 
 
 #: Weight and bias in torch's layout.
@@ -49,38 +49,32 @@ Real = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class QuantisedOp:
-    """An operator with its weights and the scale of its output.
-
-    Activations that are no clips read int8 values with the scale ``inner``. Operators that compute
-    in float32 have the weights ``real``.
-    """
+    """An operator with its weights and the scale of its output."""
 
     node: Node
-    weights: QuantisedWeights | None
-    out: QuantisationScale
+    weights: QuantisedWeights | None  #: ``None`` without weights, or in float32
+    out: QuantisationScale  #: of the output
+    #: of the input of the activation function; ``None`` for functions that only limit the range
     inner: QuantisationScale | None = None
-    real: Real | None = None
+    real: Real | None = None  #: float32 weights of operators that compute in float32
 
 
 @dataclass(frozen=True)
 class QuantisedNetwork:
-    """An int8 network; ``input`` is the scale of the normalised image.
-
-    Scales of tensors that are float32 only are not used.
-    """
+    """An int8 network. Scales of tensors that are float32 only are not used."""
 
     input_shape: Shape
-    input: QuantisationScale
-    ops: tuple[QuantisedOp, ...]
+    input: QuantisationScale  #: of the normalised image
+    ops: tuple[QuantisedOp, ...]  #: in order of execution
     outputs: tuple[str, ...] = ()  #: names of the output operators; empty: the last
 
     @property
-    def answered(self) -> tuple[str, ...]:
-        """Names of the output operators, in order of execution."""
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the output operators, in order of execution; at least one."""
         return self.outputs or (self.ops[-1].node.name,)
 
     def subnetwork(self, graph: Graph) -> "QuantisedNetwork":
-        """Return the network of some of the operators, such as a segment."""
+        """Return the network of the operators of ``graph``, a part of this network's graph."""
         known = {op.node.name: op for op in self.ops}
         read = known[graph[0].name].node.inputs[0]
         scale = known[read].out if read in known else self.input
@@ -95,17 +89,23 @@ def int8_tensors(graph: Iterable[Node]) -> frozenset[str]:
 
 
 def needs_inner(op: OpSpec) -> bool:
-    """Return True if an operator computes its activation from int8 values."""
+    """Return True if an operator has an activation function that reads int8 values.
+
+    Functions that only limit the range, such as relu, are part of the quantisation.
+    """
     return bool(op.activation) and op.activation not in CLIPS
 
 
 def is_identity_mean(op: OpSpec) -> bool:
-    """Return True for the mean of a single pixel."""
+    """Return True for the mean of a single pixel, which does nothing."""
     return op.base == "mean" and op.in_shape[1:] == (1, 1)
 
 
 def fixed_scale(node: Node, scales: Mapping[str, QuantisationScale]) -> QuantisationScale | None:
-    """Return the required scale of an operator's output; ``None`` if it is free."""
+    """Return the scale that an operator's output must have; ``None`` if any will do.
+
+    ``scales`` are those of the operators before it, by name.
+    """
     if node.op.base == "max_pool2d" or is_identity_mean(node.op):
         return scales[node.inputs[0]]
     return (
@@ -139,7 +139,10 @@ def _to_integers(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
 
 
 def random_int8_network(graph: Graph) -> QuantisedNetwork:
-    """Return an int8 network with random weights and fixed scales."""
+    """Return an int8 network with random weights (always the same) and arbitrary scales.
+
+    It costs the same on a device as a trained network.
+    """
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     scales = {INPUT: QuantisationScale(0.05, 0)}
     ops, used = [], 0

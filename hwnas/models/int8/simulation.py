@@ -49,7 +49,9 @@ _IN_FLOAT = {**_ACTIVATIONS, "hardsigmoid": F.hardsigmoid}
 
 @final
 class SimulatedInt8(nn.Module):
-    """An int8 network simulated in float; only the rounding of ties differs from ``quantised``.
+    """An int8 network simulated in float.
+
+    Its outputs equal those of ``quantised`` but for the rounding of ties.
 
     Scales of activations are constant; scales of weights follow the weights.
 
@@ -76,7 +78,7 @@ class SimulatedInt8(nn.Module):
         return torch.stack(outputs) if every else outputs[-1]
 
     def quantised(self) -> QuantisedNetwork:
-        """Return the network in int8."""
+        """Return the int8 network with the present weights."""
         return quantise_with_scales(self.network, self._graph, self._scales)
 
     def _stored(self, name: str, x: Tensor) -> Tensor:
@@ -130,11 +132,15 @@ class SimulatedInt8(nn.Module):
         return weight, bias
 
 
-def as_executed(network: nn.Module, graph: Graph, images: Callable[[], Tensor]) -> nn.Module:
-    """Return a network as executed: simulated in int8 if its space sets that precision.
+def with_graph_precision(
+    network: nn.Module, graph: Graph, images: Callable[[], Tensor]
+) -> nn.Module:
+    """Return a network that computes in its graph's precision: int8 is simulated.
+
+    Networks of other precisions are returned as they are.
 
     Args:
-        network: A plain network; its batch norm is folded in place for int8.
+        network: A plain network; for int8, its batch norm is folded in place.
         graph: Its graph; for int8, all operators must exist in int8 runtimes.
         images: Returns normalised calibration images, ``(N, C, R, R)``.
     """
@@ -145,7 +151,7 @@ def as_executed(network: nn.Module, graph: Graph, images: Callable[[], Tensor]) 
 
 
 def fake_quantise(x: Tensor, scale: QuantisationScale) -> Tensor:
-    """Return the values of an int8 tensor; the gradient is that of ``x`` within the range."""
+    """Return ``x`` rounded to int8 values, as float; the gradient is 1 in the range, else 0."""
     quantised: Tensor = _FakeQuantise.apply(x, scale)  # type: ignore[no-untyped-call]
     return quantised
 
@@ -174,7 +180,7 @@ class DeployableNetwork:
     graph: Graph  #: narrower than the family's if pruned
     int8: QuantisedNetwork | None  #: ``None`` if it cannot be written in int8
     simulated: SimulatedInt8 | None = None  #: ``None`` if ``int8`` is calibrated, not trained
-    record: dict[str, Any] = field(default_factory=dict)  #: fine-tuning steps, for the proof
+    record: dict[str, Any] = field(default_factory=dict)  #: fine-tuning steps, for ``proof.json``
     without_int8_training: bool = False  #: True if time ran out before its int8 training
 
     @property

@@ -85,10 +85,10 @@ _VERSIONS = {
 
 
 def check_writable(graph: Sequence[Node]) -> None:
-    """Check that all operators of an imported model can be written.
+    """Check that ``write_tflite`` can write all operators of a network.
 
     Raises:
-        CompileError: if an operator cannot.
+        CompileError: if it cannot write one.
     """
     kinds = {node.name: node.op for node in graph}
     for node in graph:
@@ -115,7 +115,7 @@ def check_writable(graph: Sequence[Node]) -> None:
 
 
 def write_tflite(network: QuantisedNetwork) -> bytes:
-    """Return a ``.tflite`` file; it is deterministic.
+    """Return the content of a ``.tflite`` file of batch size 1; it is deterministic.
 
     Raises:
         CompileError: if an operator cannot be written.
@@ -129,7 +129,7 @@ def write_tflite(network: QuantisedNetwork) -> bytes:
         inputs = [tensors[name] for name in op.node.inputs]
         tensors[op.node.name] = _add(model, trim_kernel(op), inputs, scales[op.node.inputs[0]])
         scales[op.node.name] = op.out
-    return model.pack(tensors[INPUT], [tensors[name] for name in network.answered])
+    return model.pack(tensors[INPUT], [tensors[name] for name in network.output_names])
 
 
 def _add(

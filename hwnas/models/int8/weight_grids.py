@@ -1,9 +1,9 @@
 """Weight grids: weights with fewer than 8 bits or 2:4 sparsity, and training for them.
 
-Weights are stored and computed as int8; NPUs whose compiler compresses weights read fewer bytes.
-Training has straight-through gradients: Bengio et al., 2013, https://arxiv.org/abs/1308.3432; for
-few bits, Esser et al., "Learned Step Size Quantization", ICLR 2020,
-https://arxiv.org/abs/1902.08153.
+A grid is the set of allowed values of a weight: a step times an integer. Weights are stored and
+computed as int8; NPUs whose compiler compresses weights read fewer bytes. Training has
+straight-through gradients: Bengio et al., 2013, https://arxiv.org/abs/1308.3432; for few bits,
+Esser et al., "Learned Step Size Quantization", ICLR 2020, https://arxiv.org/abs/1902.08153.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ _MIN_STEP = 1e-12  # of a channel of zeros
 
 
 def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
-    """Return the step of the grid, ``(C,)`` by output channel or ``(1,)`` for all.
+    """Return the step of the grid of a weight, ``(C,)`` by output channel or ``(1,)`` for all.
 
     With 8 bits the largest weight is on the grid; with fewer, the grid has the least squared error.
-    Weights on a grid keep it.
+    Weights that are on a grid keep it.
     """
     flat = _rows(weight.detach(), by_channel)
     if bits == NATIVE_BITS:
@@ -40,7 +40,7 @@ def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
 
 
 def integers(weight: Tensor, step: Tensor, bits: int) -> Tensor:
-    """Return the nearest integers of weights, as floats, for given ``steps``."""
+    """Return weights divided by ``steps``, rounded to integers of so many bits, as floats."""
     return _nearest(weight / step.view(-1, *[1] * (weight.dim() - 1)), bits)
 
 
@@ -84,14 +84,14 @@ def _nearest(scaled: Tensor, bits: int) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightGrid:
-    """The grid of the weight of one layer."""
+    """The allowed values of the weight of one layer."""
 
-    bits: int
-    by_channel: bool
+    bits: int  #: 3 to 8
+    by_channel: bool  #: one step per output channel instead of one for all
     is_sparse: bool = False  #: 2:4 sparsity
 
     def rounded(self, weight: Tensor) -> Tensor:
-        """Return the weight rounded to the grid, with a straight-through gradient."""
+        """Return the weight rounded to the grid, same shape; its gradient is that of ``weight``."""
         target = two_of_four(weight.detach()) if self.is_sparse else weight.detach()
         return weight + (self._on_grid(target) - weight).detach()
 
@@ -108,7 +108,7 @@ WeightGrids = Mapping[str, WeightGrid]  #: by parameter name
 
 
 def weight_grids_of(network: nn.Module, graph: Graph) -> WeightGrids:
-    """Return the grids of a plain network's weights, except dense 8-bit ones.
+    """Return the grids of a plain network's weights by parameter name, except dense 8-bit ones.
 
     Grids are per output channel, as in int8, and so independent of batch norm, folded later.
     """
@@ -123,7 +123,7 @@ def weight_grids_of(network: nn.Module, graph: Graph) -> WeightGrids:
 
 
 def subnet_rounding(supernet: Supernet, genotype: Genotype, graph: Graph) -> "Rounding":
-    """Return the rounding of shared weights for a subnet.
+    """Return the functions that round shared weights for a subnet, by elastic layer.
 
     Args:
         supernet: A supernet; only elastic layers that call ``register_copy`` are rounded.

@@ -1,4 +1,4 @@
-"""ONNX files: the writer, and the importer of foreign models.
+"""ONNX files: the writer, and the importer of models of other programs.
 
 The constants are here because runtimes read the files without the package ``onnx``.
 """

@@ -3,7 +3,7 @@
 Exporters reshape, transpose and split tensors in many ways. A symbolic tensor has the position of
 each of its elements in the output of an operator: moving elements is the same as on any array, and
 inputs of operators can be checked element by element. Elementwise functions (activations) are
-identified by their values at ``samples()``, independently of how they are written.
+identified by their curve, the values at ``samples()``, independently of how they are written.
 """
 
 import functools
@@ -21,8 +21,8 @@ from onnx.reference import ReferenceEvaluator
 from hwnas.core.errors import CompileError
 from hwnas.models.graph import Shape
 
-Places = NDArray[np.int64]
-Curve = NDArray[np.float32]
+Positions = NDArray[np.int64]  #: positions in the flattened output of an operator, any shape
+Curve = NDArray[np.float32]  #: values of a function at ``samples()``
 Shape4 = tuple[int, int, int, int]  #: (N, C, H, W)
 MAX_VALUES = 1 << 26  #: of a tensor
 _TOLERANCE = 1e-6  # relative to the argument, of float32; GELU by tanh differs by 5e-4
@@ -35,11 +35,11 @@ _OWN = ("", "ai.onnx")  # names of ONNX's own domain
 class ImportedTensor:
     """Elements of an operator's output, each after the same function."""
 
-    source: str  #: the operator
+    source: str  #: name of the operator
     shape: Shape4  #: of its output
-    places: Places  #: positions of the elements in the flattened output
-    curve: Curve | None = None  #: values of the function at ``samples()``; ``None``: identity
-    by: str = ""  #: the ONNX node of the function
+    positions: Positions  #: of the elements in the flattened output; its shape is the tensor's
+    curve: Curve | None = None  #: of the function; ``None``: identity
+    by: str = ""  #: the ONNX node of the function, for messages
 
     @property
     def image(self) -> Shape:
@@ -54,17 +54,17 @@ class ImportedTensor:
     @property
     def whole(self) -> bool:
         """True if all elements are present, in any order."""
-        return self.places.size == math.prod(self.shape)
+        return self.positions.size == math.prod(self.shape)
 
     @property
     def in_order(self) -> bool:
         """True if all elements are present in the original order."""
-        return self.whole and np.array_equal(self.places.ravel(), np.arange(self.places.size))
+        return self.whole and np.array_equal(self.positions.ravel(), np.arange(self.positions.size))
 
     @property
-    def channels(self) -> Places:
-        """Channel index of each element, consecutive over images."""
-        return self.places // self.n_pixels
+    def channels(self) -> Positions:
+        """Channel of each element: ``image * C + channel``, in the tensor's shape."""
+        return self.positions // self.n_pixels
 
     def read_from(self, source: str) -> "ImportedTensor":
         """Return the same elements of another operator's output, without a function."""
@@ -72,30 +72,33 @@ class ImportedTensor:
 
     def as_image(self) -> "ImportedTensor | None":
         """Return the tensor if it is an image in its original order, else ``None``."""
-        shape = self.places.shape
+        shape = self.positions.shape
         if len(shape) != 4 or shape[:2] != self.shape[:2] or not self.in_order:
             return None
         return replace(self, shape=shape)
 
-    def same_places(self, other: "ImportedTensor") -> bool:
+    def same_positions(self, other: "ImportedTensor") -> bool:
         """Return True if elements have the same positions in outputs of the same layout."""
         return (self.shape[1], self.n_pixels) == (other.shape[1], other.n_pixels) and (
-            np.array_equal(self.places, other.places)
+            np.array_equal(self.positions, other.positions)
         )
 
-    def pixels(self) -> Places | None:
-        """Return the first position of each row if rows are channels of pixels, else ``None``."""
+    def pixels(self) -> Positions | None:
+        """Return the position of each pixel's first channel if the last axis is all channels.
+
+        ``None`` if it is not.
+        """
         c = self.shape[1]
-        if not self.whole or not self.places.ndim or self.places.shape[-1] != c:
+        if not self.whole or not self.positions.ndim or self.positions.shape[-1] != c:
             return None
-        rows = self.places.reshape(-1, c)
+        rows = self.positions.reshape(-1, c)
         if not np.array_equal(rows, rows[:, :1] + np.arange(c) * self.n_pixels):
             return None
         return rows[:, 0]
 
     def per_channel(self, constant: NDArray[Any]) -> NDArray[np.float64] | None:
-        """Return a constant by channel, if it is the same for all pixels, else ``None``."""
-        channels, full = self.channels % self.shape[1], _broadcast(constant, self.places.shape)
+        """Return a constant by channel, ``(C,)``; ``None`` if it differs from pixel to pixel."""
+        channels, full = self.channels % self.shape[1], _broadcast(constant, self.positions.shape)
         if full is None:
             return None
         result = np.zeros(self.shape[1])
@@ -106,7 +109,7 @@ class ImportedTensor:
         """Return True if ``gate`` has one element for each channel."""
         if gate.n_pixels > 1 or gate.shape[1] != self.shape[1] or not (gate.whole and self.whole):
             return False
-        channels = _broadcast(gate.places, self.places.shape)
+        channels = _broadcast(gate.positions, self.positions.shape)
         return channels is not None and np.array_equal(channels, self.channels)
 
 
@@ -114,10 +117,10 @@ class ImportedTensor:
 class AttentionScores:
     """Products of queries and keys, a part of attention."""
 
-    sources: set[str]  #: operators that compute them
-    queries: Places  #: ``(N, heads, tokens, d)``
-    keys: Places
-    scale: float
+    sources: set[str]  #: names of the operators that compute queries and keys
+    queries: Positions  #: ``(N, heads, tokens, d)``
+    keys: Positions  #: ``(N, heads, tokens, d)``
+    scale: float  #: factor of the products
 
 
 def check_size(shape: Iterable[int]) -> None:
@@ -127,11 +130,11 @@ def check_size(shape: Iterable[int]) -> None:
         ValueError: if it is empty or too large.
     """
     if not 0 < (size := math.prod(map(int, shape))) <= MAX_VALUES:
-        raise ValueError(f"a tensor of {size:g} values; allowed: 1 to {MAX_VALUES}")
+        raise ValueError(f"it has a tensor of {size:g} values; allowed: 1 to {MAX_VALUES}")
 
 
 def output_of(source: str, shape: Shape4) -> ImportedTensor:
-    """Return the output of an operator as an image.
+    """Return the whole output ``(N, C, H, W)`` of an operator, in order.
 
     Raises:
         ValueError: if it is empty or too large.
@@ -141,9 +144,12 @@ def output_of(source: str, shape: Shape4) -> ImportedTensor:
 
 
 def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTensor:
-    """Return the output of an operator with ``n_channels`` of each input pixel.
+    """Return the output ``(..., n_channels)`` of an operator that maps the channels of each pixel.
 
-    Rows of the input are channels (``ImportedTensor.pixels``); so are rows of the output.
+    The last axis of the input ``read`` is the channels of a pixel, too.
+
+    Raises:
+        ValueError: if it is empty or too large.
     """
     first = read.pixels()
     assert first is not None
@@ -151,14 +157,21 @@ def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTen
     check_size((n, n_channels, h, w))
     images, pixels = np.divmod(first, c * h * w)
     rows = (images * n_channels * h * w + pixels)[:, None] + np.arange(n_channels) * h * w
-    places = rows.reshape(*read.places.shape[:-1], n_channels)
-    return ImportedTensor(source, (n, n_channels, h, w), places)
+    positions = rows.reshape(*read.positions.shape[:-1], n_channels)
+    return ImportedTensor(source, (n, n_channels, h, w), positions)
 
 
 def mean_over(
     source: str, read: ImportedTensor, axes: tuple[int, ...], keep: bool
 ) -> ImportedTensor | None:
-    """Return the mean over axes if these are all pixels of each channel, else ``None``."""
+    """Return the mean over axes if these are all pixels of each channel, else ``None``.
+
+    Args:
+        source: Name of the operator of the mean.
+        read: Its input.
+        axes: Axes of the mean.
+        keep: Keep these axes with a size of 1.
+    """
     n, c = read.shape[:2]
     low, high = (f(read.channels, axis=axes, keepdims=keep) for f in (np.min, np.max))
     if not read.whole or low.size != n * c or not np.array_equal(low, high):
@@ -166,17 +179,21 @@ def mean_over(
     return ImportedTensor(source, (n, c, 1, 1), np.asarray(low))
 
 
-def in_heads(value: ImportedTensor, part: int, places: Places) -> bool:
-    """Return True if positions ``(N, heads, tokens, d)`` are queries (part 0), keys or values.
+def in_heads(value: ImportedTensor, part: int, positions: Positions) -> bool:
+    """Return True if positions are those of the queries, keys or values of attention.
 
-    ``value`` is ``(3 C, H, W)`` as in ``OpSpec``: queries, keys and values, each head by head.
+    Args:
+        value: Output ``(N, 3 C, H, W)`` of one operator: queries, keys and values, each head by
+            head.
+        part: 0 for queries, 1 for keys, 2 for values.
+        positions: ``(N, heads, tokens, d)``.
     """
     n, c, h, w = value.shape
-    images, heads, tokens, d = places.shape
+    images, heads, tokens, d = positions.shape
     if (images, tokens, 3 * heads * d) != (n, h * w, c):
         return False
     expected = np.arange(n * c * h * w).reshape(n, 3, heads, d, tokens)
-    return np.array_equal(places, expected[:, part].swapaxes(2, 3))
+    return np.array_equal(positions, expected[:, part].swapaxes(2, 3))
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
@@ -188,13 +205,13 @@ def _broadcast(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | No
 
 @functools.cache
 def samples() -> Curve:
-    """Return the arguments at which functions are compared; 0 and 1 are among them."""
+    """Return the arguments ``(n,)`` at which functions are compared; 0 and 1 are among them."""
     few = [20.0, 100.0, 1e4, 1e30]
     return np.array([*np.linspace(-12, 12, 769), *few, *(-x for x in few)], np.float32)
 
 
 def activation(curve: Curve) -> str | None:
-    """Return the name of an activation function, or ``None``."""
+    """Return the name of the activation function with these values, else ``None``."""
     allowed = _TOLERANCE * (1 + np.abs(samples().astype(np.float64)))
     for name, known in _activations().items():
         if np.all(np.abs(curve - known) <= allowed):
@@ -203,7 +220,7 @@ def activation(curve: Curve) -> str | None:
 
 
 def line(curve: Curve | None) -> tuple[float, float] | None:
-    """Return factor and constant of a linear function, else ``None``."""
+    """Return factor and constant of a linear function; ``None`` if it is not linear."""
     if curve is None:
         return (1.0, 0.0)
     x, y = samples().astype(np.float64), curve.astype(np.float64)
@@ -238,21 +255,21 @@ class OnnxNode:
 
     name: str
     kind: str  #: operator type, with the domain unless it is ONNX's own
-    inputs: tuple[str, ...]  #: ``""`` for omitted ones
-    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]  #: names of tensors; ``""`` for omitted ones
+    outputs: tuple[str, ...]  #: names of tensors
     attributes: Mapping[str, Any]
-    proto: Any
+    proto: Any  #: the ``onnx.NodeProto``
     opset: int
 
     def __str__(self) -> str:
         return f"ONNX node '{self.name}' ({self.kind})"
 
     def refused(self, reason: str) -> CompileError:
-        """Return an error that names the node."""
+        """Return the error that this node of the model is not supported, and why."""
         return CompileError(f"{self}: {reason}.")
 
     def evaluate(self, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return the outputs of the node, computed by ONNX's reference implementation.
+        """Return the outputs of the node for inputs by name, by ONNX's reference implementation.
 
         Raises:
             CompileError: if it cannot be computed.
@@ -277,7 +294,7 @@ class OnnxNode:
             CompileError: if they are too large.
         """
         if "sparse_value" in self.attributes:
-            raise self.refused("a sparse constant; allowed: dense ones")
+            raise self.refused("has a sparse constant; only dense ones are supported")
         given = [feeds[name].astype(float) for name in self.inputs if name in feeds]
         size = _GROWING[self.kind](given) if self.kind in _GROWING and given else 0.0
         if not size <= MAX_VALUES:
@@ -298,10 +315,10 @@ class OnnxGraph:
     """A model with an image input and one output."""
 
     nodes: tuple[OnnxNode, ...]  #: in order of execution
-    constants: Mapping[str, NDArray[Any]]
-    input: str
-    shape: tuple[int, int, int, int]  #: ``(N, C, H, W)`` of the input; one image if N is free
-    output: str
+    constants: Mapping[str, NDArray[Any]]  #: by tensor name
+    input: str  #: name of the tensor
+    shape: tuple[int, int, int, int]  #: ``(N, C, H, W)`` of the input; N is 1 if it is free
+    output: str  #: name of the tensor
 
 
 def parse(model: bytes) -> OnnxGraph:
@@ -317,7 +334,9 @@ def parse(model: bytes) -> OnnxGraph:
             onnx.checker.check_model(proto)
             constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     except Exception as error:
-        raise CompileError(f"This is not a valid ONNX model: {_first_line(error)}.") from None
+        raise CompileError(
+            f"This is not a valid ONNX model: {_first_line(error)}. Export it again."
+        ) from None
     if outside:
         raise CompileError(
             f"The ONNX model keeps '{outside[0]}' in another file; save it as one file "
@@ -326,12 +345,15 @@ def parse(model: bytes) -> OnnxGraph:
     graph = proto.graph
     opset = next((entry.version for entry in proto.opset_import if entry.domain in _OWN), 0)
     if opset < _MIN_OPSET:
-        raise CompileError(f"The ONNX model is of opset {opset}; allowed: {_MIN_OPSET} or more.")
+        raise CompileError(
+            f"The ONNX model is of opset {opset}; allowed: {_MIN_OPSET} or more. Export it with "
+            "opset_version=17."
+        )
     inputs = [value for value in graph.input if value.name not in constants]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise CompileError(
-            f"The ONNX model has {len(inputs)} inputs and {len(graph.output)} outputs; "
-            "allowed: one of each."
+            f"The ONNX model has {len(inputs)} inputs and {len(graph.output)} outputs; allowed: "
+            "one input and one output. Export the part between them."
         )
     nodes = tuple(_node(node, opset) for node in graph.node)
     return OnnxGraph(

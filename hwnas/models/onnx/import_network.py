@@ -27,14 +27,14 @@ ArrayPair = tuple[NDArray[Any], NDArray[Any]]
 def fold(
     nodes: Sequence[Node], weights: Mapping[str, ArrayPair], output: str, origin: Mapping[str, str]
 ) -> tuple[Graph, Weights]:
-    """Return the graph of an output and its weights.
+    """Return the graph that computes an output, and weight and bias of its operators by name.
 
     Args:
         nodes: Nodes in order of execution: ``BASES``, ``BATCH_NORM``, ``AFFINE``, activations, and
             unused parts of attention.
-        weights: Weight and bias by name.
+        weights: Weight and bias by node name.
         output: Name of the output node.
-        origin: ONNX node of each node, for messages.
+        origin: Description of the ONNX node by node name, for messages.
 
     Raises:
         CompileError: if a node cannot be folded into an operator.
@@ -88,7 +88,9 @@ class _Folding:
         elif kind in ACTIVATIONS:
             self._activate(node, into)
         else:
-            raise self._refused(node, "a product of two tensors is only known within attention")
+            raise self._refused(
+                node, "a product of two tensors is only supported as a part of attention"
+            )
         assert into is not None
         self.renamed[node.name] = into.name
 
@@ -139,7 +141,7 @@ class ImportedNetwork:
     def append(
         self, node: OnnxNode, op: OpSpec, inputs: tuple[str, ...], weights: ArrayPair | None = None
     ) -> str:
-        """Append the operator of an ONNX node; return its name."""
+        """Append the operator of an ONNX node, with weight and bias; return its name."""
         return self._append(Node(self._free_name(node), op, inputs), str(node), weights)
 
     def finish(self) -> tuple[Graph, Weights]:
@@ -149,18 +151,21 @@ class ImportedNetwork:
             CompileError: if a node cannot be folded, or the output is not an operator's.
         """
         if self._output not in self.values:
-            raise CompileError(f"The ONNX model's output '{self._output}' is a constant.")
+            raise CompileError(
+                f"The ONNX model's output '{self._output}' is a constant; it must depend on the "
+                "input. Export the model again."
+            )
         output = self.settle(self.values[self._output])
         if not output.in_order or output.source == INPUT:
             raise CompileError(
-                f"The ONNX model's output '{self._output}' {output.places.shape} is not the output "
-                f"{output.image} of its last operator '{output.source}': it is a part of it, in "
-                "another order, or the input."
+                f"The ONNX model's output '{self._output}' {output.positions.shape} is not the "
+                f"output {output.image} of its last operator '{output.source}': it is a part of "
+                "it, in another order, or the input. Export the model without these last steps."
             )
         return fold(self._nodes, self._weights, output.source, self._origin)
 
     def value(self, node: OnnxNode, index: int = 0) -> ImportedTensor:
-        """Return an input of a node as the output of an operator.
+        """Return the input ``index`` of a node as the output of an operator.
 
         Raises:
             CompileError: if it is a constant, or not the output of an operator.
@@ -170,7 +175,7 @@ class ImportedNetwork:
         return self.settle(self.values[node.inputs[index]])
 
     def constant(self, node: OnnxNode, index: int) -> NDArray[Any] | None:
-        """Return a constant input of a node; ``None`` if omitted.
+        """Return the constant input ``index`` of a node; ``None`` if it is omitted.
 
         Raises:
             CompileError: if it is not constant.
@@ -181,19 +186,29 @@ class ImportedNetwork:
         return self.constants[name] if name else None
 
     def image(self, node: OnnxNode) -> ImportedTensor:
-        """Return the first input of a node, an image ``(N, C, H, W)``."""
+        """Return the first input of a node, an image ``(N, C, H, W)``.
+
+        Raises:
+            CompileError: if it is something else.
+        """
         value = self.value(node)
         return value.as_image() or self._misread(node, value, "an image (N, C, H, W)")
 
     def rows(self, node: OnnxNode) -> ImportedTensor:
-        """Return the first input of a node, whose last axis is the channels of a pixel."""
+        """Return the first input of a node, whose last axis is the channels of a pixel.
+
+        Raises:
+            CompileError: if it is not.
+        """
         value = self.value(node)
         if value.pixels() is None:
             self._misread(node, value, "rows of all channels of a pixel (token)")
         return value
 
     def settle(self, value: ImportedTensor) -> ImportedTensor:
-        """Return a value with its function as an operator: an activation, or scale and shift.
+        """Return a value after its function was appended as an operator.
+
+        The function must be an activation, or a scale and shift.
 
         Raises:
             CompileError: if the function is neither.
@@ -219,7 +234,7 @@ class ImportedNetwork:
         return value.read_from(name)
 
     def in_order(self, *read: ImportedTensor) -> tuple[str, ...]:
-        """Return the operators of values in order of execution."""
+        """Return the names of the operators that compute values, in order of execution."""
         return tuple(sorted((v.source for v in read), key=lambda name: self._steps[name]))
 
     def map(
@@ -241,8 +256,8 @@ class ImportedNetwork:
 
     def _misread(self, node: OnnxNode, value: ImportedTensor, what: str) -> ImportedTensor:
         raise node.refused(
-            f"reads a tensor {value.places.shape}, moved from '{value.source}' {value.image}, that "
-            f"is not {what}"
+            f"reads a tensor {value.positions.shape}, moved from '{value.source}' {value.image}, "
+            f"that is not {what}"
         )
 
     def _free_name(self, node: OnnxNode) -> str:

@@ -1,4 +1,10 @@
-"""Conversion of ONNX nodes to operators; each function appends a node and returns its output."""
+"""Conversion of ONNX nodes to operators.
+
+Each function appends an operator to the network and returns its output.
+
+Raises:
+    CompileError: if ``OpSpec`` has no equal operator; the message names the ONNX node.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwnas.models.graph import OpSpec, Shape
 from hwnas.models.onnx import import_graph
-from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxNode, Places
+from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxNode, Positions
 from hwnas.models.onnx.import_network import AFFINE, BATCH_NORM, ArrayPair, ImportedNetwork
 
 _SCORES, _SOFTMAX = "scores", "softmax"  # parts of attention, no operators
@@ -22,18 +28,20 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     """Append an ``Attention`` node with inputs of three or four axes."""
     options = {name: node.attributes.get(name, value) for name, value in _OPTIONS.items()}
     if options != _OPTIONS or any(node.inputs[3:]):
-        raise node.refused(f"{options}, {len(node.inputs)} inputs; allowed: {_OPTIONS}, 3 inputs")
+        raise node.refused(
+            f"has {options} and {len(node.inputs)} inputs; allowed: {_OPTIONS} and 3 inputs"
+        )
     queries, keys, mixed = (network.value(node, i) for i in range(3))
-    shape = queries.places.shape
+    shape = queries.positions.shape
     heads = shape[1] if len(shape) == 4 else node.attributes.get("q_num_heads", 1)
     same = heads == node.attributes.get("kv_num_heads", heads) and not shape[-1] % heads
-    if not same or not shape == keys.places.shape == mixed.places.shape:
-        raise node.refused("queries, keys and values of several shapes; allowed: of one shape")
+    if not same or not shape == keys.positions.shape == mixed.positions.shape:
+        raise node.refused("queries, keys and values have several shapes; allowed: one shape")
     if len(shape) == 4:  # heads are an axis
-        split = [value.places for value in (queries, keys, mixed)]
+        split = [value.positions for value in (queries, keys, mixed)]
     else:
         split = [
-            value.places.reshape(*shape[:2], heads, -1).swapaxes(1, 2)
+            value.positions.reshape(*shape[:2], heads, -1).swapaxes(1, 2)
             for value in (queries, keys, mixed)
         ]
     scale = node.attributes.get("scale", split[0].shape[-1] ** -0.5)
@@ -41,7 +49,11 @@ def attention(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     out = _mixed(
         network, node, AttentionScores(sources, split[0], split[1], scale), mixed, split[2]
     )
-    return out if len(shape) == 4 else replace(out, places=out.places.swapaxes(1, 2).reshape(shape))
+    return (
+        out
+        if len(shape) == 4
+        else replace(out, positions=out.positions.swapaxes(1, 2).reshape(shape))
+    )
 
 
 def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
@@ -50,21 +62,25 @@ def product(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     scores = _scored(network, a, _SOFTMAX)
     if scores is not None and a.curve is None:
         mixed = network.value(node, 1)
-        if mixed.places.shape[:-1] != a.places.shape[:-1]:
-            raise node.refused("values of another shape than queries and keys; allowed: of one")
-        places = mixed.places.reshape(*scores.queries.shape[:3], -1)
-        out = _mixed(network, node, scores, mixed, places)
-        return replace(out, places=out.places.reshape(mixed.places.shape))
+        if mixed.positions.shape[:-1] != a.positions.shape[:-1]:
+            raise node.refused(
+                f"values of shape {mixed.positions.shape} do not fit the product of queries and "
+                f"keys, {a.positions.shape}; allowed: values of the shape of queries and keys"
+            )
+        positions = mixed.positions.reshape(*scores.queries.shape[:3], -1)
+        out = _mixed(network, node, scores, mixed, positions)
+        return replace(out, positions=out.positions.reshape(mixed.positions.shape))
     lines = (import_graph.line(a.curve), import_graph.line(b.curve))
     scale = math.prod(line[0] if line and not line[1] else 0.0 for line in lines)
-    (n, *_), shape = a.shape, a.places.shape
-    if not scale or len(shape) < 3 or b.places.swapaxes(-1, -2).shape != shape or shape[0] % n:
+    (n, *_), shape = a.shape, a.positions.shape
+    if not scale or len(shape) < 3 or b.positions.swapaxes(-1, -2).shape != shape or shape[0] % n:
         raise node.refused(
-            f"of {shape} and {b.places.shape}. Allowed: a constant weight, or queries and keys of "
-            "all heads as in attention"
+            f"is a product of {shape} and {b.positions.shape}. Allowed: a product with a constant "
+            "weight, or of queries and keys of all heads as in attention"
         )
     queries, keys = (
-        places.reshape(n, -1, *shape[-2:]) for places in (a.places, b.places.swapaxes(-1, -2))
+        positions.reshape(n, -1, *shape[-2:])
+        for positions in (a.positions, b.positions.swapaxes(-1, -2))
     )
     scores = AttentionScores({a.source, b.source}, queries, keys, scale)
     return _part(network, node, _SCORES, scores, shape[:-1])
@@ -75,13 +91,13 @@ def softmax(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     x = network.values[node.inputs[0]]
     axis = node.attributes.get("axis", -1 if node.opset >= 13 else 1)
     scores, line = _scored(network, x, _SCORES), import_graph.line(x.curve)
-    if scores is None or not line or line[1] or axis not in (-1, x.places.ndim - 1):
+    if scores is None or not line or line[1] or axis not in (-1, x.positions.ndim - 1):
         raise node.refused(
-            "allowed: over the last axis of products of queries and keys, without a mask. Leave "
-            "out a softmax after the classifier"
+            "a softmax is only supported over the last axis of products of queries and keys, "
+            "without a mask. Leave out a softmax after the classifier"
         )
     scaled = replace(scores, scale=scores.scale * line[0])
-    return _part(network, node, _SOFTMAX, scaled, x.places.shape[:-1])
+    return _part(network, node, _SOFTMAX, scaled, x.positions.shape[:-1])
 
 
 def _part(
@@ -97,13 +113,13 @@ def _part(
     name = network.append(node, OpSpec(kind, shape, shape), tuple(sorted(scores.sources)))
     network.scores[name] = scores
     out = import_graph.output_of(name, (n, *shape))
-    return replace(out, places=out.places.reshape(*rows, tokens))
+    return replace(out, positions=out.positions.reshape(*rows, tokens))
 
 
 def _scored(network: ImportedNetwork, value: ImportedTensor, kind: str) -> AttentionScores | None:
     """Return the scores of a value if it is such a part of attention, else ``None``."""
     tokens = value.shape[2:]
-    if network.kinds[value.source] != kind or value.places.shape[-2:] != tokens:
+    if network.kinds[value.source] != kind or value.positions.shape[-2:] != tokens:
         return None
     return network.scores[value.source] if value.in_order else None
 
@@ -113,23 +129,24 @@ def _mixed(
     node: OnnxNode,
     scores: AttentionScores,
     mixed: ImportedTensor,
-    places: Places,
+    positions: Positions,
 ) -> ImportedTensor:
     """Append attention; its output is ``(N, heads, tokens, d)``."""
-    parts = (scores.queries, scores.keys, places)
+    parts = (scores.queries, scores.keys, positions)
     ordered = all(import_graph.in_heads(mixed, i, part) for i, part in enumerate(parts))
-    n, heads, tokens, d = places.shape
+    n, heads, tokens, d = positions.shape
     scaled = math.isclose(scores.scale, d**-0.5, rel_tol=1e-5)
     if scores.sources != {mixed.source} or not ordered or not scaled:
         raise node.refused(
-            f"queries, keys and values {places.shape} of {', '.join(sorted(scores.sources))} and "
-            f"{mixed.source}, scaled by {scores.scale:g}. Allowed: all three computed by one "
-            "layer, in this order and head by head, scaled by d ** -0.5"
+            f"reads queries, keys and values {positions.shape} of "
+            f"{', '.join(sorted(scores.sources))} and {mixed.source}, scaled by "
+            f"{scores.scale:g}. Allowed: all three computed by one layer, in this order and head "
+            "by head, scaled by d ** -0.5"
         )
     _, c, h, w = mixed.shape
     op = OpSpec("attention", mixed.image, (c // 3, h, w), groups=heads)
     name = network.append(node, op, (mixed.source,))
-    moved = np.arange(places.size).reshape(n, heads, d, tokens).swapaxes(2, 3)
+    moved = np.arange(positions.size).reshape(n, heads, d, tokens).swapaxes(2, 3)
     return ImportedTensor(name, (n, c // 3, h, w), moved)
 
 
@@ -153,7 +170,9 @@ def max_pool(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
         size = math.ceil((x.shape[2] + 2 * op.padding - op.kernel) / op.stride) + 1
         wide = math.ceil((x.shape[3] + 2 * op.padding - op.kernel) / op.stride) + 1
         if op.out_shape[1:] != (size, wide):
-            raise node.refused("ceil_mode=1 adds windows that reach out of the image")
+            raise node.refused(
+                "has ceil_mode=1, which adds windows that reach out of the image; allowed: 0"
+            )
     return import_graph.output_of(
         network.append(node, op, (x.source,)), (x.shape[0], *op.out_shape)
     )
@@ -171,9 +190,9 @@ def _windowed(
     size = [(n + 2 * op.padding - op.kernel) // op.stride + 1 for n in shape[1:]]
     if not square or dilations != [1, 1] or pads != [op.padding] * 4 or min(size) < 1:
         raise node.refused(
-            f"kernel {kernel}, strides {strides}, dilations {dilations}, pads {pads} of "
-            f"{shape}. Allowed: square windows, not dilated, and zeros on all sides, half the "
-            "kernel wide, or none where the stride is the kernel"
+            f"has kernel {kernel}, strides {strides}, dilations {dilations} and pads {pads} on an "
+            f"input of shape {shape}. Allowed: square windows without dilation; padding of half "
+            "the kernel on all sides, or none where the stride equals the kernel"
         )
     return OpSpec(kind, shape, (c_out, size[0], size[1]), op.kernel, op.stride, groups)
 
@@ -199,7 +218,7 @@ def gemm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     assert weight is not None
     alpha, beta = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     if node.attributes.get("transA", 0):
-        raise node.refused("transA=1; allowed: 0")
+        raise node.refused("has transA=1; allowed: 0")
     matrix = alpha * (weight if node.attributes.get("transB", 0) else weight.T)
     return _linear(network, node, matrix, beta * _bias(network, node, 2, len(matrix)))
 
@@ -211,7 +230,7 @@ def matmul(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     weight = network.constant(node, 1)
     assert weight is not None
     if weight.ndim != 2:
-        raise node.refused(f"a weight of shape {weight.shape}; allowed: two axes")
+        raise node.refused(f"has a weight of shape {weight.shape}; allowed: two axes")
     return _linear(network, node, weight.T, np.zeros(weight.shape[1]))
 
 
@@ -221,7 +240,7 @@ def _linear(
     c_out, c_in = weight.shape
     x = network.value(node)
     n, c, h, w = x.shape
-    flat = x.in_order and x.places.shape == (n, c * h * w)
+    flat = x.in_order and x.positions.shape == (n, c * h * w)
     if flat and h == w > 1 and c_in == c * h * w:  # a flattened image: a kernel of its size
         op = OpSpec("conv2d", x.image, (c_out, 1, 1), h, h)
         name = network.append(node, op, (x.source,), (weight.reshape(c_out, c, h, w), bias))
@@ -237,8 +256,10 @@ def layer_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     x = network.rows(node)
     axis = node.attributes.get("axis", -1)
     epsilon = node.attributes.get("epsilon", _EPSILON)
-    if axis not in (-1, x.places.ndim - 1) or not math.isclose(epsilon, _EPSILON, rel_tol=1e-5):
-        raise node.refused(f"axis={axis}, epsilon={epsilon:g}; allowed: the last, {_EPSILON:g}")
+    if axis not in (-1, x.positions.ndim - 1) or not math.isclose(epsilon, _EPSILON, rel_tol=1e-5):
+        raise node.refused(
+            f"has axis={axis} and epsilon={epsilon:g}; allowed: the last axis and {_EPSILON:g}"
+        )
     scale = network.constant(node, 1)
     assert scale is not None
     c = x.shape[1]
@@ -250,21 +271,21 @@ def batch_norm(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     """Append a batch norm."""
     x = network.value(node)
     if node.attributes.get("training_mode", 0):
-        raise node.refused("training_mode=1; allowed: 0 (export the model in eval mode)")
+        raise node.refused("has training_mode=1; allowed: 0. Export the model in eval mode")
     constants = [network.constant(node, i) for i in range(1, 5)]
     gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in constants)
     scale = gamma / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
-    axes = (1, -1, *[1] * (x.places.ndim - 2))
+    axes = (1, -1, *[1] * (x.positions.ndim - 2))
     weights = [x.per_channel(a.reshape(axes)) for a in (scale, beta - mean * scale)]
     if not x.whole or weights[0] is None or weights[1] is None:
-        raise node.refused(f"reads a tensor {x.places.shape} whose second axis is not channels")
+        raise node.refused(f"reads a tensor {x.positions.shape} whose second axis is not channels")
     return network.map(node, BATCH_NORM, x, (weights[0], weights[1]))
 
 
 def mean(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     """Append a mean over all pixels."""
     x, keep = network.value(node), True
-    axes = tuple(range(2, x.places.ndim))
+    axes = tuple(range(2, x.positions.ndim))
     if node.kind == "ReduceMean":
         given = network.constant(node, 1) if len(node.inputs) > 1 else None
         listed = node.attributes.get("axes", []) if given is None else given.ravel()
@@ -275,8 +296,8 @@ def mean(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     output = import_graph.mean_over("", x, axes, keep) if axes else None
     if output is None:
         raise node.refused(
-            f"a mean of part of {x.image}. Allowed: over all pixels of each channel (a "
-            "LayerNormalization of its own needs opset 17 or more)"
+            f"is a mean over a part of {x.image}. Allowed: over all pixels of each channel. If it "
+            "is a part of layer normalisation, export with opset 17 or more"
         )
     op = OpSpec("mean", x.image, (x.shape[1], 1, 1))
     return output.read_from(network.append(node, op, (x.source,)))
@@ -288,7 +309,7 @@ def _covers_all(node: OnnxNode, x: ImportedTensor) -> bool:
         node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     )
     dilated = any(d != 1 for d in node.attributes.get("dilations", ()))
-    return kernel == x.places.shape[2:] and unpadded and not dilated
+    return kernel == x.positions.shape[2:] and unpadded and not dilated
 
 
 def arithmetic(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
@@ -296,7 +317,7 @@ def arithmetic(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     if any(name in network.constants for name in node.inputs):
         return _affine(network, node)
     a, b = network.value(node, 0), network.value(node, 1)
-    if node.kind == "Add" and a.whole and a.same_places(b):
+    if node.kind == "Add" and a.whole and a.same_positions(b):
         op = OpSpec("add", a.image, a.image)
         return a.read_from(network.append(node, op, network.in_order(a, b)))
     for x, gate in ((a, b), (b, a)):
@@ -304,8 +325,9 @@ def arithmetic(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
             op = OpSpec("mul", x.image, x.image)
             return x.read_from(network.append(node, op, (x.source, gate.source)))
     raise node.refused(
-        f"of {a.places.shape} and {b.places.shape} of '{a.source}' and '{b.source}'. Allowed: the "
-        "sum of two tensors of one shape and order, or a product with a gate (N, C, 1, 1)"
+        f"reads {a.positions.shape} of '{a.source}' and {b.positions.shape} of '{b.source}'. "
+        "Allowed: the sum of two tensors of one shape and order, or a product with a gate "
+        "(N, C, 1, 1)"
     )
 
 
@@ -317,8 +339,9 @@ def _affine(network: ImportedNetwork, node: OnnxNode) -> ImportedTensor:
     vector = x.per_channel(constant) if x.whole else None
     if vector is None or (node.kind == "Div" and not first):
         raise node.refused(
-            f"of {x.places.shape} and a constant {constant.shape}. Allowed: one number for each "
-            "channel; not a number for each pixel or token, nor a division by a tensor"
+            f"reads a tensor {x.positions.shape} and a constant {constant.shape}. Allowed: one "
+            "number for each channel; not a number for each pixel or token, nor a division by a "
+            "tensor"
         )
     one, zero = np.ones_like(vector), np.zeros_like(vector)
     weights: dict[str, ArrayPair] = {
@@ -337,7 +360,7 @@ def _bias(network: ImportedNetwork, node: OnnxNode, index: int, size: int) -> ND
     if bias is None:
         return np.zeros(size)
     if bias.size not in (1, size) or bias.shape[-1:] not in ((), (1,), (size,)):
-        raise node.refused(f"a bias of shape {bias.shape}; allowed: ({size},)")
+        raise node.refused(f"has a bias of shape {bias.shape}; allowed: ({size},)")
     return np.broadcast_to(bias.ravel(), (size,))
 
 

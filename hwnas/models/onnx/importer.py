@@ -33,7 +33,7 @@ _FUNCTIONS = {  # elementwise: activations and their parts
 
 
 def import_onnx(model: bytes) -> tuple[Graph, Weights]:
-    """Return the unfused float32 graph of an ONNX model, and its weights.
+    """Return the float32 graph of an ONNX model, and weight and bias of its operators by name.
 
     The batch size is the model's, or 1 if that is free. Batch norm is folded into convolutions, and
     activations are fused into the operator before them.
@@ -52,7 +52,8 @@ def import_onnx(model: bytes) -> tuple[Graph, Weights]:
         except CompileError:
             raise
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-            raise node.refused(f"is invalid: {error or type(error)}") from None
+            reason = str(error) or type(error).__name__
+            raise node.refused(f"cannot be imported: {reason}") from None
     return network.finish()
 
 
@@ -63,11 +64,11 @@ def _add(network: ImportedNetwork, node: OnnxNode) -> None:
     known = {name: network.constants[name] for name in names if name in network.constants}
     missing = [name for name in names if name not in read and name not in known]
     if missing:
-        raise node.refused(f"reads the unknown tensor '{missing[0]}'")
+        raise node.refused(f"reads the tensor '{missing[0]}', which no node before it computes")
     if node.kind in _OF_CONSTANTS and not read:
         network.constants.update(_outputs(node, node.evaluate(known)))
     elif node.kind in ("Shape", "Size") and read:
-        network.constants.update(_outputs(node, node.evaluate(_places(read))))
+        network.constants.update(_outputs(node, node.evaluate(_positions(read))))
     elif node.kind == "Dropout" and read and not any(known[n] for n in names[2:]):
         network.values[node.outputs[0]] = read[names[0]]
     elif node.kind in _MOVES and list(read) == names[:1]:
@@ -80,8 +81,8 @@ def _outputs(node: OnnxNode, arrays: list[NDArray[Any]]) -> dict[str, NDArray[An
     return dict(zip([name for name in node.outputs if name], arrays, strict=True))
 
 
-def _places(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
-    return {name: value.places for name, value in read.items()}
+def _positions(read: dict[str, ImportedTensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.positions for name, value in read.items()}
 
 
 def _moved(
@@ -89,9 +90,9 @@ def _moved(
 ) -> dict[str, ImportedTensor]:
     """Return outputs that are moved elements of a value."""
     if node.kind == "Gather" and any(array.size != 1 for array in known.values()):
-        raise node.refused("several indices; allowed: one")
-    arrays = node.evaluate({node.inputs[0]: value.places, **known})
-    return {name: replace(value, places=a) for name, a in _outputs(node, arrays).items()}
+        raise node.refused("has several indices; allowed: one")
+    arrays = node.evaluate({node.inputs[0]: value.positions, **known})
+    return {name: replace(value, positions=a) for name, a in _outputs(node, arrays).items()}
 
 
 def _computed(
@@ -107,7 +108,7 @@ def _computed(
             return value
     if node.kind not in OPERATORS or not read:
         allowed = ", ".join(sorted({*OPERATORS, *_FUNCTIONS, *_MOVES, "Dropout"}))
-        raise node.refused(f"not supported; allowed: {allowed}")
+        raise node.refused(f"is not supported; allowed: {allowed}")
     return OPERATORS[node.kind](network, node)
 
 
@@ -119,8 +120,8 @@ def _function(
 ) -> ImportedTensor | None:
     """Return the output of an elementwise function of one tensor, if the node is one."""
     first = next(iter(read.values()))
-    same = all(v.source == first.source and v.same_places(first) for v in read.values())
-    numbers = all(a.size == 1 and a.ndim <= first.places.ndim for a in known.values())
+    same = all(v.source == first.source and v.same_positions(first) for v in read.values())
+    numbers = all(a.size == 1 and a.ndim <= first.positions.ndim for a in known.values())
     of_one = known or len(node.inputs) == 1 or any(v.curve is not None for v in read.values())
     if not same or not numbers or not of_one or _is_bias(network, node, read):
         return None

@@ -18,7 +18,10 @@ _OLDEST = 13  #: the first with quantisation per channel
 
 
 def with_lowest_opset(model: bytes) -> tuple[bytes, str]:
-    """Return a model of ``onnx.writer`` with the lowest possible versions, and these as text."""
+    """Return a model of ``onnx.writer`` with the lowest possible versions of opset and IR.
+
+    The second value is these versions as text: ``opset 13, IR 7``.
+    """
     loaded = onnx.load_model_from_string(model)
     opset = max(_SINCE.get(node.op_type, _OLDEST) for node in loaded.graph.node)
     loaded.opset_import[0].version = opset
@@ -28,7 +31,7 @@ def with_lowest_opset(model: bytes) -> tuple[bytes, str]:
 
 
 def check_opset(model: bytes) -> int:
-    """Return the opset of a model after ``onnx.checker``.
+    """Return the opset version of a model after a check by ``onnx.checker``.
 
     Raises:
         CompileError: if the model is invalid.
@@ -38,8 +41,12 @@ def check_opset(model: bytes) -> int:
         onnx.checker.check_model(loaded, full_check=True)
     except Exception as error:  # protobuf, checker and shape inference have no common error class
         (reason, *_) = str(error).strip().splitlines() or [type(error).__name__]
-        raise CompileError(f"This is not valid ONNX: {reason}") from None
+        raise CompileError(f"This is not valid ONNX: {reason}. Export the model again.") from None
     opset = next((int(entry.version) for entry in loaded.opset_import if not entry.domain), 0)
     if not 0 < opset <= onnx.defs.onnx_opset_version():  # the checker accepts any
-        raise CompileError(f"This is not valid ONNX: there is no opset {opset}.")
+        raise CompileError(
+            f"This is not valid ONNX: its opset is {opset}; allowed: 1 to "
+            f"{onnx.defs.onnx_opset_version()}, the newest of the installed package onnx. Install "
+            "a newer one, or export the model again."
+        )
     return opset

@@ -26,7 +26,7 @@ _UNUSED = QuantisationScale(1.0, 0)  # of float32 tensors
 
 
 def read_fp32(model: bytes, graph: Graph) -> Weights:
-    """Return weight and bias by operator from a file of ``write_fp32``.
+    """Return weight and bias by operator from a file of ``writer.write_fp32``.
 
     Args:
         model: The content of the file.
@@ -40,7 +40,7 @@ def read_fp32(model: bytes, graph: Graph) -> Weights:
 
 
 def read_int8(model: bytes, graph: Graph) -> QuantisedNetwork:
-    """Return the network of a file of ``write_int8``; arguments as of ``read_fp32``.
+    """Return the network of a file of ``writer.write_int8``; arguments as of ``read_fp32``.
 
     Raises:
         CompileError: if the file is of another network.
@@ -61,7 +61,10 @@ def read_int8(model: bytes, graph: Graph) -> QuantisedNetwork:
 
 
 def with_uint8_output(model: bytes) -> bytes:
-    """Return an int8 network whose last output is the uint8 tensor before dequantisation."""
+    """Return the ONNX model with a uint8 output: without the last dequantisation.
+
+    It must be an int8 network of ``writer.write_int8``.
+    """
     loaded = onnx.load_model_from_string(model)
     graph = loaded.graph
     nodes = {output: node for node in graph.node for output in node.output}
@@ -74,7 +77,10 @@ def with_uint8_output(model: bytes) -> bytes:
 
 
 def with_uint8_input(model: bytes) -> bytes:
-    """Return an int8 network that reads the uint8 output of ``with_uint8_output``."""
+    """Return the ONNX model with a uint8 input, the output of ``with_uint8_output``.
+
+    It must be an int8 network of ``writer.write_int8``.
+    """
     loaded = onnx.load_model_from_string(model)
     graph, name = loaded.graph, loaded.graph.input[0].name
     (quantise,) = (node for node in graph.node if name in node.input)
@@ -87,7 +93,10 @@ def with_uint8_input(model: bytes) -> bytes:
 
 
 def rename_boundary(model: bytes, *, is_head: bool) -> bytes:
-    """Return a model with the last output of a head, or the input of a tail, renamed."""
+    """Return the ONNX model with its last output (of a head) or its input renamed ``BOUNDARY``.
+
+    Head and tail are the first and the second part of a split network.
+    """
     loaded = onnx.load_model_from_string(model)
     graph = loaded.graph
     value = graph.output[-1] if is_head else graph.input[0]
@@ -110,13 +119,18 @@ def _constants(model: bytes) -> _Constants:
     try:
         graph = onnx.load_model_from_string(model).graph
     except Exception as error:  # protobuf errors have no common class
-        raise CompileError(f"This is not valid ONNX: {error}") from None
+        raise CompileError(
+            f"This is not valid ONNX: {' '.join(str(error).split())}. Export the network again."
+        ) from None
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
 def _of(constants: _Constants, name: str) -> NDArray[Any]:
     if name not in constants:
-        raise CompileError(f"This ONNX file is of another network: it has no '{name}'.")
+        raise CompileError(
+            f"This ONNX file is of another network: it has no constant '{name}'. Export the "
+            "network again."
+        )
     return constants[name]
 
 

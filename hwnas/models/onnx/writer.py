@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.core.errors import CompileError
-from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
+from hwnas.models.graph import ACTIVATIONS, BASES, INPUT, Graph, Node, OpSpec, Shape
 from hwnas.models.int8.quantised_network import (
     QuantisationScale,
     QuantisedNetwork,
@@ -41,7 +41,7 @@ _ACTIVATIONS = {
 
 
 def write_fp32(graph: Graph, weights: Weights, *, any_batch: bool = False) -> bytes:
-    """Return an ``.onnx`` file of a float32 network.
+    """Return the content of an ``.onnx`` file of a float32 network.
 
     Args:
         graph: The graph, fused or not; its first operator has the batch size.
@@ -66,7 +66,7 @@ def write_int8(
     batch: int | None = None,
     threads: int = 0,
 ) -> bytes:
-    """Return an ``.onnx`` file of an int8 network with float input and output.
+    """Return the content of an ``.onnx`` file of an int8 network with float input and output.
 
     Every int8 tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators.
     Activations are uint8, with values 128 higher: onnxruntime converts int8 to uint8 on x86-64 and
@@ -81,7 +81,7 @@ def write_int8(
     Raises:
         CompileError: if an operator cannot be written in int8.
     """
-    graph = Graph(tuple(op.node for op in network.ops), network.answered)
+    graph = Graph(tuple(op.node for op in network.ops), network.output_names)
     check_int8(graph)
     first = graph[0].op
     model = _OnnxModel(BATCH if any_batch else batch or first.batch, threads or first.threads)
@@ -231,7 +231,10 @@ class _OnnxModel:
             case "attention":
                 out = self._attention(node, names[0])
             case _:
-                raise CompileError(f"No ONNX operator for '{name}': {op}.")
+                raise CompileError(
+                    f"Operator '{name}' cannot be written as ONNX: {op}. Allowed: "
+                    f"{', '.join(BASES)}. Choose another search space or target.runtime."
+                )
         return _Value(out, op.out_shape, in_rows)
 
     def _mean_of_rows(self, node: Node, rows: str) -> str:
@@ -261,7 +264,10 @@ class _OnnxModel:
             case "silu":
                 return self.node("Mul", [x, self.node("Sigmoid", [x], f"{name}/sigmoid")], name)
         if kind not in _ACTIVATIONS:
-            raise CompileError(f"No ONNX operator for '{name}': {kind}.")
+            raise CompileError(
+                f"Activation '{name}' cannot be written as ONNX: {kind}. Allowed: "
+                f"{', '.join(ACTIVATIONS)}. Choose another search space or target.runtime."
+            )
         return self.node(_ACTIVATIONS[kind], [x], name)
 
     def _rows(self, value: _Value, name: str) -> _Value:
@@ -300,7 +306,10 @@ def _parameters(model: _OnnxModel, node: Node, weights: Weights) -> list[str]:
     if not node.op.n_params:
         return []
     if node.name not in weights:
-        raise CompileError(f"Operator '{node.name}' has no weights: {node.op}.")
+        raise CompileError(
+            f"Operator '{node.name}' has no weights: {node.op}. This is an error in hwnas; please "
+            "report it."
+        )
     weight, bias = weights[node.name]
     return [
         model.constant(f"{node.name}/weight", weight, np.float32),
@@ -319,9 +328,15 @@ def check_int8(graph: Graph) -> None:
             continue
         where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
         if node.op.base in _INSIDE:
-            raise CompileError(f"{where} Its inner tensors have no scale; use float32.")
+            raise CompileError(
+                f"{where} int8 has no {node.op.base}. Set target.dtype=float32, or choose another "
+                "search space."
+            )
         if "add" in node.op.fused:
-            raise CompileError(f"{where} Do not fuse additions.")
+            raise CompileError(
+                f"{where} Its addition must be a separate operator. This is an error in hwnas; "
+                "please report it."
+            )
 
 
 def _dequantised(model: _OnnxModel, op: QuantisedOp, in_scale: QuantisationScale) -> list[str]:

@@ -18,11 +18,11 @@ def find(name: str) -> Path:
     """Return the file of a shipped space, or the given path to a YAML file.
 
     Raises:
-        SpaceError: if file not found.
+        SpaceError: if there is no such file.
     """
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
-            raise SpaceError(f"search_space={name}: file not found.")
+            raise SpaceError(f"search_space={name}: file not found. Correct the path.")
         return Path(name)
     folder = package.ROOT / "search_spaces"
     if not (folder / f"{name}.yaml").is_file():
@@ -34,10 +34,10 @@ def find(name: str) -> Path:
 
 
 def load_space(path: Path) -> SearchSpace:
-    """Return the space of a YAML file; its family checks it further.
+    """Return the space of a YAML file; ``families.family_of`` checks it further.
 
     Raises:
-        SpaceError: if the space is invalid.
+        SpaceError: if the file cannot be read, or options, depths or conditions are invalid.
     """
     raw = _read(path)
     choices, fixed = raw["choices"], raw.get("fixed") or {}
@@ -66,11 +66,17 @@ def _check_when(
     """Check that a condition refers to existing choices and can be met."""
     names = [name for name in space.choices if name.rpartition(".")[2] == key]
     if not names:
-        raise SpaceError(f"{path}: when: there is no choice '{key}'.")
+        raise SpaceError(
+            f"{path}: 'when' has a condition for '{key}', but there is no choice '{key}'. Remove "
+            "the condition, or add the choice."
+        )
     for other, allowed in needs.items():
         where = f"{path}: when: '{key}' depends on '{other}'"
         if other in space.when:
-            raise SpaceError(f"{where}, which depends on something itself; name that instead.")
+            raise SpaceError(
+                f"{where}, which has a condition, too. Let '{key}' depend on "
+                f"{' and '.join(map(repr, space.when[other]))} instead."
+            )
         possible: set[Option] = set()
         for name in names:
             source = closest({*space.names}, name.rpartition(".")[0], other)
@@ -79,26 +85,30 @@ def _check_when(
             if not {*space.options(source)} & {*allowed}:
                 raise SpaceError(
                     f"{where}, but '{source}' is never {' or '.join(map(str, allowed))}: "
-                    f"'{name}' would have no effect."
+                    f"'{name}' would have no effect. Remove '{name}', or add one of these options "
+                    f"to '{source}'."
                 )
             possible |= {*space.options(source)}
         if not possible:
-            raise SpaceError(f"{where}, but '{other}' is not defined for any '{key}'.")
+            raise SpaceError(
+                f"{where}, but '{other}' is not defined for any '{key}'. Define it in 'choices' or "
+                "'fixed', or remove the condition."
+            )
         if strange := [option for option in allowed if option not in possible]:
             raise SpaceError(f"{where}: {unknown_name(other, str(strange[0]), map(str, possible))}")
 
 
 class SpaceFile(TypedDict):
-    """A file of a search space."""
+    """The content of the file of a search space."""
 
     family: str  #: family of the networks
-    #: options of each name, the smallest network's first
+    #: options of each choice, the smallest network's first
     choices: Annotated[
         dict[str, Annotated[list[Option], NumberBounds(1, 1000)]], NumberBounds(1, 10_000)
     ]
     #: values of names that do not vary
     fixed: NotRequired[Annotated[dict[str, Option], NumberBounds(maximum=10_000)] | None]
-    #: for a key such as expansion: options of another key with which it has an effect
+    #: conditions: for a key such as expansion, the options of other keys with which it is active
     when: NotRequired[dict[str, dict[str, Annotated[list[Option], NumberBounds(1, 1000)]]] | None]
 
 
@@ -107,7 +117,7 @@ def _read(path: Path) -> SpaceFile:
     try:
         return read_yaml(SpaceFile, path, SpaceError)
     except FileNotFoundError:
-        raise SpaceError(f"search_space={path}: file not found.") from None
+        raise SpaceError(f"search_space={path}: file not found. Correct the path.") from None
 
 
 def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
@@ -138,12 +148,16 @@ def _check_depths(path: Path, space: SearchSpace) -> None:
     for stage, present in indices.items():
         depth = f"{stage}.depth"
         if depth not in known:
-            raise SpaceError(f"{path}: '{stage}' has blocks but no '{depth}'.")
+            raise SpaceError(
+                f"{path}: '{stage}' has blocks but no '{depth}'. Add its numbers of blocks."
+            )
         if not all(isinstance(value, int) for value in space.options(depth)):
-            raise SpaceError(f"{path}: '{depth}' must be whole numbers.")
+            raise SpaceError(
+                f"{path}: '{depth}' must be whole numbers, got {list(space.options(depth))}."
+            )
         deepest = max(int(value) for value in space.options(depth))
         if beyond := present - set(range(deepest)):
             raise SpaceError(
                 f"{path}: '{depth}' goes to {deepest}, but '{stage}' has a block {max(beyond)}; "
-                f"allowed: 0 to {deepest - 1}."
+                f"allowed: 0 to {deepest - 1}. Remove the block, or add a larger depth."
             )

@@ -1,4 +1,8 @@
-"""Search spaces and genotypes."""
+"""Search spaces and genotypes.
+
+A choice is a name with several options, such as ``stages.0.depth`` with 1, 2 and 3. Some choices
+are active only for some options of others: those of the third block only at a depth of 3.
+"""
 
 import hashlib
 import json
@@ -13,7 +17,7 @@ from hwnas.core.errors import SpaceError
 
 Option = int | float | str
 
-#: By key of a choice: the options that other choices must have for it to be active.
+#: Conditions: by key of a choice, the options that other keys must have for it to be active.
 When = Mapping[str, Mapping[str, tuple[Option, ...]]]
 
 #: Names of options of one block.
@@ -24,8 +28,8 @@ BLOCK = re.compile(r"(?P<stage>.+)\.blocks\.(?P<index>\d+)\..+")
 class Genotype:
     """One network of a space: an option for each active choice."""
 
-    space: str
-    options: tuple[tuple[str, Option], ...]
+    space: str  #: name of the space
+    options: tuple[tuple[str, Option], ...]  #: ``(choice, option)``, sorted by choice
 
     @cached_property
     def id(self) -> str:
@@ -50,7 +54,7 @@ class Space(Protocol):
 
     @property
     def digest(self) -> str:
-        """Digest of the content."""
+        """SHA-256 of family, choices, options and conditions, the first 16 hexadecimal digits."""
         ...
 
     @property
@@ -60,20 +64,24 @@ class Space(Protocol):
 
     @property
     def members(self) -> tuple["SearchSpace", ...]:
-        """The single spaces, at least one."""
+        """The spaces of the union; a ``SearchSpace`` has itself."""
         ...
 
     @property
     def root(self) -> str:
-        """The choice of the member; empty if there is only one."""
+        """Name of the choice between the members; empty for a ``SearchSpace``."""
         ...
 
     def member(self, genotype: Genotype) -> "SearchSpace":
-        """Return the space of a genotype."""
+        """Return the member that a genotype belongs to."""
         ...
 
     def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
-        """Return the genotype of an assignment, which may hold inactive choices."""
+        """Return the genotype of an assignment, which may hold inactive choices.
+
+        Raises:
+            SpaceError: if a choice is missing or has an unknown option.
+        """
         ...
 
     def assignment(self, genotype: Genotype) -> dict[str, Option]:
@@ -81,7 +89,7 @@ class Space(Protocol):
         ...
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return the choices of the chosen member."""
+        """Return the names of the choices of the member that the assignment chooses."""
         ...
 
     def values(self, genotype: Genotype) -> dict[str, Option]:
@@ -89,15 +97,15 @@ class Space(Protocol):
         ...
 
     def sample(self, rng: random.Random) -> Genotype:
-        """Return a genotype with every option drawn evenly."""
+        """Return a random genotype: each option of a choice is equally likely."""
         ...
 
     def smallest(self) -> Genotype:
-        """Return the genotype of the first option of every choice."""
+        """Return the genotype with the first option of every choice (of the first member)."""
         ...
 
     def largest(self) -> Genotype:
-        """Return the genotype of the last option of every choice."""
+        """Return the genotype with the last option of every choice (of the last member)."""
         ...
 
     def n_genotypes(self) -> int:
@@ -105,7 +113,7 @@ class Space(Protocol):
         ...
 
     def optional(self) -> tuple[str, ...]:
-        """Return the choices that are not active in every genotype."""
+        """Return the names of the choices that are not active in every genotype."""
         ...
 
 
@@ -120,14 +128,14 @@ class SearchSpace:
     """
 
     name: str
-    family: str
-    choices: Mapping[str, tuple[Option, ...]]
-    fixed: Mapping[str, Option]
-    when: When = field(default_factory=dict)
+    family: str  #: name of the family
+    choices: Mapping[str, tuple[Option, ...]]  #: options by choice
+    fixed: Mapping[str, Option]  #: values that all networks share, by name
+    when: When = field(default_factory=dict)  #: conditions by key
 
     @property
     def digest(self) -> str:
-        """Digest of the content."""
+        """SHA-256 of the content, the first 16 hexadecimal digits."""
         content: list[Any] = [self.name, self.family, dict(self.choices), dict(self.fixed)]
         if self.when:
             content.append({key: dict(needs) for key, needs in self.when.items()})
@@ -139,7 +147,10 @@ class SearchSpace:
         return (*self.choices, *self.fixed)
 
     def without(self, is_removed: Callable[[str], bool], keys: Collection[str]) -> "SearchSpace":
-        """Return the space without some names, and without conditions on some keys."""
+        """Return the space without the names for which ``is_removed`` is True.
+
+        Conditions of the given keys are removed, too.
+        """
         return replace(
             self,
             choices={n: options for n, options in self.choices.items() if not is_removed(n)},
@@ -154,7 +165,7 @@ class SearchSpace:
 
     @property
     def root(self) -> str:
-        """Empty: there is no choice of the space."""
+        """Empty: there is no choice between spaces."""
         return ""
 
     def member(self, genotype: Genotype) -> "SearchSpace":
@@ -166,11 +177,15 @@ class SearchSpace:
         return genotype.to_dict()
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return all choices."""
+        """Return the names of all choices."""
         return tuple(self.choices)
 
     def options(self, name: str) -> tuple[Option, ...]:
-        """Return the options of a choice, or the fixed value as the only option."""
+        """Return the options of a choice, or a fixed value as the only option.
+
+        Raises:
+            KeyError: there is no such name.
+        """
         return self.choices[name] if name in self.choices else (self.fixed[name],)
 
     def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
@@ -193,19 +208,19 @@ class SearchSpace:
         return Genotype(self.name, tuple(sorted(active)))
 
     def values(self, genotype: Genotype) -> dict[str, Option]:
-        """Return the chosen and the fixed values of a genotype."""
+        """Return the chosen and the fixed values of a genotype by name."""
         return {**self.fixed, **genotype.to_dict()}
 
     def sample(self, rng: random.Random) -> Genotype:
-        """Return a genotype with every option drawn evenly."""
+        """Return a random genotype: each option of a choice is equally likely."""
         return self.genotype({name: rng.choice(opts) for name, opts in self.choices.items()})
 
     def smallest(self) -> Genotype:
-        """Return the genotype of the first option of every choice."""
+        """Return the genotype with the first option of every choice."""
         return self.genotype({name: options[0] for name, options in self.choices.items()})
 
     def largest(self) -> Genotype:
-        """Return the genotype of the last option of every choice."""
+        """Return the genotype with the last option of every choice."""
         return self.genotype({name: options[-1] for name, options in self.choices.items()})
 
     def n_genotypes(self) -> int:
@@ -213,7 +228,7 @@ class SearchSpace:
         return self._count(self.choices, {})
 
     def optional(self) -> tuple[str, ...]:
-        """Return the choices that are not active in every genotype."""
+        """Return the names of the choices that are not active in every genotype."""
         return tuple(
             name
             for name in self.choices
@@ -265,7 +280,10 @@ class SearchSpace:
 
 
 def closest(names: Container[str], place: str, key: str) -> str | None:
-    """Return the name that defines a key of a block: the block's, its stage's or the space's."""
+    """Return the first of ``PLACE.KEY``, ``STAGE.KEY`` and ``KEY`` that is in ``names``.
+
+    ``place`` is a block, such as ``stages.0.blocks.1``, or a layer; ``None`` if there is no name.
+    """
     stage = place.partition(".blocks.")[0]
     return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
 

@@ -13,14 +13,14 @@ from hwnas.core import package
 from hwnas.core.errors import SpaceError, unknown_name
 from hwnas.models.spaces import Genotype, Option, SearchSpace, Space
 
-#: The choice of the space.
+#: Name of the choice between the members.
 ROOT = "space"
 
 
 @final
 @dataclass(frozen=True)
 class SpaceUnion:
-    """Several spaces as one; genotypes have the same ids as in their own space.
+    """Several spaces (members) as one; genotypes keep the ids of their space.
 
     The choices of a member are named ``<member>.<choice>`` and are active if the choice ``space``
     is that member.
@@ -35,9 +35,14 @@ class SpaceUnion:
         names = [member.name for member in self.members]
         for name in names:
             if names.count(name) > 1:
-                raise SpaceError(f"Two search spaces are named '{name}'; keep one.")
+                raise SpaceError(
+                    f"search_space: two search spaces are named '{name}'; remove or rename one."
+                )
         if len(self.choices) < 1 + sum(len(member.choices) for member in self.members):
-            raise SpaceError(f"Choices of {', '.join(names)} have the same name; rename a space.")
+            raise SpaceError(
+                f"search_space: choices of {', '.join(names)} have the same name SPACE.CHOICE; "
+                "rename the file of one of these spaces."
+            )
 
     @property
     def name(self) -> str:
@@ -46,24 +51,24 @@ class SpaceUnion:
 
     @property
     def digest(self) -> str:
-        """Digest of the content."""
+        """SHA-256 of the members' digests, the first 16 hexadecimal digits."""
         digests = [member.digest for member in self.members]
         return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
 
     @property
     def root(self) -> str:
-        """Name of the choice of the member."""
+        """Name of the choice between the members."""
         return ROOT
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[Option, ...]]:
-        """The choice of the space, then those of each member."""
+        """Options by choice: first the choice between the members, then those of each."""
         prefixed = {f"{m.name}.{n}": o for m in self.members for n, o in m.choices.items()}
         return {ROOT: tuple(member.name for member in self.members), **prefixed}
 
     @property
     def fixed(self) -> Mapping[str, Option]:
-        """The fixed values of each member."""
+        """The fixed values by ``<member>.<name>``."""
         return {f"{m.name}.{name}": value for m in self.members for name, value in m.fixed.items()}
 
     @cached_property
@@ -71,7 +76,11 @@ class SpaceUnion:
         return {member.name: member for member in self.members}
 
     def member(self, genotype: Genotype) -> SearchSpace:
-        """Return the space of a genotype."""
+        """Return the member that a genotype belongs to.
+
+        Raises:
+            KeyError: it belongs to none.
+        """
         return self._by_name[genotype.space]
 
     def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
@@ -88,11 +97,11 @@ class SpaceUnion:
         return member.genotype({name: o for name, o in inner.items() if o is not None})
 
     def assignment(self, genotype: Genotype) -> dict[str, Option]:
-        """Return the choices of the union for a genotype."""
+        """Return the options of a genotype by choice of the union, with the choice ``space``."""
         return dict(_prefixed(genotype))
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return the choice of the space and the choices of the chosen one."""
+        """Return the choice ``space``, and the names of the choices of the chosen member."""
         return self._scopes[str(assignment[ROOT])]
 
     @cached_property
@@ -104,15 +113,15 @@ class SpaceUnion:
         return self.member(genotype).values(genotype)
 
     def sample(self, rng: random.Random) -> Genotype:
-        """Return a genotype of a uniformly drawn member."""
+        """Return a random genotype of a random member; each member is equally likely."""
         return rng.choice(self.members).sample(rng)
 
     def smallest(self) -> Genotype:
-        """Return the smallest genotype of the first member."""
+        """Return the genotype with the first option of every choice of the first member."""
         return self.members[0].smallest()
 
     def largest(self) -> Genotype:
-        """Return the largest genotype of the last member."""
+        """Return the genotype with the last option of every choice of the last member."""
         return self.members[-1].largest()
 
     def n_genotypes(self) -> int:
@@ -120,12 +129,12 @@ class SpaceUnion:
         return sum(member.n_genotypes() for member in self.members)
 
     def optional(self) -> tuple[str, ...]:
-        """Return all choices except that of the space."""
+        """Return the names of all choices but that between the members."""
         return tuple(name for name in self.choices if name != ROOT)
 
 
 def join_spaces(spaces: Sequence[SearchSpace]) -> Space:
-    """Return a single space, or the union of several.
+    """Return the only space, or the union of several.
 
     Raises:
         SpaceError: if two of them have the same name.
@@ -134,7 +143,7 @@ def join_spaces(spaces: Sequence[SearchSpace]) -> Space:
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """Return the content for ``from_json``."""
+    """Return the JSON object that ``from_json`` reads."""
     raws = [asdict(member) for member in space.members]
     return {"members": raws} if space.root else raws[0]
 
@@ -158,7 +167,7 @@ def _space(raw: Mapping[str, Any]) -> SearchSpace:
 def option_labels(
     genotypes: Iterable[Genotype],
 ) -> Callable[[Genotype], tuple[tuple[str, Option], ...]]:
-    """Return a function from genotypes to their options for a common table.
+    """Return a function from a genotype to its pairs ``(choice, option)``, for a common table.
 
     For genotypes of several spaces, choices are prefixed with the space as in a union.
     """
@@ -185,7 +194,9 @@ def space_names(value: object) -> list[str]:
     entries = value if isinstance(value, list | tuple) else [value]
     names = [name for entry in entries for name in _expand(str(entry))]
     if not names:
-        raise SpaceError("search_space=[] names no search space.")
+        raise SpaceError(
+            "search_space=[] names no search space. Write search_space=NAME or [NAME,NAME]."
+        )
     stems = [stem(name) for name in names]
     for name in stems:
         if stems.count(name) > 1:
@@ -210,5 +221,8 @@ def _expand(name: str) -> list[str]:
         return [name]
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
-        raise SpaceError(f"search_space={name}: there is no search space (*.yaml) in that folder.")
+        raise SpaceError(
+            f"search_space={name}: there is no search space (*.yaml) in this folder. Choose "
+            "another one."
+        )
     return [f"{name.rstrip('/')}/{path.stem}" if shipped else str(path) for path in paths]

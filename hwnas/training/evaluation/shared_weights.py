@@ -13,7 +13,7 @@ from hwnas.models.families import annotations
 from hwnas.models.families.base import Family, Supernet
 from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph
-from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.tasks.base import Incumbent, Index, PerImageResults, Score
@@ -101,7 +101,7 @@ class SupernetEvaluator:
 
     def _as_run(self, genotype: Genotype) -> nn.Module:
         images = partial(self.calibration_images, genotype)
-        return as_executed(self.network(genotype), self._lowered(genotype), images)
+        return with_graph_precision(self.network(genotype), self._lowered(genotype), images)
 
     def _lowered(self, genotype: Genotype) -> Graph:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)

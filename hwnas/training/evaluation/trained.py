@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.core.quantity import Quantity
 from hwnas.models.families.layers import fold_batch_norm
-from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.base import Incumbent, Score
 from hwnas.tasks.predictions import Predictions, score_outputs
@@ -82,7 +82,9 @@ class TrainedEvaluator:
         graph = setup.graph(genotype)
         if not graph.exits:
             return ()
-        return predict_exits(as_executed(self.extracted(genotype), graph, images), setup, genotype)
+        return predict_exits(
+            with_graph_precision(self.extracted(genotype), graph, images), setup, genotype
+        )
 
     @property
     def next_epoch(self) -> int:
@@ -210,7 +212,7 @@ class TrainedEvaluator:
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Quantity:
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
-        return score(as_executed(network, setup.graph(genotype), images), setup, genotype)
+        return score(with_graph_precision(network, setup.graph(genotype), images), setup, genotype)
 
 
 def predict_exits(

@@ -19,7 +19,7 @@ from hwnas.models.families.layers import fold_batch_norm
 from hwnas.models.graph import Graph, without_exits
 from hwnas.models.int8.quantisation import calibrate, quantise_with_scales
 from hwnas.models.int8.quantised_network import QuantisedNetwork
-from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, as_executed
+from hwnas.models.int8.simulation import DeployableNetwork, SimulatedInt8, with_graph_precision
 from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.onnx.writer import check_int8
 from hwnas.tasks.base import PerImageResults
@@ -154,7 +154,7 @@ class _Pipeline:
         if self.graph.dtype != annotations.INT8:
             return self.steps[-1].figure
         copied = copy.deepcopy(network)
-        return self._validate(as_executed(copied, self.graph, lambda: self._origin.images))
+        return self._validate(with_graph_precision(copied, self.graph, lambda: self._origin.images))
 
     def _validate(self, network: nn.Module) -> Quantity:
         task = self._origin.task

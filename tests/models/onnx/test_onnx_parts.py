@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None
     lowered = _lowered(name, seed)
     for network in (random_int8_network(lowered), random_int8_network(_partly_in_float(lowered))):
         model = write_int8(network, any_batch=True)
-        found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.answered))
+        found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.output_names))
         assert write_int8(found, any_batch=True) == model
     assert tflite.write_tflite(
         read_int8(write_int8(random_int8_network(lowered)), lowered)

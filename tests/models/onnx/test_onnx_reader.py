@@ -204,8 +204,8 @@ class Spread(torch.nn.Module):
         ("order", "Allowed: all three computed by one layer, in this order"),
         ("mask", "not a number for each pixel or token"),
         ("axis", "over the last axis of products of queries and keys"),
-        ("shares", r"\(MatMul(_\d)?\): of "),
-        ("no values", "a product of two tensors is only known within attention"),
+        ("shares", r"\(MatMul(_\d)?\): is a product of "),
+        ("no values", "a product of two tensors is only supported as a part of attention"),
     ],
 )
 def test_attention_with_a_fault_is_refused(fault: str, message: str) -> None:

@@ -255,7 +255,7 @@ def test_missing_weights_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("kind", ["softmax", "add+tanh"])
 def test_unknown_operator_is_refused(kind: str) -> None:
-    with pytest.raises(CompileError, match=r"No ONNX operator for 'operator.*'"):
+    with pytest.raises(CompileError, match=r"'operator.*' cannot be written as ONNX"):
         write_fp32(alone(OpSpec(kind, IMAGE, IMAGE), 2), {})
 
 
@@ -267,5 +267,5 @@ def test_what_has_a_tensor_of_unknown_scale_is_refused_in_int8(kind: str) -> Non
 
 @pytest.mark.parametrize("name", ["layer norm of tokens", "attention"])
 def test_what_computes_tensors_inside_is_refused_in_int8(name: str) -> None:
-    with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*inner tensors"):
+    with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*int8 has no"):
         write_int8(random_int8_network(alone(ONE_INPUT[name])))

@@ -7,7 +7,7 @@ import torch
 from hwnas.models import families
 from hwnas.models.families import annotations
 from hwnas.models.families.layers import fold_batch_norm
-from hwnas.models.int8.simulation import as_executed
+from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.spaces import SearchSpace
 from hwnas.tasks.base import Incumbent
 from hwnas.training.data import ImageData
@@ -109,7 +109,7 @@ def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: Im
     assert evaluator.score(reals).figure == plain.figure
     network = evaluator.network(whole)
     lowered = annotations.lower(families.family_of(space), space, whole, digits.signature)
-    simulated = as_executed(network, lowered, lambda: evaluator.calibration_images(whole))
+    simulated = with_graph_precision(network, lowered, lambda: evaluator.calibration_images(whole))
     resolution = families.family_of(space).resolution(space, whole)
     batches = digits.batches(digits.validation, resolution)
     found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
