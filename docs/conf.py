@@ -28,13 +28,13 @@ myst_heading_anchors = 3
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["COLUMNS"] = "100"  # width of tables in tutorials
 
-# Tutorials are executed. Those that take more than a minute are executed by .ci/slow.
+# Tutorials are executed. .ci/run executes those that show most in a minute, .ci/slow all.
 nb_execution_mode = os.environ.get("HWNAS_DOCS_EXECUTION", "cache")
 nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
-#: Executed by .ci/slow.
-SLOW = ["tutorials/measured-cpu.md"]
+#: Executed with HWNAS_DOCS_SLOW=1 alone, as .ci/slow does.
+SLOW = [f"tutorials/{name}.md" for name in ("measured-cpu", "notebook", "own-images")]
 nb_execution_excludepatterns = [] if "HWNAS_DOCS_SLOW" in os.environ else SLOW
 nb_merge_streams = True
 # Tutorials that are not executed have no lexer; output of commands is no code.
