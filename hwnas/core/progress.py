@@ -40,7 +40,16 @@ class NullProgress:
 
 
 class TimeLimitReached(Exception):
-    """A training was stopped by ``stop_trainings``; its checkpoint is saved."""
+    """A training was stopped by ``stop_trainings``; its checkpoint is saved.
+
+    Args:
+        done: Number of completed steps.
+        total: Number of steps of the training.
+    """
+
+    def __init__(self, done: int = 0, total: int = 0):
+        super().__init__(done, total)
+        self.done, self.total = done, total
 
 
 _stop_at: ContextVar[float] = ContextVar("_stop_at", default=math.inf)
@@ -50,7 +59,8 @@ _stop_at: ContextVar[float] = ContextVar("_stop_at", default=math.inf)
 def stop_trainings(at: float) -> Iterator[None]:
     """Stop trainings within the context at a time of the monotonic clock.
 
-    They raise ``TimeLimitReached``.
+    They raise ``TimeLimitReached``, as soon as their measured step time shows that they will not
+    end in time.
     """
     token = _stop_at.set(at)
     try:
@@ -59,11 +69,20 @@ def stop_trainings(at: float) -> Iterator[None]:
         _stop_at.reset(token)
 
 
-def must_stop() -> bool:
-    """Return whether trainings must stop now."""
-    return time.monotonic() >= _stop_at.get()
+def must_stop(elapsed_s: float, done: int, left: int) -> bool:
+    """Return whether a training must stop: it is late, or will be.
+
+    Args:
+        elapsed_s: Seconds of the steps since the start of the training, or since its resumption.
+        done: Number of these steps.
+        left: Number of remaining steps.
+    """
+    left_s = left * elapsed_s / done if elapsed_s >= _PROJECTED_AFTER_S else 0.0
+    return time.monotonic() + _CERTAIN * left_s >= _stop_at.get()
 
 
+_PROJECTED_AFTER_S = 10.0  # of steps, after which their mean duration is representative
+_CERTAIN = 0.8  # of the projected time: load varies
 SAVE_INTERVAL_S = 15.0  #: seconds between two saved states of trainings and elapsed times
 
 

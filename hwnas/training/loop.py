@@ -210,14 +210,15 @@ def train(
         steps = range(done, total)
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)
-            stops = must_stop() and step + 1 < total
+            elapsed_s, left = saving.clock() - start, total - step - 1
+            stops = left > 0 and must_stop(elapsed_s, step + 1 - done, left)
             late = stops or saving.clock() - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
                 saved_at = saving.clock()
                 saving.save(training.state, step + 1)
             advance(1)
             if stops:
-                raise TimeLimitReached
+                raise TimeLimitReached(step + 1, total)
     if training.processes.leads:
         saving.checkpoint.finish()
     if training.state.averages is not None:

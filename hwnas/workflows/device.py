@@ -227,15 +227,16 @@ def _some(subject: ProfiledSpace, seed: int) -> tuple[OpSpec, ...]:
 
 
 def check_device(config: SearchConfig | ProfileConfig) -> None:
-    """Check the compiler and the latency table of a measured target, before data are loaded.
+    """Check the tools and the latency table of a measured target, before data are loaded.
 
     Raises:
         ConfigError: the compiler is not installed.
+        DeviceError: the tracker of remote devices does not answer.
         TableError: the table is incomplete or damaged, or there is none and none will be measured.
     """
     backend = backends.get(config.target.runtime)
     if backend.check_tools:
-        backends.resolve_reference(backend.check_tools, backend)(config.target)
+        backends.resolve_reference(backend.check_tools, backend)(config.target, config.rpc)
     if not isinstance(config, SearchConfig) or config.cost != "table":
         return
     roots, accept = [_own_root(config), SHIPPED], config.table.allow_other_machine

@@ -30,6 +30,7 @@ from hwnas.training.finetuning.stages import TrainingStage
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.training.inference import at_chance_level
 from hwnas.workflows.search import finish_runs, finishing
+from hwnas.workflows.search import finisher as search_finisher
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult
 from hwnas.workflows.search.finisher import Finetuner
 from tests.conftest import few_of, last_of
@@ -434,6 +435,40 @@ def test_one_is_finished_however_little_time_there_is(searched: Path, tmp_path: 
     assert manifest["seconds"]["Fine-tune"] > 0, "steps are shown, and their time is kept"
 
 
+@pytest.mark.slow
+def test_a_teacher_that_is_slower_than_estimated_is_replaced(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first teacher is stopped; then all are, and the others are trained without one."""
+    ready, n_slow = finish_runs._ready, 1
+    teachers = list[str]()
+
+    def slow(genotype: Genotype, slot: TimeWindow, *rest: Any) -> Any:
+        if math.isfinite(slot.end_by) and math.isinf(slot.begin_by) and len(teachers) < n_slow:
+            teachers.append(genotype.id)
+            return genotype.id, None
+        return ready(genotype, slot, *rest)
+
+    monkeypatch.setattr(finish_runs, "_ready", slow)
+    given = [f"run.supernets={searched.parent / 'networks'}", "n_trials=4", "finish.minutes=1"]
+    for n_slow in (1, 3):
+        teachers.clear()
+        folder = tmp_path / str(n_slow)
+        assert run(["search", *last_of(*QUICK, f"run.dir={folder}", *given)]) == 0
+        finishing_facts = json.loads((folder / "manifest.json").read_text())["finishing"]
+        assert len({*teachers}) == n_slow
+        assert finishing_facts["teacher"] not in teachers
+        assert (finishing_facts["teacher"] is None) == (n_slow == 3)
+        assert (finishing_facts["alpha"] == 0) == (n_slow == 3)
+        assert finishing_facts["finished"]
+        message = f"The training of the teacher ({', '.join(teachers)}) was too slow for the time"
+        assert message in " ".join(capsys.readouterr().out.split())
+        assert run(["export", str(folder), f"dir={folder}/export", "force=true"]) == 0
+
+
 def test_members_say_which_weights_were_verified(searched: Path) -> None:
     files = [*(searched / "models").glob("*.json")]
     weights = [json.loads(file.read_text())["weights"] for file in files]
@@ -512,10 +547,12 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
         teaching_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
     )
     left_s = math.inf if minutes is None else 60 * minutes
-    assert size(finishing._teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
+    assert (
+        size(search_finisher.choose_teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
+    )
     if minutes == 0.1:  # too few: what is wanted no more goes on teaching
         begun = 3
-        few = finishing._teacher(wanted[:2], wanted, finisher, lambda: -1.0)
+        few = search_finisher.choose_teacher(wanted[:2], wanted, finisher, lambda: -1.0)
         assert size(few) == begun
 
 
@@ -533,7 +570,7 @@ def test_few_are_timed_before_one_teaches(disturbed: tuple[int, ...]) -> None:
         teaching_s=teaching_s,
     )
     some: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
-    first = finishing._first_within(62.0, some, finisher)
+    first = search_finisher._first_within(62.0, some, finisher)
     assert first is not None
     assert first.id == "62"
     assert len(timed) <= (8 if not disturbed else 24)

@@ -1,14 +1,18 @@
 """The division of ``minutes`` among the phases of a search."""
 
+import json
 import math
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from hwnas.__main__ import run
 from hwnas.core import processes
-from hwnas.core.errors import BudgetError, ConfigError
-from hwnas.core.progress import NullProgress
+from hwnas.core.errors import BudgetError, ConfigError, RunError
+from hwnas.core.progress import NullProgress, TimeLimitReached, must_stop, stop_trainings
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, SearchSpace
@@ -141,6 +145,79 @@ def test_a_resumed_run_keeps_its_schedules_and_divides_what_is_left(
     spent = TimeLimit(replace(limit.plan, limit_s=60), 100.0)
     assert spent.search_end() == 1000
     assert spent.finetuning_left_s() == 0
+
+
+def test_a_supernet_that_is_too_slow_gets_a_shorter_schedule(
+    digits: SearchComponents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainedEvaluator, "epoch_s", lambda *_: 0.5)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 4.0)
+    config = compose("search", [*TINY, "minutes=10", "accuracy=supernet", "train.epochs=1000"])
+    planner, parts = Planner([config], {}), components.retargeted(digits, config)
+    epochs = planner(parts)[0].train.epochs
+    plan = TimePlan.of(planner.facts()["time_plan"], 600)
+    limit = TimeLimit(plan)
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    end_s = limit.supernet_end() - 1000
+    assert plan.supernet_s < end_s < plan.supernet_s + 0.6 * (plan.search_s + plan.finetuning_s)
+    message = planner.shorter(TimeLimitReached(12, 3000), Path("run"))
+    assert message.startswith("After 12 of 3,000 steps, the supernet's training would end too late")
+    monkeypatch.setattr(processes, "elapsed_s", lambda: 60.0)  # of them 54 s for the 12 steps
+    monkeypatch.setattr(TrainingSetup, "epoch_s", lambda _: 40.0)
+    (settled,) = planner(parts)
+    again = TimePlan.of(planner.facts()["time_plan"], 600)
+    assert not planner.is_first
+    assert 1 <= settled.train.epochs == again.epochs < epochs
+    assert again.supernet_s == 40 * again.epochs < 300
+    assert _parts(again) == pytest.approx(600)
+    monkeypatch.setattr(processes, "elapsed_s", lambda: 500.0)
+    with pytest.raises(ConfigError, match="minutes=10 is too short for a front"):
+        planner(parts)
+    resumed = Planner([config], {"time_plan": plan.to_json()})
+    with pytest.raises(RunError, match=r"Nothing is lost\. .* hwnas resume run minutes=20"):
+        resumed.shorter(TimeLimitReached(12, 3000), Path("run"))
+
+
+def test_a_training_is_stopped_as_soon_as_it_cannot_end_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    with stop_trainings(1100.0):
+        assert not must_stop(20.0, 10, 50)  # 100 s more
+        assert must_stop(20.0, 10, 65)  # 130 s more
+        assert not must_stop(2.0, 1, 650)  # too few steps to tell
+    assert not must_stop(20.0, 10, 10**6)
+    with stop_trainings(999.0):
+        assert must_stop(0.1, 1, 1)
+
+
+@pytest.mark.slow
+def test_a_search_restarts_a_slow_supernet_within_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin, timed, n_timed = time.monotonic(), TrainingSetup.epoch_s, 0
+
+    def epoch_s(setup: TrainingSetup) -> float:
+        nonlocal n_timed
+        n_timed += 1
+        return timed(setup) / (50 if n_timed == 1 else 1)
+
+    monkeypatch.setattr(processes, "elapsed_s", lambda: time.monotonic() - begin)
+    monkeypatch.setattr(TrainingSetup, "epoch_s", epoch_s)
+    folder = tmp_path / "run"
+    given = [f"run.dir={folder}", f"run.supernets={tmp_path / 'networks'}", "train.epochs=100000"]
+    options = ["accuracy=supernet", "minutes=1", "finish.epochs=0", "study.workers=1"]
+    assert run(["search", *TINY[:2], *options, *given]) == 0
+    assert time.monotonic() - begin < 66
+    output = " ".join(capsys.readouterr().out.split())
+    assert "it starts again with a shorter schedule." in output
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["n_front"] >= 1
+    assert f"for {manifest['time_plan']['epochs']:,} of train.epochs=100,000".replace(",", "") in (
+        output.replace(",", "")
+    )
+    assert len([*(folder / "weights").iterdir()]) == 1
+    assert run(["export", str(folder), f"dir={tmp_path / 'export'}", "force=true"]) == 0
 
 
 def test_without_a_limit_nothing_is_planned(

@@ -101,7 +101,8 @@ class BackendDescription:
     extra: str = ""  #: extra of hwnas that installs them; empty: they are always installed
     #: ``module:function`` from ``Target`` to a description of its accelerators
     devices: str = ""
-    #: ``module:function`` that refuses a ``Target`` if a tool that compiles for it is missing
+    #: ``module:function`` of ``Target`` and ``Remote``; raises an error if a compiler is not
+    #: installed or remote devices cannot be reached
     check_tools: str = ""
     #: Distributions whose versions affect results.
     fingerprint_packages: Sequence[str] = ()

@@ -63,6 +63,7 @@ def end(  # noqa: PLR0913, PLR0917
     budget = _time_budget(contexts[0].config.finish, folder, manifest, limit)
     views = context.views(contexts)
     finetuned = finishing.finish(feasible, views, candidates, budget, reporter)
+    reporter.say(finetuned.messages, alarming=True)
     manifest |= finetuned.facts()
     verified = [_front(s, contexts, folder, finetuned, reporter, baselines) for s in feasible]
     fronts = [front for front in verified if front.members]

@@ -1,9 +1,11 @@
 """Fine-tuning of a search's networks for its target."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, final
 
 from torch import nn
@@ -17,7 +19,7 @@ from hwnas.models.int8.simulation import DeployableNetwork
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.verification import NETWORK_ERRORS, Verifier
-from hwnas.tasks.metrics import expected_costs
+from hwnas.tasks.metrics import expected_costs, is_better, metric_of
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DataSplit, ImageBatch
@@ -288,3 +290,78 @@ def verifier(
         weights=finisher.weights_of,
         leaves=bool(expected_costs([*config.objectives, *config.allowed.limits])),
     )
+
+
+# The teacher.
+
+_TEACHER_FRACTION = 0.25  # of the remaining time, for the teacher
+_MAX_TIMING_ROUNDS = 3
+
+
+def choose_teacher(
+    wanted: Sequence[Candidate],
+    scored: Sequence[Candidate],
+    finisher: Finetuner,
+    left_s: Callable[[], float],
+) -> Genotype:
+    """Return the most accurate network that can be trained as teacher in time.
+
+    All others wait for its training and its predictions. With a time limit, these must fit into a
+    fraction of the remaining time. A resumed run keeps its teacher, unless it is significantly
+    less accurate than another one for which there is time.
+
+    Args:
+        wanted: Candidates to fine-tune.
+        scored: All candidates of a resumed run: its teacher may no longer be in ``wanted``.
+        finisher: Fine-tunes them.
+        left_s: Returns the remaining seconds.
+    """
+    config = finisher.parts.config
+    sign = 1 if metric_of(config.metric).maximise else -1
+
+    def ordered(some: Sequence[Candidate]) -> list[Candidate]:
+        return sorted(some, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
+
+    best = ordered(wanted)
+    if math.isinf(left_s()):
+        return best[0].genotype
+    before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
+    started = next(before, None)
+    if started is best[0]:
+        return started.genotype
+    first = _first_within(_TEACHER_FRACTION * left_s(), best, finisher)
+    if started is None:
+        return (first or least(best, finisher)).genotype
+    if first is None:
+        return started.genotype
+    known = metric_of(config.metric).best(started.figures[config.metric])
+    is_worse = is_better(config.metric, first.figures[config.metric].value, known)
+    return (first if is_worse else started).genotype
+
+
+def _first_within(
+    limit_s: float, some: Sequence[Candidate], finisher: Finetuner
+) -> Candidate | None:
+    """Return the first candidate whose training and predictions fit into a time limit.
+
+    Time is assumed to grow with the number of operations, so that only a few networks are timed
+    (bisection). Other load can only slow a training down: the smallest network that was too slow
+    is timed again, and then larger ones if it is fast enough.
+    """
+    if limit_s <= 0:
+        return None
+    by_size = sorted(range(len(some)), key=lambda i: (finisher.n_macs(some[i].genotype), i))
+    n, found = 0, list[int]()
+    for _ in range(_MAX_TIMING_ROUNDS):
+        teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
+        n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
+        within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)
+        found += islice(within, 1)
+        if n == len(by_size) or finisher.teaching_s(some[by_size[n]].genotype) > limit_s:
+            break
+    return some[min(found)] if found else None
+
+
+def least(some: Sequence[Candidate], finisher: Finetuner) -> Candidate:
+    """Return the candidate with the fewest multiply-accumulates."""
+    return min(some, key=lambda c: (finisher.n_macs(c.genotype), c.id))

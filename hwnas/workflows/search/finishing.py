@@ -2,12 +2,11 @@
 
 import math
 import shlex
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import chain, islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import final
 
@@ -20,8 +19,8 @@ from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.search_progress import SearchView
-from hwnas.tasks.metrics import is_better, metric_of
-from hwnas.training.finetuning.time_budget import TimeBudget
+from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
+from hwnas.workflows import components
 from hwnas.workflows.components import as_left, left_after
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finish_runs import (
@@ -31,10 +30,15 @@ from hwnas.workflows.search.finish_runs import (
     crew_of,
     finished,
 )
-from hwnas.workflows.search.finisher import Finetuner, FinetuneSchedule
+from hwnas.workflows.search.finisher import (
+    Finetuner,
+    FinetuneSchedule,
+    choose_teacher,
+    least,
+)
 
-_TEACHER_FRACTION = 0.25  # of finish.minutes, for the teacher
-_MAX_TIMING_ROUNDS = 3
+_MAX_TEACHER_FRACTION = 0.5  # after which a teacher that is slower than estimated is replaced
+_MAX_TEACHERS = 3
 _LATER_ROUNDS = 5  # for candidates that earlier rounds made probable
 _LEAST_PROBABILITY = 0.02  # of candidates that are fine-tuned in time that is left
 
@@ -69,6 +73,18 @@ class FinetuningOutcome:
     left_out: set[str] = field(default_factory=set)  #: ids of networks for which time ran out
     #: ids of networks without int8 training, as time ran out
     without_int8_training: set[str] = field(default_factory=set)
+    slow_teachers: list[str] = field(default_factory=list)  #: ids of stopped teachers
+
+    @property
+    def messages(self) -> list[str]:
+        """The teachers that were stopped, and what replaced them."""
+        if not self.slow_teachers:
+            return []
+        names, teacher = ", ".join(self.slow_teachers), self.finisher.teacher
+        other = (
+            "there is none" if teacher is None else f"a smaller network, {teacher.id}, replaces it"
+        )
+        return [f"The training of the teacher ({names}) was too slow for the time limit: {other}."]
 
     def add(self, found: Mapping[str, FinetuneResult | None], *, final: bool = True) -> None:
         """Add results of networks.
@@ -192,17 +208,7 @@ class _Finishing:
         if allowance.is_limited and self._trains and wanted:
             schedule = FinetuneSchedule.of(self._look(0.0), state.finisher, allowance)
             state.finisher = replace(state.finisher, chosen_epochs=schedule.epochs)
-        teacher = self._choose_teacher(wanted)
-        targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
-        configs = [s.config for s in self._contexts]
-        with crew_of(state.finisher, configs) or nullcontext() as crew:
-            how = FinetuneBatch(targets=targets, crew=crew)
-            if teacher:
-                self._train(teacher, how, "Train the teacher")
-            if schedule is None:
-                self._train_in_rounds(how)
-            else:
-                self._train_in_time(schedule, teacher, how)
+        self._train_all(wanted, schedule)
         self._look()
         for needed in _needed(state, is_limited=allowance.is_limited):
             self._train([needed], FinetuneBatch())
@@ -214,14 +220,44 @@ class _Finishing:
         allowance.end(was_short=bool(state.left_out or short_of_time))
         return state
 
+    def _train_all(self, wanted: Sequence[Candidate], schedule: FinetuneSchedule | None) -> None:
+        """Fine-tune the teacher and then the others; choose a smaller teacher if it is too slow."""
+        state = self._state
+        teacher = self._choose_teacher(wanted)
+        targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
+        configs = [s.config for s in self._contexts]
+        with crew_of(state.finisher, configs) or nullcontext() as crew:
+            how = FinetuneBatch(targets=targets, crew=crew)
+            if teacher:
+                left_s = _MAX_TEACHER_FRACTION * self._allowance.left_s()
+                slot = TimeWindow(end_by=time.monotonic() + max(0.0, left_s))
+                self._train(teacher, FinetuneBatch(slot, crew=crew), "Train the teacher")
+            is_slow = any(g.id not in state.finished for g in teacher)
+            if is_slow:
+                state.slow_teachers += [g.id for g in teacher]
+            elif schedule is None:
+                self._train_in_rounds(how)
+            else:
+                self._train_in_time(schedule, teacher, how)
+        if is_slow:
+            self._train_all(self._look(), schedule)
+
     def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
         """Return the teacher, if there is one, and add it to the fine-tuner."""
         state, allowance = self._state, self._allowance
         if not (wanted and self._trains and self._config.alpha):
             return []
+        n_slow = len(state.slow_teachers)
+        if n_slow >= _MAX_TEACHERS or (n_slow and allowance.left_s() <= 0):
+            parts = state.finisher.parts
+            config = replace(parts.config, finish=replace(self._config, alpha=0.0))
+            parts = components.retargeted(parts, config)
+            state.finisher = replace(state.finisher, parts=parts, teacher=None)
+            return []
         before = state.known.values() if allowance.is_resumed else ()
         scored = [c for known in before for c in known.band(0.0)]
-        teacher = _teacher(wanted, scored, state.finisher, allowance.left_s)
+        scored = [c for c in scored if c.id not in state.slow_teachers]
+        teacher = choose_teacher(wanted, scored, state.finisher, allowance.left_s)
         state.finisher = replace(state.finisher, teacher=teacher)
         return [teacher]
 
@@ -304,72 +340,4 @@ def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]
     for known in state.known.values():
         if not known.on_front.keys() & state.finished.keys():
             some = known.band(config.probability, config.min_candidates)
-            yield (_least(some, state.finisher) if is_limited else some[0]).genotype
-
-
-def _teacher(
-    wanted: Sequence[Candidate],
-    scored: Sequence[Candidate],
-    finisher: Finetuner,
-    left_s: Callable[[], float],
-) -> Genotype:
-    """Return the most accurate network that can be trained as teacher in time.
-
-    All others wait for its training and its predictions. With a time limit, these must fit into a
-    fraction of the remaining time. A resumed run keeps its teacher, unless it is significantly
-    less accurate than another one for which there is time.
-
-    Args:
-        wanted: Candidates to fine-tune.
-        scored: All candidates of a resumed run: its teacher may no longer be in ``wanted``.
-        finisher: Fine-tunes them.
-        left_s: Returns the remaining seconds.
-    """
-    config = finisher.parts.config
-    sign = 1 if metric_of(config.metric).maximise else -1
-
-    def ordered(some: Sequence[Candidate]) -> list[Candidate]:
-        return sorted(some, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
-
-    best = ordered(wanted)
-    if math.isinf(left_s()):
-        return best[0].genotype
-    before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
-    started = next(before, None)
-    if started is best[0]:
-        return started.genotype
-    first = _first_within(_TEACHER_FRACTION * left_s(), best, finisher)
-    if started is None:
-        return (first or _least(best, finisher)).genotype
-    if first is None:
-        return started.genotype
-    known = metric_of(config.metric).best(started.figures[config.metric])
-    is_worse = is_better(config.metric, first.figures[config.metric].value, known)
-    return (first if is_worse else started).genotype
-
-
-def _first_within(
-    limit_s: float, some: Sequence[Candidate], finisher: Finetuner
-) -> Candidate | None:
-    """Return the first candidate whose training and predictions fit into a time limit.
-
-    Time is assumed to grow with the number of operations, so that only a few networks are timed
-    (bisection). Other load can only slow a training down: the smallest network that was too slow
-    is timed again, and then larger ones if it is fast enough.
-    """
-    if limit_s <= 0:
-        return None
-    by_size = sorted(range(len(some)), key=lambda i: (finisher.n_macs(some[i].genotype), i))
-    n, found = 0, list[int]()
-    for _ in range(_MAX_TIMING_ROUNDS):
-        teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
-        n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
-        within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)
-        found += islice(within, 1)
-        if n == len(by_size) or finisher.teaching_s(some[by_size[n]].genotype) > limit_s:
-            break
-    return some[min(found)] if found else None
-
-
-def _least(some: Sequence[Candidate], finisher: Finetuner) -> Candidate:
-    return min(some, key=lambda c: (finisher.n_macs(c.genotype), c.id))
+            yield (least(some, state.finisher) if is_limited else some[0]).genotype

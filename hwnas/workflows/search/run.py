@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 
 from hwnas.core import files
 from hwnas.core.database import redact_config
+from hwnas.core.progress import TimeLimitReached, stop_trainings
 from hwnas.core.run_folder import (
     WEIGHTS,
     Row,
@@ -67,17 +69,39 @@ def search_for_front(
     check_link(configs)
     shared = config.study.storage is not None
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
-    with contextlib.ExitStack() as stack:
-        run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
-        folder, earlier = stack.enter_context(run_folder)
-        stack.enter_context(_resumable(folder.path))
+    run_folder = open_run_folder("search", config.run.dir, config.run.resume, shared=shared)
+    with run_folder as (folder, earlier), _resumable(folder.path):
         configs = [replace(c, run=replace(c.run, dir=str(folder.path))) for c in configs]
         (own or CustomComponents()).check_resumed(earlier, str(folder.path))
+        planner = Planner(configs, earlier, own)
+        while True:
+            try:
+                return _search(planner, arguments, folder, earlier, reporter, own)
+            except TimeLimitReached as error:
+                reporter.say([planner.shorter(error, folder.path)], alarming=True)
+                shutil.rmtree(folder.path / WEIGHTS, ignore_errors=True)
+
+
+def _search(
+    planner: Planner,
+    arguments: Sequence[str],
+    folder: RunFolder,
+    earlier: Row,
+    reporter: Reporter,
+    own: CustomComponents | None,
+) -> SearchOutcome:
+    """Search with the current time plan, verify the front and write everything into the folder.
+
+    Raises:
+        TimeLimitReached: the training of a supernet would end too late.
+    """
+    shared = planner.configs[0].study.storage is not None
+    with contextlib.ExitStack() as stack:
         with reporter.timed("Load data"):
-            planner = Planner(configs, earlier, own)
-            opened = context.open_contexts(configs, reporter, own, settle=planner)
+            opened = context.open_contexts(planner.configs, reporter, own, planner.data, planner)
             contexts = stack.enter_context(opened)
-        _check(contexts, reporter)
+        if planner.is_first:
+            _check(contexts, reporter)
         baselines = _baselines(contexts)
         manifest = _manifest(contexts, arguments, folder, earlier) | planner.facts()
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
@@ -94,12 +118,15 @@ def search_for_front(
             remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
             reporter.say(remade, alarming=True)
             _begin(folder, manifest, arguments)
-            reporter.say([*start_lines(contexts, arguments, folder.path), *planner.messages])
+            if planner.is_first:
+                reporter.say(start_lines(contexts, arguments, folder.path))
+            reporter.say(planner.messages)
             reporter.follow(study, context.followed(contexts))
             reporter.expect("Search", partial(_later_s, config, limit))
             trains_now = (config.study.workers or 1) > 1 or limit is not None
             if trains_now and contexts[0].own.evaluator is None:  # else when a network is needed
-                engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
+                with stop_trainings(math.inf if limit is None else limit.supernet_end()):
+                    engine.prepare(study, contexts[0].evaluator.train)  # once, on all cores
             end_by = math.inf if limit is None else limit.search_end()
             outcome = engine.run_engine(search, config, folder, study, reporter, end_by)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)

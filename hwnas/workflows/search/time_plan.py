@@ -1,21 +1,25 @@
 """Division of the time limit ``minutes`` among the phases of a search, by measured step times."""
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol, final
 
 from hwnas.core import processes
-from hwnas.core.errors import ConfigError
+from hwnas.core.errors import ConfigError, RunError
+from hwnas.core.progress import TimeLimitReached
 from hwnas.core.run_folder import Row
 from hwnas.hardware import backends
 from hwnas.models.graph import n_macs
 from hwnas.models.spaces import Genotype
 from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
+from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.parallel import threads_of
@@ -26,7 +30,9 @@ from hwnas.workflows.search.custom import CustomComponents
 
 _SLOW_EPOCH_S = 10.0  # of a medium network: a supernet is considered then
 _MAX_SUPERNET = 0.5  # fraction of the limit for the full schedule of a supernet by default
-_SUPERNET = 0.45  # fraction of the remaining time for a supernet that was requested
+_SUPERNET = 0.45  # fraction of the remaining time for a supernet with a shortened schedule
+_MAX_LEFT = 0.6  # fraction of the remaining time for a supernet with its full schedule
+_RESERVE = 0.5  # fraction of the other phases' time that a slow supernet may use
 _FINETUNING = 0.4  # maximum fraction of the remaining time for fine-tuning
 _MIN_TRIALS, _SOME_TRIALS = 8, 16  # without which no front, or only short trainings
 _TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
@@ -123,6 +129,16 @@ class TimeLimit:
         """Seconds since the start of the command, and before."""
         return self.spent_s + processes.elapsed_s()
 
+    def supernet_end(self) -> float:
+        """Return when supernets must be trained, on the monotonic clock.
+
+        A supernet that is slower than planned takes a part of the time of later phases.
+        """
+        plan = self.plan
+        free_s = plan.search_s + plan.finetuning_s
+        share = (plan.supernet_s + _RESERVE * free_s) / max(1e-9, plan.supernet_s + free_s)
+        return time.monotonic() + share * self._left_s()
+
     def search_end(self) -> float:
         """Return when trials end, on the monotonic clock, if they begin now.
 
@@ -171,7 +187,7 @@ def plan_time(
     supernet_s = 0.0
     if config.accuracy == "supernet" and trains:
         supernet_s = times.supernet_s(epochs)
-        if supernet_s > _MAX_SUPERNET * limit_s and shortens:
+        if shortens and supernet_s > min(_MAX_SUPERNET * limit_s, _MAX_LEFT * left_s):
             epochs = max(1, math.floor(epochs * _SUPERNET * left_s / supernet_s))
             supernet_s = times.supernet_s(epochs)
     n_epochs = _n_epochs(config)
@@ -321,22 +337,45 @@ class Planner:
     def __init__(
         self, configs: Sequence[SearchConfig], earlier: Row, own: CustomComponents | None = None
     ):
-        self._configs, self._earlier = configs, earlier
+        self.configs, self._earlier = configs, earlier
         self._trains = own is None or own.evaluator is None
         self._plan: TimePlan | None = None
+        self.data: ImageData | None = None  #: the data, once they have been read
+        self.is_first = True  #: False if the schedule of the first plan was too long
         self.messages: list[str] = []  #: the division, and the schedules that were shortened
 
     def __call__(self, parts: SearchComponents) -> Sequence[SearchConfig]:
         """Return the configurations with schedules that fit."""
-        first, earlier = self._configs[0], self._earlier
+        first, earlier, self.data = self.configs[0], self._earlier, parts.data
         if first.minutes is None:
-            return self._configs
+            return self.configs
         if "time_plan" in earlier:
             self._plan = TimePlan.of(earlier["time_plan"], 60 * first.minutes)
         else:
             self._plan = plan_time(parts, first, is_new=not earlier, trains=self._trains)
         self.messages = self._plan.describe(parts.config)
-        return [self._plan.applied(config) for config in self._configs]
+        return [self._plan.applied(config) for config in self.configs]
+
+    def shorter(self, error: TimeLimitReached, run: Path) -> str:
+        """Return the message on a supernet that is too slow; the next plan has fewer epochs.
+
+        Args:
+            error: The steps of the stopped training.
+            run: The run folder.
+
+        Raises:
+            RunError: the schedule is that of an earlier command, or of others, too.
+        """
+        minutes = self.configs[0].minutes
+        late = (
+            f"After {error.done:,} of {error.total:,} steps, the supernet's training would end too "
+            f"late for minutes={minutes:g}"
+        )
+        if self._earlier or self.configs[0].study.storage is not None:
+            again = shlex.join(["hwnas", "resume", str(run), f"minutes={2 * (minutes or 0):g}"])
+            raise RunError(f"{late}. Nothing is lost. To continue: {again}")
+        self.is_first = False
+        return f"{late}: it starts again with a shorter schedule."
 
     def facts(self) -> Row:
         """Return the entry of the manifest."""
@@ -355,6 +394,6 @@ class Planner:
         if self._plan is None or len(candidates) >= n_trials or n_scored >= _MIN_TRIALS:
             return []
         return [
-            f"minutes={self._configs[0].minutes:g} ended the search after {n_scored} scored "
+            f"minutes={self.configs[0].minutes:g} ended the search after {n_scored} scored "
             "candidates, too few for a good front. Resume with a longer limit."
         ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwnas.__main__ import run
 from hwnas.core.errors import CompileError, ConfigError, DeviceError
 from hwnas.hardware.backends.tvm import TvmSettings
 from hwnas.hardware.target import Remote
@@ -161,6 +162,19 @@ def test_no_tracker(connect: Open) -> None:
         connect(Remote(f"127.0.0.1:{port}", "lab", 20.0))
     assert f"No tracker answers at 127.0.0.1:{port} for device 'lab'" in str(error.value)
     assert f"python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}" in str(error.value)
+
+
+def test_a_search_without_a_tracker_ends_before_data_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port, begin = rpc_lab.free_port(), time.monotonic()
+    arguments = [f"rpc.tracker=127.0.0.1:{port}", "rpc.key=lab", "target.tvm.cc=g++"]
+    assert run(["search", "+target=raspi4", *arguments]) == 2
+    assert time.monotonic() - begin < 10  # rpc.timeout_s is 60
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"No tracker answers at 127.0.0.1:{port} for device 'lab'" in line
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_key_without_a_server(lab: Lab, connect: Open) -> None:

@@ -1,11 +1,14 @@
 """The backend ``tvm``: CPUs, here or on a remote device, compiled by TVM and measured."""
 
 import shutil
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.errors import ConfigError, DeviceError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
+
+ANSWER_S = 5.0  #: time limit for an answer of the tracker
 
 
 @dataclass
@@ -42,13 +45,32 @@ def find_compiler(name: str) -> str:
     return found
 
 
-def check_compiler(target: Any) -> None:
-    """Check that the compiler of a target that links its libraries is installed.
+def check_tools(target: Any, remote: Any) -> None:
+    """Check that the compiler of a target is installed, and that the tracker of devices answers.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the compiler that links libraries is not installed.
+        DeviceError: the tracker does not answer.
     """
     find_compiler(target.section(TvmSettings).cc)
+    if remote.tracker:
+        host, _, port = remote.tracker.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ANSWER_S).close()
+        except OSError as error:
+            raise DeviceError(no_tracker_message(remote, error)) from None
+
+
+def no_tracker_message(remote: Any, error: Exception) -> str:
+    """Return the message if no tracker answers, with the command that starts one."""
+    port = remote.tracker.rpartition(":")[2]
+    return (
+        f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "
+        f"Start it with: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port} "
+        f"--port-end {int(port) + 1}   TVM's RPC is not authenticated: anyone who can reach it can "
+        "run code. Keep it on 127.0.0.1 and tunnel to the device: "
+        f"ssh -L 9090:localhost:9090 -R {port}:localhost:{port} USER@DEVICE"
+    )
 
 
 _SCHEDULES = ("layout", "operators", "scalars", "templates")
@@ -124,6 +146,6 @@ DESCRIPTION = BackendDescription(
     ),
     runners=(RunnerScript("run_tvm.py", (_INT8_SO, _SO), "apache-tvm", "import tvm", _CODE),),
     columns={".so": "so", ".safetensors": "weights"},
-    check_tools=f"{__name__}:check_compiler",
+    check_tools=f"{__name__}:check_tools",
     start_hint="Check target.tvm.mtriple, mcpu and mattr: LLVM may not know them.",
 )

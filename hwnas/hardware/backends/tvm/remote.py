@@ -25,12 +25,16 @@ from tvm.error import RPCError, RPCSessionTimeoutError
 from tvm.rpc import base
 
 from hwnas.core.errors import CompileError, ConfigError, DeviceError
-from hwnas.hardware.backends.tvm import TvmSettings, find_compiler, linker
+from hwnas.hardware.backends.tvm import (
+    ANSWER_S,
+    TvmSettings,
+    find_compiler,
+    linker,
+    no_tracker_message,
+)
 from hwnas.hardware.runtimes.worker import GRACE_S
 from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import Timer
-
-_ANSWER_S = 5.0  #: time limit for the tracker's status
 
 
 def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tuple[str, int, str]:
@@ -53,7 +57,7 @@ def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tu
     except TimeoutError:
         raise DeviceError(_no_device(remote, silent)) from None
     except (OSError, ValueError) as error:
-        raise DeviceError(_no_tracker(remote, error)) from None
+        raise DeviceError(no_tracker_message(remote, error)) from None
     if code != base.TrackerCode.SUCCESS:
         raise DeviceError(f"The tracker at {remote.tracker} refuses '{remote.key}': {reply}.")
     host, port, key = reply
@@ -78,11 +82,11 @@ def _dial(remote: Remote, timeout_s: float) -> socket.socket:
 def _no_device(remote: Remote, silent: Sequence[str]) -> str:
     """Return the message if the tracker has no free device."""
     try:
-        with _dial(remote, _ANSWER_S) as tracker:
+        with _dial(remote, ANSWER_S) as tracker:
             base.sendjson(tracker, [base.TrackerCode.SUMMARY])
             _, summary = base.recvjson(tracker)
     except (OSError, ValueError) as error:
-        return _no_tracker(remote, error)
+        return no_tracker_message(remote, error)
     keys = [server["key"].removeprefix("server:") for server in summary["server_info"]]
     n_registered, others = keys.count(remote.key), sorted({*keys} - {remote.key})
     status = f"{n_registered} registered, none free" if n_registered else "none registered"
@@ -94,17 +98,6 @@ def _no_device(remote: Remote, silent: Sequence[str]) -> str:
         f"python -m tvm.exec.rpc_server --tracker {remote.tracker} --key {remote.key} "
         "--host 127.0.0.1 --port 9090 --custom-addr 127.0.0.1, behind "
         "ssh -L 9090:localhost:9090: TVM's RPC is not authenticated."
-    )
-
-
-def _no_tracker(remote: Remote, error: Exception) -> str:
-    port = remote.tracker.rpartition(":")[2]
-    return (
-        f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "
-        f"Start it with: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port} "
-        f"--port-end {int(port) + 1}   TVM's RPC is not authenticated: anyone who can reach it can "
-        "run code. Keep it on 127.0.0.1 and tunnel to the device: "
-        f"ssh -L 9090:localhost:9090 -R {port}:localhost:{port} USER@DEVICE"
     )
 
 
