@@ -5,11 +5,19 @@ from dataclasses import replace
 
 from hwnas.analysis import search_page
 from hwnas.analysis.bootstrap import FrontUncertainty
-from hwnas.analysis.comparison_tables import comparison_tables
+from hwnas.analysis.comparison_tables import comparison_tables, summary_table
 from hwnas.analysis.fronts import FrontStage, RunFront
-from hwnas.analysis.page.data import FrontExplorer, Page, PagePoint, RunData, SvgFigure
+from hwnas.analysis.page.data import (
+    FrontExplorer,
+    Page,
+    PagePoint,
+    RunData,
+    SvgFigure,
+    VerdictSection,
+)
 from hwnas.analysis.summary import Comparison, kind_of
 from hwnas.analysis.tables import parts
+from hwnas.analysis.verdicts import ComparisonWords
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.models.spaces.union import option_labels
@@ -23,7 +31,6 @@ _SEARCHED = (
     "Each point is a network with its searched figures (or those of its file). Coloured: the front "
     "of its run. Grey: dominated networks. Thin lines: the best quality up to each cost."
 )
-_LIMITS = "Sliders set limits on the worse end of intervals: networks beyond them turn grey."
 _CHANCE = "P(on the front of all): probability to be on the front of all runs, by bootstrap."
 _TITLES = {
     "fronts": "Fronts as a figure",
@@ -36,7 +43,7 @@ _TITLES = {
 def page(
     comparison: Comparison,
     rows: Mapping[str, Sequence[Row]],
-    findings: Sequence[str],
+    words: ComparisonWords,
     pictures: Mapping[str, str],
     facts: Sequence[tuple[str, str]],
 ) -> Page:
@@ -45,17 +52,21 @@ def page(
     Args:
         comparison: The comparison.
         rows: Rows of its tables, by name of their CSV file.
-        findings: Verdicts, one line each.
+        words: Verdict, findings and method.
         pictures: SVG figures by file name.
         facts: Name and value of options and versions.
     """
     return Page(
         "hwnas: fronts compared",
         [_explorer(comparison)],
-        findings=findings,
+        [*_notes(comparison), *words.method],
+        findings=words.findings,
+        verdict=VerdictSection(words.verdict, summary_table(comparison)),
         tables=comparison_tables(comparison, rows),
         pictures=[
-            SvgFigure(_TITLES[name], svg, f"As files: {name}.svg, {name}.png.")
+            SvgFigure(
+                _TITLES[name], svg, f"As files: {name}.svg, {name}.png.", is_folded=name == "fronts"
+            )
             for name, svg in pictures.items()
         ],
         facts=facts,
@@ -69,16 +80,25 @@ def _explorer(comparison: Comparison) -> FrontExplorer:
         _run(front, comparison, _chances(comparison.uncertainty, i), len(spaces) == 1)
         for i, front in enumerate(comparison.fronts)
     ]
-    notes = [search_page.notes(quality.name)[0] if comparison.kind == "verified" else _SEARCHED]
-    chance = "" if comparison.uncertainty is None else _CHANCE
     return FrontExplorer(
         "Fronts",
         [objective.name for objective in (quality, *costs)],
         _columns(comparison, runs),
         runs,
         _common_limits(comparison.fronts),
-        [*notes, _LIMITS, chance, _about_choices(comparison.fronts, spaces)],
+        [_about_choices(comparison.fronts, spaces)],
     )
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return explanations of the plots."""
+    quality, _ = parts(comparison.objectives)
+    is_verified = comparison.kind == "verified"
+    return [
+        search_page.points_note(quality.name) if is_verified else _SEARCHED,
+        *[search_page.LIMITS_NOTE] * bool(_common_limits(comparison.fronts)),
+        *[_CHANCE] * (comparison.uncertainty is not None),
+    ]
 
 
 def _spaces(fronts: Sequence[RunFront]) -> set[str]:

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from hwnas.analysis import tables
-from hwnas.analysis.fronts import Objective
+from hwnas.analysis.fronts import Objective, RunFront
 from hwnas.analysis.indicators import INDICATORS
 from hwnas.analysis.page.data import PageTable
-from hwnas.analysis.significance import PairTest
+from hwnas.analysis.significance import GroupStatistics, PairTest
+from hwnas.analysis.speedup_verdict import amount
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.verdicts import p_value, size
 from hwnas.core.run_folder import Row
@@ -62,6 +64,39 @@ def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]])
     return [table for table in found if table.rows]
 
 
+def summary_table(comparison: Comparison) -> PageTable:
+    """Return a row per front or group, best first: hypervolume share and the ends of the front."""
+    quality, costs = tables.parts(comparison.objectives)
+    objectives = [quality, *costs]
+    ends = [f"{'highest' if o.maximise else 'lowest'} {o.title}" for o in objectives]
+    rows = []
+    for name, fronts, share in sorted(_with_share(comparison), key=lambda row: -row[2].mean):
+        best = [
+            median(tables.best_of(front, comparison.objectives, objective) for front in fronts)
+            for objective in objectives
+        ]
+        n = len(fronts) if comparison.is_grouped else int(fronts[0].mask.sum())
+        interval = "" if share.low is None else f" ({share.low:.4f} to {share.high:.4f})"
+        values = (amount(o, value) for o, value in zip(objectives, best, strict=True))
+        rows.append([name, str(n), f"{share.mean:.4f}{interval}", *values])
+    first = ["group", "runs"] if comparison.is_grouped else ["front", "networks"]
+    note = "Means of hypervolume shares, and medians of the others." * comparison.is_grouped
+    return PageTable("Verdict", [*first, "hypervolume share (95 %) ↑", *ends], rows, note)
+
+
+def _with_share(
+    comparison: Comparison,
+) -> Iterator[tuple[str, Sequence[RunFront], GroupStatistics]]:
+    """Yield each group, or each front, with its hypervolume share."""
+    if comparison.is_grouped:
+        for group, share in comparison.spreads(_MAIN):
+            yield group, [front for front in comparison.fronts if front.group == group], share
+        return
+    for front, row in zip(comparison.fronts, comparison.indicator_rows(), strict=True):
+        low, high = row[f"{_MAIN}_low"], row[f"{_MAIN}_high"]
+        yield front.name, [front], GroupStatistics(1, row[_MAIN], None, low, high)
+
+
 def _heads(comparison: Comparison) -> dict[str, str]:
     """Return headers of the indicators of all fronts, with an arrow for the better direction."""
     return {
@@ -86,7 +121,8 @@ def _groups(comparison: Comparison) -> Iterator[PageTable]:
         rows.append(row)
     note = "Mean ± standard deviation over runs; in brackets: 95 % interval of the mean (Student)."
     heads_ = ["group", "runs", *heads.values()]
-    yield PageTable("Indicators of groups", heads_, rows, f"{note} {_file('groups')}")
+    note = f"{note} {_file('groups')}"
+    yield PageTable("Indicators of groups", heads_, rows, note, is_folded=True)
 
 
 def _indicators(comparison: Comparison) -> PageTable:
@@ -103,7 +139,8 @@ def _indicators(comparison: Comparison) -> PageTable:
     meanings = "; ".join(f"{i.title}: {i.meaning}" for i in INDICATORS if i.name in heads)
     known = " In brackets: 95 % intervals by bootstrap." * (comparison.uncertainty is not None)
     note = f"{meanings[0].upper()}{meanings[1:]}.{known} {_file('indicators')}"
-    return PageTable("Indicators", ["run", *group, "points", *heads.values()], rows, note)
+    columns = ["run", *group, "points", *heads.values()]
+    return PageTable("Indicators", columns, rows, note, is_folded=True)
 
 
 def _tests(comparison: Comparison) -> Iterator[PageTable]:
@@ -144,7 +181,8 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[PageTable]:
         title = f"{least} {cost.title} for {quality.title} {_bound(quality.maximise)}"
         body = _by_level(rows, cost, "at_least", "value")
         note = f"{_over_runs(comparison)}{_file('needed')}"
-        yield PageTable(title, [quality.title, *comparison.groups], body, note)
+        columns = [quality.title, *comparison.groups]
+        yield PageTable(title, columns, body, note, is_folded=True)
 
 
 def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
@@ -174,7 +212,8 @@ def _growth(comparison: Comparison, rows: Sequence[Row]) -> PageTable:
         for count, own in growth.items()
     ]
     note = f"{_over_runs(comparison)}Searched figures; different networks. {_file('convergence')}"
-    return PageTable("Hypervolume share after evaluations", ["evaluations", *groups], body, note)
+    title = "Hypervolume share after evaluations"
+    return PageTable(title, ["evaluations", *groups], body, note, is_folded=True)
 
 
 def _coverage(rows: Sequence[Row]) -> PageTable:
@@ -188,7 +227,7 @@ def _coverage(rows: Sequence[Row]) -> PageTable:
         [a, *(_NONE if a == b else f"{share[a, b]:.0%}" for b in names)]
         for a in (names if 1 < len(names) <= _MAX_COVERAGE else ())
     ]
-    return PageTable("Coverage", ["", *names], body, note)
+    return PageTable("Coverage", ["", *names], body, note, is_folded=True)
 
 
 def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str) -> PageTable:
@@ -200,7 +239,7 @@ def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str)
         for row in rows
     ]
     medians = "Changes are medians over members. " * bool(changes)
-    return PageTable(title, [*every.values()], cells, f"{medians}{_file(name)}")
+    return PageTable(title, [*every.values()], cells, f"{medians}{_file(name)}", is_folded=True)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -166,7 +166,10 @@ _WILD = "*?["
 
 
 def read_runs(
-    names: Sequence[str], directions: Mapping[str, str], group_by: str | None
+    names: Sequence[str],
+    directions: Mapping[str, str],
+    group_by: str | None,
+    labels: Sequence[str] = (),
 ) -> tuple[list[ComparedRun], tuple[Objective, ...]]:
     """Read run folders and CSV files.
 
@@ -174,13 +177,14 @@ def read_runs(
         names: Folders, CSV files, or patterns of them.
         directions: ``max`` or ``min`` by objective; empty: the objectives of the runs.
         group_by: A key of the configurations; ``None``: one group per run.
+        labels: Names of the runs, in their order; empty: from their paths.
 
     Returns:
         The runs, with different names, and the compared objectives.
 
     Raises:
         RunError: a run cannot be read.
-        ConfigError: the objectives differ, or the key does not exist.
+        ConfigError: the objectives differ, the key does not exist, or labels are wrong.
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
@@ -188,7 +192,8 @@ def read_runs(
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: read_foreign_csv(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]
-    return _grouped(_named(found), group_by), chosen
+    named = _labelled(found, labels) if labels else _named(found)
+    return _grouped(named, group_by), chosen
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
@@ -341,6 +346,22 @@ def _named(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
             for i, name in enumerate(names)
         ]
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
+    """Return runs named by labels.
+
+    Raises:
+        ConfigError: a label is missing, empty, or there twice.
+    """
+    if len(labels) != len(runs):
+        raise ConfigError(
+            f"label must name each front, got [{', '.join(labels)}]. Fronts in order: "
+            f"{listed(run.path for run in runs)}."
+        )
+    if not all(label.strip() for label in labels) or len({*labels}) < len(labels):
+        raise ConfigError(f"label needs different names, got [{', '.join(labels)}].")
+    return [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]
 
 
 def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.analysis.page.data import ResultRow, ResultSection
@@ -10,7 +10,7 @@ from hwnas.hardware import backends
 from hwnas.models.spaces import Option
 from hwnas.nas.member import NEAR, Member
 from hwnas.tasks.metrics import costs_in, format_value, metric_of
-from hwnas.tasks.metrics.budget import Budget, format_limits
+from hwnas.tasks.metrics.budget import limit_words
 
 _STAGE = re.compile(r"(?:.*\.)?stages\.(\d+)\.(?:blocks\.\d+\.)?(\w+)$")
 _UNITS = {"depth": "blocks", "width": "channels"}
@@ -25,16 +25,17 @@ class SearchResultData:
     members: Sequence[Member]
     recommended: Member | None
     objectives: Sequence[str]
-    budget: Budget
+    limits: Mapping[str, float]  #: of the budget; of several targets with their names
     facts: Sequence[tuple[str, str]]  #: name and text of target, time and sources
-    target: str = ""  #: if the search had several
+    target: str = ""  #: one of several; empty for the only one, and for the joint front
+    headline: Sequence[str] = ()  #: why no network is recommended
 
 
 def result_section(result: SearchResultData) -> ResultSection:
     """Return the recommended network, the front, and its statistically tied networks."""
     members, best = result.members, result.recommended
     costs = [name for name in costs_in(result.objectives) if name in members[0].figures]
-    costs += [name for name in _MEMORIES if name not in costs and name in members[0].figures]
+    costs += [name for name in _memories(members[0]) if name not in costs]
     heads = [f"{metric_of(name).title}" for name in costs]
     on_front = [m for m in members if not m.label]
     tied = [m for m in members if m.label == NEAR]
@@ -43,7 +44,12 @@ def result_section(result: SearchResultData) -> ResultSection:
         title,
         _headline(result),
         [("budget", _budget_words(result)), *result.facts],
-        ["network", f"{metric_of(members[0].metric).label} (test)", *heads, "files"],
+        [
+            "network, export command",
+            f"{metric_of(members[0].metric).label} (test)",
+            *heads,
+            "files",
+        ],
         [_row(member, costs, result, is_recommended=member is best) for member in on_front],
         [_row(member, costs, result, is_recommended=False) for member in tied],
     )
@@ -53,9 +59,10 @@ def _headline(result: SearchResultData) -> Sequence[str]:
     """Return the recommended network with its figures, architecture and reason."""
     best = result.recommended
     if best is None:
-        return ["No network is recommended."]
-    names = [*costs_in(result.objectives)[:1], *_MEMORIES]
-    costs = ", ".join(f"{metric_of(n).label} {_cost(best, n)}" for n in names if n in best.figures)
+        return result.headline or ["No network is recommended: none is left on the front."]
+    first = {name.rpartition(".")[0]: name for name in reversed(costs_in(result.objectives))}
+    names = [*reversed(first.values()), *_memories(best)]
+    costs = ", ".join(f"{metric_of(name).label} {_cost(best, name)}" for name in names)
     return [
         f"Recommended: {best.candidate.id}, {metric_of(best.metric).label} {_quality(best)}, "
         f"{costs}.",
@@ -65,12 +72,18 @@ def _headline(result: SearchResultData) -> Sequence[str]:
     ]
 
 
+def _memories(member: Member) -> list[str]:
+    """Return the names of the memory sizes of a member, of all targets."""
+    names = (f"{t}.{name}".lstrip(".") for t in member.parts for name in _MEMORIES)
+    return [name for name in names if name in member.figures]
+
+
 def _budget_words(result: SearchResultData) -> str:
-    limits = format_limits(result.budget.limits)
-    if not result.budget.limits:
+    limits = ", ".join(limit_words(name, limit) for name, limit in result.limits.items())
+    if not limits:
         return "no limits"
-    kept = "met by every network below" if result.recommended is not None else "not met"
-    return f"{limits}: {kept}"
+    is_met = any(member.is_deliverable for member in result.members)
+    return f"{limits}: {'met by every network below' if is_met else 'not met by any network'}"
 
 
 def _row(
@@ -91,9 +104,11 @@ def _row(
 def _files(member: Member) -> Iterator[tuple[str, str]]:
     """Yield the address and name of each model file, relative to the page."""
     known = backends.columns()
-    for suffix in member.files:
-        if suffix in known:
-            yield f"models/{member.candidate.id}{suffix}", suffix.strip("._")
+    for target, part in member.parts.items():
+        for suffix in part.files:
+            if suffix in known:
+                path = f"{target}/models/{member.candidate.id}{suffix}".lstrip("/")
+                yield path, f"{target} {suffix.strip('._')}".strip()
 
 
 def _quality(member: Member) -> str:

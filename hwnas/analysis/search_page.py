@@ -126,13 +126,16 @@ def number(value: float, name: str) -> str:
     return f"{value:.2%}" if "accuracy" in name else f"{value:.4g}"
 
 
-_NOTES = (
+_POINTS = (
     "Each point is a network. Open: posterior mean of its {label} (validation split; fp32 unless "
     "the network is int8; after fine-tuning, if there was any). Filled: the network verified from "
     "its compiled artefact (test split, 95 % interval). Grey: dominated networks. Thin line: the "
-    "{best} verified {label} up to each cost.",
-    "Sliders set limits: networks beyond them turn grey. Limits apply to the worse end of the "
-    "interval, of the verified figure if there is one.",
+    "{best} verified {label} up to each cost."
+)
+#: Explains sliders, which exist for the limits of a budget.
+LIMITS_NOTE = (
+    "Sliders move the limits of the budget: networks beyond them turn grey. Limits apply to the "
+    "worse end of the interval, of the verified figure if there is one."
 )
 Facts = Sequence[tuple[str, str]]
 Options = Sequence[tuple[str, Option]]
@@ -153,14 +156,20 @@ def single(title: str, front: FrontData, facts: Facts) -> Page:
     """Return the page of a search for one target."""
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
-    return Page(title, [explorer], notes(quality_in(front.objectives)), log=log, facts=facts)
+    return Page(title, [explorer], _notes([front]), log=log, facts=facts)
 
 
-def notes(metric: str) -> tuple[str, ...]:
+def _notes(fronts: Sequence[FrontData]) -> list[str]:
     """Return explanations of points and sliders."""
+    limits = [LIMITS_NOTE] * any(front.budget.limits for front in fronts)
+    return [points_note(quality_in(fronts[0].objectives)), *limits]
+
+
+def points_note(metric: str) -> str:
+    """Return an explanation of the points of verified runs."""
     of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
     best = "highest" if of.maximise else "lowest"
-    return tuple(note.format(label=of.label, best=best) for note in _NOTES)
+    return _POINTS.format(label=of.label, best=best)
 
 
 def with_more(
@@ -183,7 +192,6 @@ def for_all(
     candidates: Sequence[Candidate],
     members: Sequence[Member],
     fronts: Mapping[str, FrontData],
-    missed: Sequence[str],
     facts: Facts,
 ) -> Page:
     """Return the page of a search for several targets.
@@ -193,16 +201,14 @@ def for_all(
         candidates: Candidates within all budgets, with figures such as ``npu.latency_ms``.
         members: The joint front of all targets.
         fronts: Results by target; the name is the folder.
-        missed: Reasons for missing fronts.
         facts: Name and value of options and versions.
     """
     ids = frozenset(member.candidate.id for member in members)
-    explorers = [_for_all(candidates, members, fronts, missed)]
+    explorers = [_for_all(candidates, members, fronts)] if members else []
     for target, front in fronts.items():
         link = (f"{quote(target)}/report.html", "page of this target, with its decision log")
         explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
-    first = next(iter(fronts.values()))
-    return Page(title, explorers, notes(quality_in(first.objectives)), facts=facts)
+    return Page(title, explorers, _notes([*fronts.values()]), facts=facts)
 
 
 def explorer_of(
@@ -285,7 +291,6 @@ def _for_all(
     candidates: Sequence[Candidate],
     members: Sequence[Member],
     fronts: Mapping[str, FrontData],
-    missed: Sequence[str],
 ) -> FrontExplorer:
     by_id = {member.candidate.id: member for member in members}
     options, networks = option_labels(c.genotype for c in candidates), distinct(candidates)
@@ -305,8 +310,7 @@ def _for_all(
     names = [f"{target}.{name}" for target in fronts for name in metrics.all_metrics()]
     columns = {name: metric_of(name) for name in (metric, *names) if name in known}
     note = "Networks within the budgets of all targets, verified on each of them."
-    run = RunData("all targets", points)
     return FrontExplorer(
-        "Models for all targets", [metric, *costs], columns, [run] if members else [], limits,
-        notes=[*missed, *[note] * bool(members)],
+        "Models for all targets", [metric, *costs], columns, [RunData("all targets", points)],
+        limits, notes=[note],
     )  # fmt: skip

@@ -16,7 +16,6 @@ from hwnas.core.errors import RunError
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.nas.cascades import ENERGY, EXPECTED, LATENCY, Cascade, CascadeStage
 from hwnas.nas.early_exits import EarlyExits, ExitNetworkResults
-from hwnas.nas.member import Member
 from hwnas.tasks.base import Confusion
 from hwnas.tasks.intervals import ClassScores
 from hwnas.tasks.metrics import metric_of
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from hwnas.training.evaluation.rank_audit import AuditFinding, AuditVerdict
 
 _MAX_ROWS = 24
+_MATRICES = "Confusion matrices"
 _SVG_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "hwnas", "font.size": 9}
 _COMMON_HEADS = (
     "accuracy", "95 %", "expected ms", "predicted ms", "worst ms", "expected mJ",
@@ -39,25 +39,33 @@ Adaptive = TypeVar("Adaptive", Cascade, EarlyExits)
 
 
 def class_tables(
-    images: Mapping[str, Mapping[str, int]], members: Sequence[Member]
+    images: Mapping[str, Mapping[str, int]], matrices: Mapping[str, Confusion]
 ) -> list[PageTable]:
     """Return folded tables of the images and recalls of classes, and of each confusion matrix.
 
     Args:
         images: Number of images by split and class.
-        members: Verified networks.
+        matrices: Confusion matrices of verified networks by name.
     """
-    counted = {m.candidate.id: m.confusion for m in members if m.confusion is not None}
-    recalls = [ClassScores.of(confusion).recalls for confusion in counted.values()]
+    scores = [ClassScores.of(confusion) for confusion in matrices.values()]
+    recalls = [of_network.recalls for of_network in scores]
     names = next(iter(images.values()))
     rows = [
         [name, *(str(counts[name]) for counts in images.values()), *map(_interval, of_class)]
         for name, of_class in zip(names, zip(*recalls, strict=True), strict=True)
     ]
-    note = "Images of each split; recall of each verified network on the test split, with 95 %."
-    heads = ("class", *images, *(f"recall of {name}" for name in counted))
+    means = (
+        ("balanced accuracy", [of_network.balanced_accuracy for of_network in scores]),
+        ("macro-F1", [of_network.macro_f1 for of_network in scores]),
+    )
+    rows += [[name, *[""] * len(images), *map(_interval, figures)] for name, figures in means]
+    note = (
+        "Images of each split; recall of each verified network on the test split, with 95 %, "
+        "then the mean over classes of its recall and of its F1."
+    )
+    heads = ("class", *images, *(f"recall of {name}" for name in matrices))
     classes = PageTable("Classes", heads, rows, note, is_folded=True)
-    return [classes, *(_confusion_table(name, of) for name, of in counted.items())]
+    return [classes, *(_confusion_table(name, of) for name, of in matrices.items())]
 
 
 def _confusion_table(name: str, confusion: Confusion) -> PageTable:
@@ -66,12 +74,12 @@ def _confusion_table(name: str, confusion: Confusion) -> PageTable:
     if len(confusion) <= _MAX_ROWS:
         rows = [[c, *(str(row.get(a, 0)) for a in confusion)] for c, row in confusion.items()]
         note = "Test images by class (rows) and answer (columns)."
-        return PageTable(title, ("class", *confusion), rows, note, is_folded=True)
+        return PageTable(title, ("class", *confusion), rows, note, group=_MATRICES)
     errors = [(n, c, a) for c, row in confusion.items() for a, n in row.items() if a != c]
     largest = sorted(errors, key=lambda error: -error[0])[:_MAX_ROWS]
     note = f"The {len(largest)} most frequent errors of {len(confusion)} classes; all: front.json."
     rows = [[c, a, str(n)] for n, c, a in largest]
-    return PageTable(title, ("class", "answer", "test images"), rows, note, is_folded=True)
+    return PageTable(title, ("class", "answer", "test images"), rows, note, group=_MATRICES)
 
 
 def _interval(figure: Quantity | None) -> str:

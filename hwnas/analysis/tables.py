@@ -47,7 +47,7 @@ def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[
     """Return the lowest cost of each front at several levels of the quality."""
     quality, costs = parts(objectives)
     rows = []
-    reached = [_best(_column([f], objectives, quality), quality) for f in fronts]
+    reached = [best_of(front, objectives, quality) for front in fronts]
     top, bottom = _best(np.array(reached), quality), _worst(np.array(reached), quality)
     low = _worst(_column(fronts, objectives, quality), quality)
     levels = np.unique([*np.linspace(low, bottom, _RUNGS - 2), top])
@@ -109,6 +109,11 @@ def _worse_ends(
 ) -> Array:
     i = objectives.index(cost)
     return np.concatenate([(f.low if cost.maximise else f.high)[f.mask, i] for f in fronts])
+
+
+def best_of(front: RunFront, objectives: Sequence[Objective], objective: Objective) -> float:
+    """Return the best value of an objective on a front."""
+    return _best(_column([front], objectives, objective), objective)
 
 
 def _best(values: Array, objective: Objective) -> float:

@@ -4,6 +4,7 @@ The tables of ``comparison_tables`` and the CSV files have the figures that verd
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from hwnas.analysis.fronts import Array, Objective
@@ -15,10 +16,31 @@ from hwnas.core.run_folder import Row
 _MAIN = "hypervolume_share"
 
 
-def comparison_verdicts(comparison: Comparison) -> list[str]:
-    """Return which fronts are better, and whether the differences are significant."""
-    compared = _groups(comparison) if comparison.is_grouped else _fronts(comparison)
-    return [*_limitations(comparison), *compared]
+@dataclass(frozen=True)
+class ComparisonWords:
+    """A comparison in sentences."""
+
+    verdict: str
+    findings: Sequence[str]
+    method: Sequence[str]  #: how the fronts were compared
+
+    @property
+    def sentences(self) -> list[str]:
+        """All sentences, the verdict first."""
+        return [self.verdict, *self.findings, *self.method]
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return which front or group is best, and whether it differs significantly, in a sentence."""
+    return _best_group(comparison) if comparison.is_grouped else _best_front(comparison)
+
+
+def comparison_findings(comparison: Comparison) -> list[str]:
+    """Return limitations of a comparison, and tests between groups."""
+    if comparison.is_grouped:
+        return [*_limitations(comparison), *_groups(comparison)]
+    seeds = ["One run each: other seeds may differ."] * (len(comparison.fronts) > 1)
+    return [*_limitations(comparison), *seeds]
 
 
 def comparison_method(comparison: Comparison) -> Iterator[str]:
@@ -77,33 +99,43 @@ def _limitations(comparison: Comparison) -> Iterator[str]:
         yield f"Points beyond the reference point do not add hypervolume: {listed(counts)}."
 
 
-def _fronts(comparison: Comparison) -> Iterator[str]:
+def _best_front(comparison: Comparison) -> str:
     if len(comparison.fronts) < 2:
-        return
+        return f"Only one front, {comparison.fronts[0].name}: there is nothing to compare it with."
     shares = [found[_MAIN] for found in comparison.found]
     first, second = sorted(range(len(shares)), key=lambda i: -shares[i])[:2]
-    a, b = (comparison.fronts[i].name for i in (first, second))
-    yield (
-        f"Highest hypervolume share: {a} ({shares[first]:.4f}), then {b} ({shares[second]:.4f})."
-        f"{_overlap(comparison, first, second)} One run each: other seeds may differ."
-    )
-
-
-def _overlap(comparison: Comparison, first: int, second: int) -> str:
+    a, b = (f"{comparison.fronts[i].name} ({shares[i]:.4f})" for i in (first, second))
+    of = f" of {len(shares)} fronts" * (len(shares) > 2)
+    best = f"{a} has the highest hypervolume share{of}, then {b}"
     if comparison.uncertainty is None:
-        return ""
+        return f"{best}; without intervals, the difference is not tested."
     intervals = comparison.uncertainty.intervals
     (low, high), (other_low, other_high) = intervals[first][_MAIN], intervals[second][_MAIN]
     if low > other_high:
-        return " Their 95 % intervals do not overlap."
+        return f"{best}; their 95 % intervals do not overlap."
     if other_low > high:  # basic intervals need not contain the value
-        return " The 95 % interval of the second is above that of the first."
-    return " Their 95 % intervals overlap: not significantly different."
+        return f"{best}, whose 95 % interval is above that of the first."
+    return f"{best}, not significantly different: their 95 % intervals overlap."
+
+
+def _best_group(comparison: Comparison) -> str:
+    spreads = sorted(comparison.spreads(_MAIN), key=lambda spread: -spread[1].mean)
+    names = [f"{group} ({of.mean:.4f}, {of.n} run{'s' * (of.n != 1)})" for group, of in spreads]
+    if len(spreads) < 2:
+        return f"Only one group, {names[0]}: there is nothing to compare it with."
+    (first, _), (second, _) = spreads[:2]
+    best = f"{names[0]} has the highest mean hypervolume share, then {names[1]}"
+    pairs = [
+        test for test in comparison.tests[_MAIN] if {test.first, test.second} == {first, second}
+    ]
+    if not pairs:
+        return f"{best}; there are too few runs for a test."
+    (test,) = pairs
+    what = "significantly different" if test.significant else "not significantly different"
+    return f"{best}, {what} (p {p_value(test.p_holm)}, {test.test}, corrected by Holm)."
 
 
 def _groups(comparison: Comparison) -> Iterator[str]:
-    means = [f"{group} {of.mean:.4f} ({of.n})" for group, of in comparison.spreads(_MAIN)]
-    yield f"Mean hypervolume share (runs): {listed(means)}."
     tests = comparison.tests[_MAIN]
     different = [_test(test, ">") for test in tests if test.significant]
     equal = [_test(test, "and") for test in tests if not test.significant]

@@ -14,6 +14,7 @@ from hwnas.cli.console import run_verb
 from hwnas.cli.output import DISPLAY, print_lines
 from hwnas.cli.search_notes import counted, derived_metrics_of, notes
 from hwnas.core.run_folder import Row
+from hwnas.export import picking
 from hwnas.models.families import annotations
 from hwnas.nas.member import Member
 from hwnas.tasks.metrics import format_value, metric_of
@@ -40,33 +41,33 @@ def print_front(console: Console, outcome: SearchOutcome) -> None:
 
 def print_members(console: Console, front: TargetFront, title: str) -> None:
     """Print the table of the front, the numbers of other members, and the recommended one."""
-    members = front.members if DISPLAY.get().everything else _main_members(front)
+    members = _shown_members(front.members)
     spread = _spread(members, _TABLE_ROWS)
     listed = [m for m in members if m in spread or m is front.recommended]
     console.print(_front_table(title, front, listed))
     lines = [
         f"{len(members) - len(listed)} more in front.csv." * (len(listed) < len(members)),
         _verified_words(front.members),
-        *_knee_words(front),
+        *_knee_words(front.members, front.recommended),
         *front.headline,
         *([] if front.against is None else front.against.sentences),
     ]
     print_lines(console, lines)
 
 
-def _main_members(front: TargetFront) -> Sequence[Member]:
-    """Return the members on the front; all, if verification left none on it."""
-    on_front = [member for member in front.members if not _label(member)]
-    return on_front or front.members
+def _shown_members(members: Sequence[Member]) -> Sequence[Member]:
+    """Return the members on the front; all, if verification left none on it or with ``--all``."""
+    on_front = [member for member in members if not _label(member)]
+    return members if DISPLAY.get().everything or not on_front else on_front
 
 
-def _knee_words(front: TargetFront) -> list[str]:
+def _knee_words(members: Sequence[Member], recommended: Member | None) -> list[str]:
     """Return why the recommended member is recommended."""
-    if front.recommended is None or len(_main_members(front)) < 2:
+    if recommended is None or sum(not _label(member) for member in members) < 2:
         return []
-    label = metric_of(front.recommended.metric).label
+    label = metric_of(recommended.metric).label
     return [
-        f"Recommended: {front.recommended.candidate.id}, the knee, where more {label} starts to "
+        f"Recommended: {recommended.candidate.id}, the knee, where more {label} starts to "
         "cost more than before."
     ]
 
@@ -77,11 +78,12 @@ def print_next(console: Console, outcome: SearchOutcome) -> None:
     commands = {}
     if any(front.recommended for front in outcome.fronts):
         commands[f"hwnas export {path}"] = "files for the device, of the knee"
-    commands[f"open {path}/report.html"] = "the interactive page"
     commands[f"hwnas why {path}"] = "the history of each network"
     commands[f"hwnas compare {path} OTHER"] = "with another run"
     width = max(map(len, commands)) + 2
-    print_lines(console, ["Next", *(f"  {c:<{width}}{text}" for c, text in commands.items())])
+    lines = ["Next", *(f"  {c:<{width}}{text}" for c, text in commands.items())]
+    page = outcome.folder.path / "report.html"
+    print_lines(console, [*lines, f"Open in a browser: {page}"])
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
@@ -191,17 +193,16 @@ def print_fronts(console: Console, outcome: SearchOutcome) -> None:
     for front in outcome.fronts:
         print_members(console, front, front.context.target)
         console.print()
-    if outcome.for_all:
-        console.print(_joint_table(outcome.for_all))
-    left = sum(bool(member.label) for member in outcome.for_all)
-    n = len(outcome.for_all)
-    models = f"{counted(n, 'model')} for all targets, {left} left that front or a budget after "
-    lines = [
-        *outcome.missed,
-        f"{models}verification." * bool(n),
-        f"{n - _ROWS} more in front.csv." * (n > _ROWS),
-    ]
-    print_lines(console, lines)
+    print_lines(console, outcome.missed)
+    if joint := outcome.for_all.members:
+        members, recommended = _shown_members(joint), picking.recommended(outcome.for_all)
+        console.print(_joint_table(members, recommended))
+        lines = [
+            f"{len(members) - _ROWS} more in front.csv." * (len(members) > _ROWS),
+            f"For all targets, {_verified_words(joint)}",
+            *_knee_words(joint, recommended),
+        ]
+        print_lines(console, lines)
     print_next(console, outcome)
     for front in outcome.fronts:
         lines = _indented(notes(front, outcome.manifest))
@@ -210,7 +211,7 @@ def print_fronts(console: Console, outcome: SearchOutcome) -> None:
     print_lines(console, [f"Files in {outcome.folder.path}: {' '.join(files)}"])
 
 
-def _joint_table(members: Sequence[Member]) -> Table:
+def _joint_table(members: Sequence[Member], recommended: Member | None) -> Table:
     """Return the table of models for all targets, with a row for each model and target."""
     metric = members[0].metric
     table = Table(
@@ -221,7 +222,7 @@ def _joint_table(members: Sequence[Member]) -> Table:
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
     for member in members[:_ROWS]:
-        state = "over budget" if member.over_budget else "" if member.on_front else "left front"
+        state = "knee" if member is recommended else _label(member)
         for i, (target, own) in enumerate(member.parts.items()):
             first = (member.candidate.id, state) if i == 0 else ("", "")
             figures = (
@@ -248,11 +249,12 @@ def search_command(configs: Sequence[SearchConfig], arguments: Sequence[str]) ->
 
 def _search_row(outcome: SearchOutcome) -> Row:
     fronts = {front.context.target: _front_row(front) for front in outcome.fronts}
+    joint = outcome.for_all.members
     return {
         "path": outcome.folder.path,
         "messages": outcome.notes,
         "targets": fronts,
-        **({"for_all": [m.candidate.id for m in outcome.for_all]} if outcome.for_all else {}),
+        **({"for_all": [m.candidate.id for m in joint]} if joint else {}),
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.nas.front import Front
+from hwnas.nas.member import Member
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics import costs_in, maximise_flags, metric_of, quality_in
 
@@ -114,6 +115,15 @@ def offered(front: Front) -> Offers:
         for member in front.recommendable or front.remaining
     }
     return dict(sorted(offers.items(), key=lambda o: (-_error(o[1], front.objectives), o[0])))
+
+
+def recommended(front: Front) -> Member | None:
+    """Return the knee of the members on a front; ``None`` at chance level or without any."""
+    offers = offered(front)
+    if not offers or front.is_at_chance_level:
+        return None
+    name = knee(offers, front.objectives)
+    return next(member for member in front.members if member.candidate.id == name)
 
 
 def knee(offers: Offers, objectives: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hwnas.core.pareto import Array, ParetoFront, no_worse
-from hwnas.core.quantity import Quantities
+from hwnas.core.quantity import Quantities, Quantity
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.tasks.base import Incumbent
@@ -60,7 +60,7 @@ class Front:
         members = []
         for i, member in enumerate(self.members):
             on_front = i in front.members
-            is_near = i in values and not member.is_for_all and self._is_near(member, best)
+            is_near = i in values and self._is_near(member, best)
             members.append(replace(member, on_front=on_front, near_front=on_front or is_near))
         return replace(self, members=members)
 
@@ -75,25 +75,42 @@ class Front:
         """
         metric = metric_of(member.metric)
 
+        def margin(mine: Quantity, theirs: Quantity) -> float:
+            below = metric.best(mine) - mine.value
+            above = theirs.value - metric.binding(theirs)
+            return math.copysign(math.hypot(below, above), 1 if metric.maximise else -1)
+
         def dominates(other: Member) -> bool:
-            below = metric.best(member.quality) - member.quality.value
-            above = other.quality.value - metric.binding(other.quality)
-            margin = math.copysign(math.hypot(below, above), 1 if metric.maximise else -1)
-            mine, theirs = self._minimised(member, margin), self._minimised(other)
+            margins = [
+                margin(a, b) for a, b in zip(_qualities(member), _qualities(other), strict=True)
+            ]
+            mine, theirs = self._minimised(member, margins), self._minimised(other)
             return bool(no_worse(np.array(theirs), np.array(mine), [False] * len(mine)))
 
         return not any(map(dominates, front))
 
-    def _minimised(self, member: Member, margin: float = 0.0) -> list[float]:
-        """Return the verified objectives, negated if maximised, ``margin`` added to the metric."""
+    def _minimised(self, member: Member, margins: Sequence[float] | None = None) -> list[float]:
+        """Return the verified objectives, negated if maximised.
+
+        Args:
+            member: The member.
+            margins: Added to the metric on each target; ``None``: zeros.
+        """
         metric = quality_in(self.objectives)
         sign = -1.0 if metric_of(metric).maximise else 1.0
-        values = [sign * (part.quality.value + margin) for part in member.parts.values()]
+        qualities = _qualities(member)
+        pairs = zip(qualities, margins or [0.0] * len(qualities), strict=True)
+        values = [sign * (quality.value + margin) for quality, margin in pairs]
         for name in self.objectives:
             if name != metric:
                 value = member.figures[name].value
                 values.append(-value if metric_of(name).maximise else value)
         return values
+
+
+def _qualities(member: Member) -> list[Quantity]:
+    """Return the metric of a member on each target."""
+    return [part.quality for part in member.parts.values()]
 
 
 def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:

@@ -78,6 +78,7 @@ class Member:
                 self,
                 figures=_of(target, self.figures),
                 details=_of(target, self.details),
+                files=_of(target, self.files),
                 over_budget=(*_of(target, dict.fromkeys(self.over_budget)),),
             )
             for target in dict.fromkeys(name.rpartition(".")[0] for name in self.figures)
@@ -153,10 +154,11 @@ class Member:
                 row |= self.figures[name].columns(f"verified_{name}")
         fits = not self.over_budget
         status: Row = {"verified_fits_budget": fits, "verified_on_front": self.on_front}
+        status["verified_near_front"] = self.near_front
         if self.is_for_all:  # the fronts of its targets have the details
             return row | status
         row |= {f"verified_{name}": value for name, value in self.details.items()}
-        return row | status | {"verified_near_front": self.near_front} | self._files()
+        return row | status | self._files()
 
     def _files(self) -> Row:
         """Return the columns of files, without the files of segments."""

@@ -176,7 +176,7 @@ def join_members(candidate: Candidate, parts: Mapping[str, Member]) -> Member:
 
     figures, details = named(lambda part: part.figures), named(lambda part: part.details)
     over = named(lambda part: dict.fromkeys(part.over_budget))
-    return Member(candidate, figures, details, {}, tuple(over))
+    return Member(candidate, figures, details, named(lambda part: part.files), tuple(over))
 
 
 _IMPOSSIBLE = 2.0  # factor by which the cheapest candidate misses a limit that is refused

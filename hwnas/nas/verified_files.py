@@ -17,6 +17,7 @@ from hwnas.core.typed_files import read_json
 from hwnas.hardware.costs.int8_speed import RATIOS
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
+from hwnas.tasks.base import Confusion
 from hwnas.tasks.intervals import ClassScores
 from hwnas.tasks.metrics import costs_in, is_metric, quality_names
 from hwnas.tasks.metrics.budget import violations
@@ -226,23 +227,28 @@ def _rows(quantities: Quantities) -> dict[str, QuantityRow]:
     return rows
 
 
+def confusions(members: Iterable[Member]) -> dict[str, Confusion]:
+    """Return confusion matrices by id; members verified by earlier versions have none."""
+    return {m.candidate.id: m.confusion for m in members if m.confusion is not None}
+
+
 def classes_record(
-    images: Mapping[str, Mapping[str, int]], members: Iterable[Member]
+    images: Mapping[str, Mapping[str, int]], matrices: Mapping[str, Confusion]
 ) -> ClassesRecord:
     """Return ``classes`` of ``front.json``.
 
     Args:
         images: Number of images by split and class.
-        members: The front; members verified by earlier versions are left out.
+        matrices: Confusion matrix by member; of several targets also by target, ``ID on TARGET``.
     """
-    found = {m.candidate.id: m.confusion for m in members if m.confusion is not None}
     recalls = {
-        name: zip(rows, ClassScores.of(rows).recalls, strict=True) for name, rows in found.items()
+        name: zip(rows, ClassScores.of(rows).recalls, strict=True)
+        for name, rows in matrices.items()
     }
     record: Any = {
         "images": {split: {**counts} for split, counts in images.items()},
         "confusion": {
-            name: {c: {**row} for c, row in rows.items()} for name, rows in found.items()
+            name: {c: {**row} for c, row in rows.items()} for name, rows in matrices.items()
         },
         "recall": {
             name: {c: r and r.to_json() for c, r in pairs} for name, pairs in recalls.items()

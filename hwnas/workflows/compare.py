@@ -23,6 +23,7 @@ from hwnas.analysis.speedup import Speedup
 from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
 from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
 from hwnas.analysis.summary import compare as compare_summary
+from hwnas.analysis.verdicts import ComparisonWords
 from hwnas.core import files
 from hwnas.core.files import atomic_folder
 from hwnas.core.run_folder import Row, RunFolder, default_path, initial_manifest
@@ -40,7 +41,7 @@ class _ComparisonReport:
     """What is written and printed."""
 
     comparison: Comparison
-    sentences: list[str]
+    words: ComparisonWords
     tables: dict[str, Sequence[Row]]  #: rows by the name of their CSV file
     figures: dict[str, pictures.Pictures] = field(default_factory=dict)
     speedup: Speedup | None = None  #: of the first of two runs against the second
@@ -83,7 +84,9 @@ def compare_runs(
         }
         folder.write_json("manifest.json", manifest)
     files, tables = _files(found), found.tables
-    return ComparisonResult(path, found.sentences, tables, "indicators", files, found.comparison)
+    return ComparisonResult(
+        path, found.words.sentences, tables, "indicators", files, found.comparison
+    )
 
 
 def _found(
@@ -107,18 +110,20 @@ def _found(
     if faster is not None:
         sides = {"front": runs[0].name, "baseline": runs[1].name}
         rows["equal_quality"] = [sides | row for row in faster.rows()]
-    sentences = [
-        *verdicts.comparison_verdicts(comparison),
+    findings = [
+        *verdicts.comparison_findings(comparison),
         *([] if faster is None else speedup_verdict(faster, _names(runs, faster))),
         verdicts.verification_verdict(rows["verification"]),
         verdicts.prediction_verdict(rows["predictions"]),
         verdicts.shared_networks_verdict(rows["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
-        *verdicts.comparison_method(comparison),
     ]
-    found = _ComparisonReport(
-        comparison, [line for line in sentences if line], rows, speedup=faster
+    words = ComparisonWords(
+        verdicts.verdict(comparison),
+        [line for line in findings if line],
+        [*verdicts.comparison_method(comparison)],
     )
+    found = _ComparisonReport(comparison, words, rows, speedup=faster)
     found.figures = dict(_figures(comparison, rows["convergence"]))
     return found
 
@@ -207,13 +212,11 @@ def _write(folder: RunFolder, found: _ComparisonReport, facts: Sequence[tuple[st
             folder.write_bytes(f"{name}.{suffix}", drawn)
     content = found.comparison.to_json() | {
         "equal_quality": known(found.speedup and found.speedup.to_json()),
-        "sentences": found.sentences,
+        "sentences": found.words.sentences,
     }
     folder.write_json("comparison.json", content)
     drawn_as_svg = {name: picture["svg"].decode() for name, picture in found.figures.items()}
-    page = comparison_page.page(
-        found.comparison, found.tables, found.sentences, drawn_as_svg, facts
-    )
+    page = comparison_page.page(found.comparison, found.tables, found.words, drawn_as_svg, facts)
     if found.speedup is not None:
         names = _names([front.run for front in found.comparison.fronts], found.speedup)
         table = equal_accuracy_table(found.speedup, names, "All figures: equal_quality.csv.")
@@ -247,7 +250,9 @@ def compare(
     """
     if config.run.dir:
         files.check_new_folder(Path(config.run.dir), "run.dir")
-    runs, objectives = reading.read_runs(config.paths, config.objectives, config.group_by)
+    runs, objectives = reading.read_runs(
+        config.paths, config.objectives, config.group_by, config.label
+    )
     reporter.say([_words(runs)])
 
     return compare_runs(config, runs, objectives, arguments, reporter)

@@ -135,6 +135,17 @@ def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found == PAIR
 
 
+def test_labels_name_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("x.csv", "y.csv"):
+        written(tmp_path, "accuracy,latency_ms\n0.9,1\n", name)
+    runs, _ = reading.read_runs(["?.csv"], DIRECTIONS, None, ["small", "large net"])
+    assert [(run.name, run.group) for run in runs] == [("small",) * 2, ("large net",) * 2]
+    for labels in (["small"], ["small", "small"], ["small", " "]):
+        with pytest.raises(ConfigError, match=f"^label .*got \\[{', '.join(labels)}\\]"):
+            reading.read_runs(["?.csv"], DIRECTIONS, None, labels)
+
+
 def test_other_objectives_than_ours(tmp_path: Path) -> None:
     path = written(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
     (run,), names = reading.read_runs([str(path)], {"throughput": "max", "f1": "max"}, None)

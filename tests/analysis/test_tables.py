@@ -21,8 +21,8 @@ from hwnas.analysis import indicators, tables, verdicts
 from hwnas.analysis.fronts import ComparedRun, Objective, ReferenceFrame, front
 from hwnas.analysis.summary import Comparison, compare
 from hwnas.analysis.verdicts import (
+    comparison_findings,
     comparison_method,
-    comparison_verdicts,
     verification_verdict,
 )
 from hwnas.core.errors import ConfigError
@@ -62,7 +62,7 @@ def test_frame_of_one_point_has_a_volume() -> None:
     assert found.reference == pytest.approx([0.81, 0.1])
     comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
     assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
-    assert "Fronts of one point: a." in " ".join(comparison_verdicts(comparison))
+    assert "Fronts of one point: a." in " ".join(comparison_findings(comparison))
 
 
 def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
@@ -101,16 +101,27 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     ("first", "second", "words"),
     [
         ((0.79, 0.83), (0.7, 0.78), "do not overlap"),
-        ((0.79, 0.83), (0.75, 0.8), "overlap: not"),
-        ((0.77, 0.795), (0.8, 0.8), "the second is above"),
+        ((0.79, 0.83), (0.75, 0.8), "b (0.7800), not significantly different: their"),
+        ((0.77, 0.795), (0.8, 0.8), "above that of the first"),
     ],
 )
 def test_intervals_are_told_apart_on_both_sides(
     first: tuple[float, float], second: tuple[float, float], words: str
 ) -> None:
     intervals = [{verdicts._MAIN: ends} for ends in (first, second)]
-    found: Any = SimpleNamespace(uncertainty=SimpleNamespace(intervals=intervals))
-    assert words in verdicts._overlap(found, 0, 1)
+    found: Any = SimpleNamespace(
+        is_grouped=False,
+        fronts=[SimpleNamespace(name=name) for name in "ab"],
+        found=[{verdicts._MAIN: 0.8}, {verdicts._MAIN: 0.78}],
+        uncertainty=SimpleNamespace(intervals=intervals),
+    )
+    text = verdicts.verdict(found)
+    assert text.startswith("a (0.8000) has the highest hypervolume share, then b (0.7800)")
+    assert words in text
+    found.uncertainty = None
+    assert verdicts.verdict(found).endswith("without intervals, the difference is not tested.")
+    found.fronts, found.found = found.fronts[:1], found.found[:1]
+    assert verdicts.verdict(found).startswith("Only one front, a:")
 
 
 def test_ladder_holds_the_upper_end_against_the_limit() -> None:
@@ -180,16 +191,23 @@ def test_attainment_surfaces_say_what_how_many_reach() -> None:
 
 
 def test_sentences_say_what_is_significant_and_what_is_not() -> None:
-    clear = " ".join(comparison_verdicts(grouped(8)))
+    best = verdicts.verdict(grouped(8))
+    assert re.match(
+        r"good_one \(0.\d+, 8 runs\) has the highest mean hypervolume share, then", best
+    )
+    assert "bad&one" in best
+    assert ", significantly different (p 0.008, wilcoxon" in best
+    assert "not significantly different (p 1.000" in verdicts.verdict(grouped(8, gap=0.0))
+    clear = " ".join(comparison_findings(grouped(8)))
     assert "Significantly different at 0.05 (Holm): good_one > bad&one (p 0.008, A12 1.0" in clear
     assert "Not significantly different" not in clear
-    none = " ".join(comparison_verdicts(grouped(8, gap=0.0)))
+    none = " ".join(comparison_findings(grouped(8, gap=0.0)))
     assert "Significantly different at 0.05 (Holm): none." in none
     assert re.search(r"Not significantly different: \S+ and \S+ \(p 1.000", none)
-    few = " ".join(comparison_verdicts(grouped(4)))
+    few = " ".join(comparison_findings(grouped(4)))
     assert "Not significantly different" in few
     assert "Too few runs for a test: with 4 and 4 runs p is at least 0.125" in few
-    alone = " ".join(comparison_verdicts(compare([A, B], PAIR, "searched")))
+    alone = " ".join(comparison_findings(compare([A, B], PAIR, "searched")))
     assert "One run each" in alone
 
 

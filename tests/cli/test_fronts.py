@@ -28,7 +28,7 @@ def test_figures_of_many_targets_are_whole_in_a_narrow_terminal() -> None:
         for i, target in enumerate(targets)
     }
     told = io.StringIO()
-    Console(file=told, width=80).print(_joint_table([join_members(candidate, members)]))
+    Console(file=told, width=80).print(_joint_table([join_members(candidate, members)], None))
     lines = told.getvalue().splitlines()
     for i, target in enumerate(targets):
         (line,) = [each for each in lines if target in each]

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -120,6 +121,18 @@ def test_links_that_lead_nowhere_are_refused(
     assert not Path("run").exists()
 
 
+def _check_joint_page(folder: Path, ids: Sequence[str]) -> None:
+    page = (folder / "report.html").read_text()
+    assert page.index("<h2>Result</h2>") < page.index("Models for all targets")
+    assert "npu latency ≤ 0.05 ms, " in page
+    assert f'data-copy="hwnas export {folder} pick={ids[0]}"' in page
+    assert (folder / re.findall(r'<a href="(npu/models/[^"]+)">npu ', page)[0]).is_file()
+    assert "<h2>Confusion matrices</h2>" in page
+    assert 'href="npu/report.html"' in page
+    classes = json.loads((folder / "front.json").read_text())["classes"]
+    assert {name.split()[0] for name in classes["recall"]} == {*ids}
+
+
 @pytest.mark.slow
 def test_each_target_has_a_front_and_all_have_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -128,7 +141,7 @@ def test_each_target_has_a_front_and_all_have_one(
     limits = ("npu.budget.latency_ms=0.05", "sketch.budget.flash_kib=40")
     assert run(["search", BOTH, *QUICK, *limits, f"run.dir={folder}"]) == 0
     out = capsys.readouterr().out
-    for words in ("npu: verified front", "sketch: verified front", "Models for all targets"):
+    for words in ("\nnpu ", "\nsketch ", "Models for all targets", "For all targets, "):
         assert words in out
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
     assert len(rows) == 12
@@ -153,9 +166,7 @@ def test_each_target_has_a_front_and_all_have_one(
         assert float(row["npu.latency_ms"]) <= 0.05
         assert float(row["sketch.flash_kib"]) <= 40
         assert float(row["verified_npu.accuracy_int8"]) > 0
-    page = (folder / "report.html").read_text()
-    assert "Models for all targets" in page
-    assert 'href="npu/report.html"' in page
+    _check_joint_page(folder, [row["id"] for row in joint])
     assert (folder / "front.png").read_bytes()[:4] == b"\x89PNG"
 
     before = (folder / "candidates.parquet").read_bytes()
@@ -214,10 +225,11 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
     assert [member.candidate for member in joint.front.members] == [first]
     assert joint.front.failed == {second.id: "a: no"}
-    left_out, guessing = said
+    guessing, left_out = said
     assert left_out == f"{second.id} is left out, it could not be verified: a: no"
     constant = "the majority class, 'a' (accuracy 0.5000 on 100 test images)"
-    assert guessing.startswith(f"Not significantly better than {constant}: {first.id} (0.5000).")
+    assert guessing.startswith(f"No network is better than {constant}: none is recommended")
+    assert joint.headline == [guessing]
     none = joint_front.JointFront(Front(names, [], joint.front.failed))
     assert joint_front.nothing(joint, contexts, [first]) == []
     (line,) = joint_front.nothing(none, contexts, [first])

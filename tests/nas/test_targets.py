@@ -1,7 +1,6 @@
 """One search for several targets."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
-from hwnas.nas.member import Member
+from hwnas.nas.member import NEAR, Member
 from hwnas.nas.options import SamplerConfig
 from hwnas.nas.study import LocalStudy
 from hwnas.nas.targets import Targets, join_members
@@ -164,6 +163,24 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
     assert Front(objectives, [best]).judged().remaining == []
 
 
+def test_joint_front_has_near_members(genotype: Genotype) -> None:
+    def member(accuracies: tuple[float, float], ms: float) -> Member:
+        parts = {}
+        for target, accuracy in zip("ab", accuracies, strict=True):
+            interval = Quantity(accuracy, "measured", accuracy - 0.02, accuracy + 0.02)
+            figures = {"accuracy_int8": interval, "latency_ms": Quantity(ms, "measured")}
+            parts[target] = Member(_candidate(genotype), figures, {}, {})
+        return join_members(_candidate(genotype), parts)
+
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    members = [member((0.9, 0.9), 1.0), member((0.89, 0.89), 1.5), member((0.89, 0.8), 1.5)]
+    found = Front(objectives, members).judged().members
+    # The second is within the interval of the difference, 0.028, on both targets.
+    assert [m.label for m in found] == ["", NEAR, NEAR]
+    slower = member((0.8, 0.8), 1.5)
+    assert Front(objectives, [members[0], slower]).judged().members[1].label == "left the front"
+
+
 def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
     def part(accuracy: float, name: str, ratio: float) -> Member:
         figures = {name: Quantity(accuracy, "measured"), "latency_ms": Quantity(2.0, "measured")}
@@ -175,8 +192,7 @@ def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> Non
     assert member.is_for_all
     assert (member.metric, member.quality.value) == ("accuracy", 0.8)
     assert member.over_budget == ("a.latency_ms", "b.latency_ms")
-    found = {name: replace(own, files={}) for name, own in parts.items()}
-    assert member.parts == found
+    assert member.parts == parts
     values = {name: figure.value for name, figure in member.all_figures.items()}
     assert values == {
         "a.accuracy_fp32": 0.9, "a.latency_ms": 2.0, "b.accuracy_int8": 0.8, "b.latency_ms": 2.0,

@@ -147,15 +147,17 @@ def test_confusion_matrices_are_kept_in_files(tmp_path: Path) -> None:
     read = read_model(tmp_path, CANDIDATE.id)
     assert read is not None
     assert member_of_file(CANDIDATE, read) == member
-    record = classes_record({"train": {"cat": 9, "dog": 8, "cow": 7}}, [member])
+    record = classes_record({"train": {"cat": 9, "dog": 8, "cow": 7}}, {CANDIDATE.id: confusion})
     assert record["confusion"] == {CANDIDATE.id: confusion}
     recall = record["recall"][CANDIDATE.id]
     assert recall["cow"] is None
     assert recall["cat"] is not None
     assert recall["cat"][0] == 0.75
-    (tables, matrix) = class_tables(record["images"], [member])
+    (tables, matrix) = class_tables(record["images"], {CANDIDATE.id: confusion})
     assert tables.rows[0][:2] == ["cat", "9"]
     assert tables.rows[0][2].startswith("0.750 (0.301 to ")
+    assert [row[0] for row in tables.rows[3:]] == ["balanced accuracy", "macro-F1"]
+    assert tables.rows[3][2].startswith("0.875 (")
     assert matrix.rows == [["cat", "3", "1", "0"], ["dog", "0", "4", "0"], ["cow", "0", "0", "0"]]
     page = render(Page("p", [], tables=[tables, matrix]))
     assert page.count("<details>") == 2

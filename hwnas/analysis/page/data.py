@@ -70,6 +70,7 @@ class PageTable:
     rows: Sequence[Sequence[str]]
     note: str = ""
     is_folded: bool = False  #: whether it is shown after a click only
+    group: str = ""  #: title of a folded section that successive tables share
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class SvgFigure:
     title: str
     svg: str
     note: str = ""
+    is_folded: bool = False  #: whether it is shown after a click only
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,14 @@ class ResultSection:
 
 
 @dataclass(frozen=True)
+class VerdictSection:
+    """The result of a comparison in a sentence and a small table; the first section of a page."""
+
+    sentence: str
+    table: PageTable
+
+
+@dataclass(frozen=True)
 class Page:
     """A report page."""
 
@@ -126,6 +136,7 @@ class Page:
     facts: Sequence[tuple[str, str]] = ()
     findings: Sequence[str] = ()  #: verdicts
     results: Sequence[ResultSection] = ()  #: shown first
+    verdict: VerdictSection | None = None  #: shown first
 
 
 # Typed arrays, which a browser reads without parsing.

@@ -7,8 +7,9 @@ arrays, see ``data``.
 import base64
 import hashlib
 import html
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from hwnas.analysis.page.data import (
     ResultRow,
     ResultSection,
     SvgFigure,
+    VerdictSection,
 )
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -43,11 +45,12 @@ def render(page: Page) -> str:
     parts = [
         f"<h1>{html.escape(page.title)}</h1>",
         *map(_result, page.results),
+        "" if page.verdict is None else _verdict(page.verdict),
         _findings(page.findings),
         "<noscript><p>The plots of this page need JavaScript.</p></noscript>",
         *(_explorer(explorer, n_runs) for explorer in page.explorers),
-        _fold("How to read the plots", "".join(map(_note, page.notes))) if page.notes else "",
-        *map(_table, page.tables),
+        _fold("How to read this page", "".join(map(_note, page.notes))) if page.notes else "",
+        *_tables(page.tables),
         *map(_picture, page.pictures),
         _LATER,
         _log(page.log),
@@ -108,7 +111,9 @@ def _fold(title: str, content: str, kind: str = "") -> str:
 def _result(result: ResultSection) -> str:
     first, *rest = result.headline
     best = next((row for row in result.rows if row.is_recommended), None)
-    actions = "" if best is None else f'<p class="actions">{_copy(best)} {_links(best)}</p>'
+    actions = ""
+    if best is not None:
+        actions = f'<p class="actions">{_copy(best, "copy export command")} {_links(best)}</p>'
     tied = ""
     if result.tied:
         n = len(result.tied)
@@ -127,13 +132,22 @@ def _result(result: ResultSection) -> str:
     )
 
 
+def _verdict(verdict: VerdictSection) -> str:
+    return (
+        f'<section class="result"><h2>{html.escape(verdict.table.title)}</h2>'
+        f'<div class="best"><p><b>{html.escape(verdict.sentence)}</b></p></div>'
+        f"{_table_content(verdict.table)}</section>"
+    )
+
+
 def _result_table(result: ResultSection, rows: Sequence[ResultRow]) -> str:
     heads = "".join(f"<th>{html.escape(head)}</th>" for head in result.columns[:-1])
     heads += f'<th class="left">{html.escape(result.columns[-1])}</th>'
     lines = "".join(
         f'<tr{" class=recommended" * row.is_recommended} title="{html.escape(row.architecture)}">'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells)
-        + f'<td class="left">{_copy(row)} {_links(row)}</td></tr>'
+        + f"<td>{html.escape(row.cells[0])} {_copy(row, 'copy')}</td>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells[1:])
+        + f'<td class="left">{_links(row)}</td></tr>'
         for row in rows
     )
     return (
@@ -142,10 +156,10 @@ def _result_table(result: ResultSection, rows: Sequence[ResultRow]) -> str:
     )
 
 
-def _copy(row: ResultRow) -> str:
+def _copy(row: ResultRow, text: str) -> str:
     command = html.escape(row.command)
     attributes = f'type="button" data-copy="{command}" title="{command}"'
-    return f"<button {attributes}>copy export command</button>"
+    return f"<button {attributes}>{text}</button>"
 
 
 def _links(row: ResultRow) -> str:
@@ -180,20 +194,33 @@ def _json(content: Any) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
+def _tables(tables: Sequence[PageTable]) -> Iterator[str]:
+    for group, members in itertools.groupby(tables, key=lambda table: table.group):
+        if group:
+            parts = (f"<h3>{html.escape(t.title)}</h3>{_table_content(t)}" for t in members)
+            yield _fold(group, "".join(parts))
+        else:
+            yield from map(_table, members)
+
+
 def _table(table: PageTable) -> str:
+    content = _table_content(table)
+    if table.is_folded or len(table.rows) > _MAX_OPEN:
+        return _fold(table.title, content)
+    return f"<section><h2>{html.escape(table.title)}</h2>{content}</section>"
+
+
+def _table_content(table: PageTable) -> str:
     columns = [*zip(*table.rows, strict=True)] or [()] * len(table.columns)
     sides = [' class="left"' * any(map(_is_text, column)) for column in columns]
     heads = _cells("th", table.columns, sides)
     rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
     kind = ' class="sorted"' * (len(table.rows) > 2)
-    content = (
+    return (
         f"{_note(table.note)}"
         f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-    if table.is_folded or len(table.rows) > _MAX_OPEN:
-        return _fold(table.title, content)
-    return f"<section><h2>{html.escape(table.title)}</h2>{content}</section>"
 
 
 def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
@@ -210,10 +237,10 @@ def _picture(picture: SvgFigure) -> str:
     # As an image: scripts do not run, and ids do not collide.
     data = base64.b64encode(picture.svg.encode()).decode()
     title = html.escape(picture.title)
-    return (
-        f"<section><h2>{title}</h2>{_note(picture.note)}"
-        f'<img alt="{title}" src="data:image/svg+xml;base64,{data}"></section>'
-    )
+    content = f'{_note(picture.note)}<img alt="{title}" src="data:image/svg+xml;base64,{data}">'
+    if picture.is_folded:
+        return _fold(picture.title, content)
+    return f"<section><h2>{title}</h2>{content}</section>"
 
 
 def _log(lines: Sequence[DecisionRow]) -> str:

@@ -107,6 +107,12 @@ def format_limits(limits: Mapping[str, float]) -> str:
     return ", ".join(f"{n} {metric_of(n).relation} {v:g}" for n, v in limits.items()) or "none"
 
 
+def limit_words(name: str, limit: float) -> str:
+    """Return a limit with its label and unit: ``latency ≤ 0.5 ms``."""
+    metric = metric_of(name)
+    return f"{metric.label} {'≥' if metric.maximise else '≤'} {limit:.4g} {metric.unit}".rstrip()
+
+
 # Limits with units: ``latency=0.5ms`` is ``latency_ms=0.5``.
 
 _BYTES = {

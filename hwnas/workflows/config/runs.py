@@ -160,6 +160,8 @@ class CompareConfig:
     """Options of ``hwnas compare``."""
 
     runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
+    #: names of the runs, in their order: [small,large]; default: those of the folders
+    label: list[str] = field(default_factory=list)
     #: objectives with their direction, {NAME: max or min}; default: those of the runs
     objectives: dict[str, str] = field(default_factory=dict)
     group_by: str | None = None  #: a key of the runs' configurations: sampler, target, train.epochs

@@ -94,7 +94,7 @@ def end(  # noqa: PLR0913, PLR0917
             record = final_record(reporter, front.candidates, front.members)
             write_front(front, joint_front.manifest_of(manifest, front.context.target) | record)
         joint_front.write_joint_front(folder, manifest, fronts, fitting, joint, missed)
-    return SearchOutcome(folder, manifest, fronts, joint.front.members, missed)
+    return SearchOutcome(folder, manifest, fronts, joint.front, missed)
 
 
 def _time_budget(

@@ -18,10 +18,11 @@ from hwnas.hardware.target import EnergyModel, PowerModel, Target
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front
 from hwnas.nas.member import Member
-from hwnas.nas.verified_files import FORMAT, classes_record
+from hwnas.nas.verified_files import FORMAT, classes_record, confusions
 from hwnas.tasks.intervals import describe_classes
 from hwnas.tasks.metrics import metric_of
 from hwnas.training import inference
+from hwnas.training.data import ImageData
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search.cascades import CASCADES_FILE as CASCADES
 from hwnas.workflows.search.cascades import EXITS_FILE as EXITS
@@ -63,11 +64,7 @@ class TargetFront:
     @property
     def recommended(self) -> Member | None:
         """The knee of the members on the front; ``None`` at chance level or without any."""
-        offers = picking.offered(self.front)
-        if not offers or self.front.is_at_chance_level:
-            return None
-        name = picking.knee(offers, self.front.objectives)
-        return next(member for member in self.members if member.candidate.id == name)
+        return picking.recommended(self.front)
 
     @property
     def notes(self) -> list[str]:
@@ -83,13 +80,7 @@ class TargetFront:
     @property
     def headline(self) -> list[str]:
         """Why no member is recommended, if none is better than a constant answer."""
-        if not self.front.is_at_chance_level:
-            return []
-        constant = inference.constant_answer(self.context.parts.data, "test")
-        return [
-            f"No network is better than {constant}: none is "
-            f"recommended, and export needs force=true. Train longer: {LONGER}."
-        ]
+        return chance_level_headline(self.front, self.context.parts.data)
 
     @property
     def _chance_level(self) -> list[str]:
@@ -126,7 +117,7 @@ class TargetFront:
         config = self.context.parts.config
         facts = [
             ("target", f"{config.target.name}: {config.target.caveat}"),
-            ("search", f"{len(self.candidates)} candidates; {_duration(manifest)}"),
+            ("search", search_words(manifest)),
         ]
         is_one_of_several = self.folder.path.name == self.context.target and "targets" in manifest
         return SearchResultData(
@@ -134,9 +125,10 @@ class TargetFront:
             self.members,
             self.recommended,
             config.objectives,
-            config.allowed,
+            config.allowed.limits,
             facts,
             self.context.target if is_one_of_several else "",
+            self.headline,
         )
 
     @property
@@ -156,7 +148,7 @@ class SearchOutcome:
     folder: RunFolder
     manifest: Row
     fronts: Sequence[TargetFront] = ()  #: of each target with a verified network
-    for_all: Sequence[Member] = ()  #: joint front of several targets
+    for_all: Front = field(default_factory=Front)  #: joint front of several targets
     missed: Sequence[str] = ()  #: why other targets, or all together, have no front
     leader: str = ""  #: message, if another command verifies the front
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
@@ -176,10 +168,21 @@ class SearchOutcome:
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 
 
-def _duration(manifest: Row) -> str:
-    """Return the duration of a run as text."""
+def search_words(manifest: Row) -> str:
+    """Return the number of candidates and the duration of a run as text."""
     minutes, seconds = divmod(round(sum(manifest["seconds"].values())), 60)
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{manifest['n_candidates']} candidates; {duration}"
+
+
+def chance_level_headline(front: Front, data: ImageData) -> list[str]:
+    """Return why no member is recommended, if none is better than a constant answer."""
+    if not front.is_at_chance_level:
+        return []
+    return [
+        f"No network is better than {inference.constant_answer(data, 'test')}: none is "
+        f"recommended, and export needs force=true. Train longer: {LONGER}."
+    ]
 
 
 def failure_messages(failed: Mapping[str, str]) -> list[str]:
@@ -225,7 +228,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
             "members": rows,
             "constant": parts.data.constant("test").to_json(),
         }
-        | ({"classes": classes_record(counts, members)} if counts else {})
+        | ({"classes": classes_record(counts, confusions(members))} if counts else {})
         | ({"unverified": dict(front.front.failed)} if front.front.failed else {})
         | ({"hurried": sorted(front.without_int8_training)} if front.without_int8_training else {})
         | ({"guessing": list(guessing)} if (guessing := front.front.at_chance_level) else {})
@@ -251,7 +254,6 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     ]
     page = search_page.single(f"hwnas: {title}", front.data, facts)
     page = replace(page, results=[result_section(front.result(manifest))])
-    page = search_page.with_more(page, front.headline)
     if against is not None:
         page = search_page.with_more(page, against.sentences, [against.table()])
     refused = [m.refusal for m in members if m.int8_is_slower]
@@ -259,7 +261,7 @@ def write_front(front: TargetFront, manifest: Row) -> None:
     for more in (front.cascades, front.exits):
         page = search_page.with_more(page, more.sentences, more.tables, more.pictures)
     if counts:
-        page = search_page.with_more(page, [], class_tables(counts, members))
+        page = search_page.with_more(page, [], class_tables(counts, confusions(members)))
     folder.write_bytes("report.html", render(page).encode())
     folder.write_manifest(manifest)
 

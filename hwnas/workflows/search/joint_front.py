@@ -1,18 +1,22 @@
 """The joint front of several targets: networks that meet all budgets, and the files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hwnas.analysis import search_page
 from hwnas.analysis.figures import FrontPanel, front_png
 from hwnas.analysis.page.html import render
+from hwnas.analysis.result_section import SearchResultData, result_section
+from hwnas.analysis.sections import class_tables
 from hwnas.core.run_folder import Row, RunFolder
+from hwnas.export import picking
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import Front, pareto_front
 from hwnas.nas.member import Member
 from hwnas.nas.targets import join_members
-from hwnas.nas.verified_files import FORMAT
+from hwnas.nas.verified_files import FORMAT, classes_record
+from hwnas.tasks.base import Confusion
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training import inference
@@ -24,8 +28,10 @@ from hwnas.workflows.search.front import (
     LONGER,
     TargetFront,
     baseline_record,
+    chance_level_headline,
     failure_messages,
     final_record,
+    search_words,
 )
 
 
@@ -35,6 +41,9 @@ class JointFront:
 
     front: Front  #: without failures of single targets
     notes: list[str] = field(default_factory=list)  #: failures and chance level, as text
+    headline: list[str] = field(default_factory=list)  #: why no member is recommended
+    #: by ``ID``; by ``ID on TARGET`` if the targets' artefacts answer differently
+    confusions: Mapping[str, Confusion] = field(default_factory=dict)
 
 
 def nothing(
@@ -101,10 +110,24 @@ def verified(
     joint = Front(names, members, failed, sorted(at_chance)).judged()
     named = {name for f in fronts for name in f.front.at_chance_level}
     others = {name: figure for name, figure in qualities.items() if name not in named}
-    notes = failure_messages(failed)
-    notes += inference.chance_level_messages(data, "test", others, LONGER)
-    reporter.say(notes, alarming=True)
-    return JointFront(joint, notes)
+    headline, notes = chance_level_headline(joint, data), failure_messages(failed)
+    if not headline:
+        notes += inference.chance_level_messages(data, "test", others, LONGER)
+    reporter.say([*headline, *notes], alarming=True)
+    return JointFront(joint, notes, headline, _confusions(members, by_target))
+
+
+def _confusions(
+    members: Sequence[Member], by_target: Mapping[str, Mapping[str, Member]]
+) -> dict[str, Confusion]:
+    found: dict[str, Confusion] = {}
+    for name in (member.candidate.id for member in members):
+        each = {target: parts[name].confusion for target, parts in by_target.items()}
+        first, *others = each.values()
+        if all(other == first for other in others):
+            each = {"": first}
+        found |= {f"{name} on {t}" if t else name: c for t, c in each.items() if c is not None}
+    return found
 
 
 def joint_record(
@@ -137,11 +160,13 @@ def write_joint_front(
     else:  # of an earlier end of the search
         (folder.path / "front.csv").unlink(missing_ok=True)
     names: Sequence[str] = manifest["objectives"]
+    counts = first.parts.data.class_counts
     content = {
         "format": FORMAT,
         "objectives": {n: "max" if metric_of(n).maximise else "min" for n in names},
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
+        **({"classes": classes_record(counts, joint.confusions)} if counts else {}),
         **({"unverified": dict(joint.front.failed)} if joint.front.failed else {}),
         **({"guessing": list(guessing)} if (guessing := joint.front.at_chance_level) else {}),
     }
@@ -154,15 +179,38 @@ def write_joint_front(
     named = ", ".join(manifest["targets"])
     title = f"hwnas: {first.config.searched} on {named}, {first.parts.data.name}"
     data = {front.context.target: front.data for front in fronts}
-    page = search_page.for_all(title, fitting, joint.front.members, data, missed, _facts(manifest))
-    findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
+    page = search_page.for_all(title, fitting, joint.front.members, data, _facts(manifest))
+    if joint.front.members:
+        page = replace(page, results=[result_section(_result(folder, manifest, fronts, joint))])
+    findings = [*missed]
+    findings += [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
     findings += joint.notes
     for f in fronts:
         lines = [*f.headline, *f.notes, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]
-    page = search_page.with_more(page, findings)
+    tables = class_tables(counts, joint.confusions) if counts and joint.confusions else []
+    page = search_page.with_more(page, findings, tables)
     folder.write_bytes("report.html", render(page).encode())
     folder.write_manifest(manifest)
+
+
+def _result(
+    folder: RunFolder, manifest: Row, fronts: Sequence[TargetFront], joint: JointFront
+) -> SearchResultData:
+    """Return the data of the first section of the page."""
+    caveats = [
+        (f"target {target}", own["config"]["target"]["caveat"])
+        for target, own in manifest["targets"].items()
+    ]
+    return SearchResultData(
+        str(folder.path),
+        joint.front.members,
+        picking.recommended(joint.front),
+        manifest["objectives"],
+        context.targets([front.context for front in fronts]).all_limits,
+        [*caveats, ("search", search_words(manifest))],
+        headline=joint.headline,
+    )
 
 
 def _panel(front: TargetFront, ids: set[str]) -> FrontPanel:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hwnas.tasks.metrics import metric_of
-from hwnas.tasks.metrics.budget import Budget
+from hwnas.tasks.metrics.budget import Budget, limit_words
 from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.search.context import TargetContext
@@ -113,7 +113,7 @@ def _given(arguments: Sequence[str], target: str) -> set[str]:
 
 def _budget(budget: Budget, given: set[str]) -> str:
     """Return the limits as text, and where those that were not given come from."""
-    limits = ", ".join(_limit(name, value) for name, value in budget.limits.items())
+    limits = ", ".join(limit_words(name, value) for name, value in budget.limits.items())
     others = [metric_of(name).label for name in budget.limits if name not in given]
     named = [metric_of(name).label for name in budget.limits if name in given]
     if not limits:
@@ -126,11 +126,6 @@ def _budget(budget: Budget, given: set[str]) -> str:
         f"{limits} ({', '.join(named)} given; {', '.join(others)} from budget={budget.name}, "
         "which budget=none drops)"
     )
-
-
-def _limit(name: str, limit: float) -> str:
-    metric = metric_of(name)
-    return f"{metric.label} {'≥' if metric.maximise else '≤'} {limit:.4g} {metric.unit}".rstrip()
 
 
 def _objective(name: str) -> str:

@@ -178,6 +178,13 @@ def test_limit_greys_out_what_does_not_fit(single: Opened) -> None:
     assert single.tab.locator(".slider input[type=number]").first.input_value() == "20"
 
 
+def test_without_limits_there_are_no_sliders(opened: Callable[[Page], Opened]) -> None:
+    page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()])]))
+    assert page.complaints == []
+    assert page.tab.locator(".slider").count() == 0
+    assert "Reset limits" not in page.counts()
+
+
 def test_limit_equal_to_a_figure_is_met(opened: Callable[[Page], Opened]) -> None:
     limits = {"latency_ms": 20.0, "energy_mj": 2.0}
     page = opened(Page("run", [FrontExplorer("Front", OBJECTIVES, SHOWN, [_run()], limits)]))
@@ -314,11 +321,10 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
               on_front=True)
         for i in range(5)
     ]  # fmt: skip
-    found = opened(
-        Page("csv", [FrontExplorer("Fronts", list(columns), columns, [RunData("t", points)])])
-    )
+    runs, limits = [RunData("t", points)], {"speed": 1.0}
+    found = opened(Page("csv", [FrontExplorer("Fronts", list(columns), columns, runs, limits)]))
     assert found.complaints == []
-    assert found.ids() == list("01234")
+    assert found.ids() == list("1234")
     found.limit(0, "4")  # of what is maximised: at least
     found.tab.wait_for_selector("text=3 of 5 networks fit")
     assert found.tab.locator(".part").count() == 1  # there are no choices

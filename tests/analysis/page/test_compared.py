@@ -53,7 +53,8 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     rows = [member.row(space) for member in members]
     folder.write_json("front.json", {"objectives": objectives, "members": rows})
     config = {
-        "search_space": space.name, "objectives": OBJECTIVES, "budget": Budget().digested(),
+        "search_space": space.name, "objectives": OBJECTIVES,
+        "budget": Budget({"latency_ms": 10.0}).digested(),
         "target": {"name": "npu"}, "sampler": {"name": sampler}, "seed": seed, "n_trials": 40,
         "dataset": {"name": "digits"}, "cost": "vela",
     }  # fmt: skip
@@ -104,7 +105,9 @@ def test_page_holds_fronts_tables_and_figures_and_asks_for_nothing(page: Opened)
         "Coverage", "Searched against verified", "Convergence",
     ):  # fmt: skip
         assert head in heads
-    assert "Highest hypervolume share: " in page.tab.locator(".findings").inner_text()
+    assert " has the highest hypervolume share, " in page.tab.locator(".result .best").inner_text()
+    assert heads[0] == "Verdict"
+    assert page.tab.locator(".result tbody tr").count() == 2
     widths = "images => images.map(image => image.naturalWidth)"
     assert all(page.tab.locator("section > img").evaluate_all(widths))
     assert page.tab.locator(".part h3").all_inner_texts() == [

@@ -17,11 +17,8 @@ class App {
     });
     this.zoomed = false;
     this.beside = Boolean(model.beside); // whether it is shown
-    // Sliders of the limits of a budget; without any, one for each cost.
-    const limited = model.columns.some((column) => column.limit !== null);
     this.limits = model.columns
-      .filter((column, k) => column.searched.known && (limited
-        ? column.limit !== null : column.objective && k !== model.plots[0]?.y))
+      .filter((column) => column.searched.known && column.limit !== null)
       .map((column) => this.#limit(column));
     this.#controls(host);
     const grid = element("div", {class: "plots"});
