@@ -349,11 +349,7 @@ def _named(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
 
 
 def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
-    """Return runs named by labels.
-
-    Raises:
-        ConfigError: a label is missing, empty, or there twice.
-    """
+    """Return runs named by labels; each needs one, and they must differ."""
     if len(labels) != len(runs):
         raise ConfigError(
             f"label must name each front, got [{', '.join(labels)}]. Fronts in order: "
