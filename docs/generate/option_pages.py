@@ -69,6 +69,7 @@ cli/*
 - `+target=NAME` has a plus sign, because a search has no default target.
 - `--config-dir DIR` adds a folder with your own files: `DIR/target/NAME.yaml`,
   `DIR/budget/NAME.yaml`, `DIR/dataset/NAME.yaml`.
+- `--all` makes `search` list all verified networks, not only those on the front.
 - `json=true` prints the result of a verb as one JSON document for scripts; messages go to stderr.
 - `-m` (multirun) runs one command for each combination of values with commas:
   `hwnas search -m +target=npu sampler=pareto,nsga2 seed=0,1,2`. Run folders are in

@@ -146,6 +146,7 @@ VALUES = {
     "telemetry": "FILE|URL",
     "tracker": "HOST:PORT",
     "rpc.key": "NAME",
+    "benchmark.path": "FILE",
     "data": "DIR",
     "kit": "DIR",
     "measured": "CSV",

@@ -43,7 +43,7 @@ def test_option_has_sentence_default_unit_and_range() -> None:
     page = " ".join(help.verb_help("verify", "limit_s").split())
     assert "limit_s=NUMBER time limit" in page
     assert "[default 120 s; over 0, up to 86400]" in page
-    assert "benchmark.path=DIR" in help.verb_help("search", "benchmark")
+    assert "benchmark.path=FILE" in help.verb_help("search", "benchmark")
     with pytest.raises(ConfigError, match=r"Unknown group 'trian'.*Did you mean 'train'"):
         help.verb_help("search", "trian")
 
