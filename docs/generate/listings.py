@@ -286,7 +286,7 @@ def _exit_codes() -> str:
                 ("2", "Something that you can fix: one line on stderr says what, and how."),
                 (
                     "130",
-                    "Interrupted by Ctrl-C or SIGTERM. Nothing is lost; the message says how to go on.",
+                    "Ctrl-C or SIGTERM. Nothing is lost; the message says how to continue.",
                 ),
                 ("141", "The reader of the output was closed, for example `| head`."),
             ],
