@@ -37,7 +37,7 @@ BootstrapInterval = tuple[float, float]
 
 @dataclass(frozen=True)
 class BootstrapDraws:
-    """Number of samples and seed."""
+    """Number and seed of bootstrap samples."""
 
     n: int = 1000  #: 0: no intervals
     seed: int = 0
@@ -48,30 +48,30 @@ DRAWS = BootstrapDraws()
 
 @dataclass(frozen=True)
 class FrontUncertainty:
-    """Uncertainty of each front, in order."""
+    """Uncertainty of fronts by bootstrap; each field has one entry per front."""
 
-    intervals: Sequence[Mapping[str, BootstrapInterval]]  #: 95 %, by indicator
-    on_own: Sequence[Array]  #: each point's probability of being on its own front
-    on_all: Sequence[Array]  #: and on the front of all points
+    intervals: Sequence[Mapping[str, BootstrapInterval]]  #: 95 % (low, high), by indicator
+    on_own: Sequence[Array]  #: probabilities that points are on their own front ``(points,)``
+    on_all: Sequence[Array]  #: probabilities that they are on the front of all runs ``(points,)``
 
 
 def has_intervals(fronts: Sequence[RunFront]) -> bool:
-    """Return whether any point has an interval to sample from."""
+    """Return whether any value has an interval of random (not modelled) errors to sample from."""
     return any(bool((f.is_random & (f.low < f.high)).any()) for f in fronts)
 
 
 def uncertainty(
     fronts: Sequence[RunFront],
     yardstick: Yardstick,
-    found: Sequence[Mapping[str, float]],
+    indicators: Sequence[Mapping[str, float]],
     draws: BootstrapDraws,
 ) -> FrontUncertainty:
-    """Return intervals of indicators and probabilities of points.
+    """Return 95 % intervals of indicators, and probabilities that points are on fronts.
 
     Args:
         fronts: The compared fronts.
-        yardstick: The frame and the reference set; without a true front, that of each sample.
-        found: The indicators of the fronts.
+        yardstick: Frame and reference set; if that is the union of the fronts, it is sampled, too.
+        indicators: Indicators of each front, by name.
         draws: Number of samples and seed.
     """
     maximise = yardstick.frame.maximise
@@ -89,17 +89,17 @@ def uncertainty(
             own[i] += pareto.non_dominated(values, maximise)
     ends = np.cumsum([len(front.points) for front in fronts])[:-1]
     return FrontUncertainty(
-        [_intervals(f, s) for f, s in zip(found, samples, strict=True)],
+        [_intervals(f, s) for f, s in zip(indicators, samples, strict=True)],
         [counts / draws.n for counts in own],
         np.split(every / draws.n, ends),
     )
 
 
 def sampled(fronts: Sequence[RunFront], draws: BootstrapDraws) -> Iterator[list[Array]]:
-    """Yield samples of the values of all fronts.
+    """Yield ``draws.n`` samples, each with an array ``(points, objectives)`` per front.
 
     Each value has a split normal distribution: the median is the value, the 2.5 % and 97.5 %
-    quantiles are the ends of the interval.
+    quantiles are the ends of its interval.
     """
     rows: dict[tuple[object, ...], int] = {}
     indices = [_noise_indices(front, rows) for front in fronts]

@@ -38,18 +38,19 @@ _STYLE: Any = {  # matplotlib types its keys one by one
     "legend.fontsize": 8,
 }
 
-Pictures = dict[str, bytes]  #: by suffix: ``png`` and ``svg``
+Pictures = dict[str, bytes]  #: content of the files by suffix, ``png`` and ``svg``
 
 
 def fronts(
     compared: Sequence[RunFront],
-    box: ReferenceFrame,
+    frame: ReferenceFrame,
     quality: Objective,
     costs: Sequence[Objective],
 ) -> Pictures:
-    """Draw the fronts of all runs, quality over each cost, up to the reference point.
+    """Return a figure of the fronts of all runs: quality over each cost, with 95 % intervals.
 
-    With 95 % intervals unless there are many members.
+    ``frame`` has the reference point, at which the axes end. Above 400 points there are no
+    intervals.
     """
     groups = [*dict.fromkeys(front.group for front in compared)]
     alpha = 0.45 if len(compared) > len(groups) else 0.9
@@ -57,15 +58,15 @@ def fronts(
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
-            columns = box.objectives.index(cost), box.objectives.index(quality)
+            columns = frame.objectives.index(cost), frame.objectives.index(quality)
             for front in compared:
-                if len(box.objectives) == 2:  # steps are bounds of two objectives only
+                if len(frame.objectives) == 2:  # steps are bounds of two objectives only
                     points, look = front.members[:, columns], groups.index(front.group)
                     _draw_stairs(axes, points, cost, look, alpha)
                 _draw_front(axes, front, columns, groups, alpha=alpha, crowded=crowded)
             _label(axes, cost, quality)
             x, y = np.concatenate([front.members[:, columns] for front in compared]).T
-            _end(axes, (cost, x), (quality, y), box)
+            _end(axes, (cost, x), (quality, y), frame)
         _legend(figure, panels[0], len(groups))
         return _saved(figure)
 
@@ -106,8 +107,11 @@ def _draw_front(
     )  # fmt: skip
 
 
-def attainment(surfaces: Sequence[AttainmentSurface], box: ReferenceFrame) -> Pictures:
-    """Draw the median attainment surface of each group, shaded between the quartiles."""
+def attainment(surfaces: Sequence[AttainmentSurface], frame: ReferenceFrame) -> Pictures:
+    """Return a figure of the median attainment surface of each group, shaded between quartiles.
+
+    ``frame`` has the reference point, at which the axes end.
+    """
     groups = [*dict.fromkeys(surface.group for surface in surfaces)]
     costs = [*dict.fromkeys(surface.cost for surface in surfaces)]
     with mpl.rc_context(_STYLE):
@@ -120,7 +124,7 @@ def attainment(surfaces: Sequence[AttainmentSurface], box: ReferenceFrame) -> Pi
                 by = {s.percentile: s for s in own if s.group == group}
                 _draw_surface(axes, by, groups.index(group), end)
             _label(axes, cost, own[0].quality)
-            _end(axes, (cost, x), (own[0].quality, y), box)
+            _end(axes, (cost, x), (own[0].quality, y), frame)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
         return _saved(figure)
 
@@ -153,9 +157,10 @@ def _stairs(grid: Array, x: Array, y: Array) -> Array:
 
 
 def convergence(rows: Sequence[Row]) -> Pictures:
-    """Draw the hypervolume over evaluations and, if known, over seconds.
+    """Return a figure of the hypervolume share over evaluations and, if known, over seconds.
 
     Groups of several runs: the median, shaded between the quartiles, up to the shortest run.
+    ``rows`` are those of ``tables.convergence``.
     """
     kinds = [("evaluations", "evaluations (networks scored)")]
     if any(row["seconds"] for row in rows):
@@ -197,7 +202,10 @@ def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
 
 
 def critical_difference(ranking: Ranking, title: str) -> Pictures:
-    """Draw mean ranks, with bars over groups that do not differ significantly (Demšar, 2006)."""
+    """Return a figure of mean ranks, with bars over groups that do not differ significantly.
+
+    Source: Demšar, 2006 (see ``significance``).
+    """
     order = sorted(range(len(ranking.groups)), key=lambda i: ranking.mean_ranks[i])
     cliques, n = ranking.cliques(), len(order)
     half = (n + 1) // 2
@@ -268,14 +276,14 @@ def _end(
     axes: Axes,
     horizontal: tuple[Objective, Array],
     vertical: tuple[Objective, Array],
-    box: ReferenceFrame,
+    frame: ReferenceFrame,
 ) -> None:
     """End axes at the reference point if values are beyond it."""
     for (objective, values), limits, limit in (
         (horizontal, axes.get_xlim, axes.set_xlim),
         (vertical, axes.get_ylim, axes.set_ylim),
     ):
-        end = float(box.reference[box.objectives.index(objective)])
+        end = float(frame.reference[frame.objectives.index(objective)])
         low, high = limits()
         if objective.maximise and values.min() < end < high:
             limit(end, high)

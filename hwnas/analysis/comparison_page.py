@@ -51,9 +51,9 @@ def page(
 
     Args:
         comparison: The comparison.
-        rows: Rows of its tables, by name of their CSV file.
+        rows: Rows of its CSV files, by name of the file without ``.csv``.
         words: Verdict, findings and method.
-        pictures: SVG figures by file name.
+        pictures: Text of SVG figures by name: ``fronts``, ``attainment``, ...
         facts: Name and value of options and versions.
     """
     return Page(

@@ -44,11 +44,11 @@ _SHARES = ("mape", "share_of_first", "share_of_second")
 
 
 def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[PageTable]:
-    """Return the non-empty tables of a comparison.
+    """Return the tables of a comparison's page that have rows.
 
     Args:
         comparison: The comparison.
-        rows: The rows of its CSV files, by name.
+        rows: Rows of its CSV files, by name of the file without ``.csv``.
     """
     found = [*_groups(comparison), _indicators(comparison), *_tests(comparison)]
     found += [*_ladders(comparison, rows["ladder"]), *_prices(comparison, rows["needed"])]

@@ -33,20 +33,26 @@ class NotebookFigure(Figure):
 
 @dataclass(frozen=True)
 class FrontPanel:
-    """The front of one target over its first cost; searched if nothing is verified."""
+    """A panel of a figure: the front of one target over its first cost.
+
+    Without verified members it shows the searched front.
+    """
 
     front: FrontData
     title: str
-    for_all: Container[str] = ()  #: ids of models for all targets
+    for_all: Container[str] = ()  #: ids of members of the joint front of all targets
 
 
 def front_png(*panels: FrontPanel) -> bytes:
-    """Draw the metric over a cost: searched and verified points, budget; PNG."""
+    """Return ``front_figure`` as the content of a PNG file."""
     return _png(front_figure(*panels))
 
 
 def front_figure(*panels: FrontPanel) -> NotebookFigure:
-    """Draw the metric over a cost: searched and verified points, budget."""
+    """Return a figure with a panel per target: searched and verified points, and the budget.
+
+    The metric of the task is plotted over the first cost.
+    """
     n = len(panels)
     size = (8, 5) if n == 1 else (6 * n, 5)
     figure = NotebookFigure(figsize=size, dpi=150, layout="constrained")
@@ -57,7 +63,7 @@ def front_figure(*panels: FrontPanel) -> NotebookFigure:
 
 
 def draw_front(axes: Axes, panel: FrontPanel) -> None:
-    """Draw the metric over a cost into axes of matplotlib."""
+    """Draw a front into axes of matplotlib: the metric of the task over the first cost."""
     front = panel.front
     candidates, members, beside = front.candidates, front.members, front.beside
     metric, cost = quality_in(front.objectives), costs_in(front.objectives)[0]
@@ -162,7 +168,10 @@ def _draw_overlay(axes: Axes, beside: OverlaidFront, metric: str, cost: str) -> 
 
 
 def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
-    """Draw predicted latency and MACs over measured latency for held-out networks; PNG."""
+    """Return a PNG file: predicted latency and MACs over measured latency of held-out networks.
+
+    ``networks`` are rows of a table's ``networks.csv``.
+    """
     rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
     measured = [float(row["measured_ms"]) for row in rows]
     predicted = [float(row["predicted_ms"]) for row in rows]
@@ -195,7 +204,10 @@ def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
 
 
 def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
-    """Draw the latency of each operator (name, ms, bound); PNG."""
+    """Return a PNG file: a bar chart of the latency of each operator.
+
+    ``layers`` are (name, ms, ``compute``, ``memory``, ``launch`` or empty: what limits it).
+    """
     colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
     height = 1.2 + 0.2 * len(layers)
     figure = Figure(figsize=(8, height), dpi=150, layout="constrained")

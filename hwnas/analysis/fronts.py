@@ -28,17 +28,17 @@ _MAX_OBJECTIVES = 4
 class Objective:
     """A compared figure with its direction."""
 
-    name: str
+    name: str  #: as ``latency_ms``, or a column of a CSV file
     maximise: bool
 
     @property
     def title(self) -> str:
-        """Label with unit; the name for unknown figures."""
+        """Label with unit, as ``latency [ms]``; the name of figures that hwnas does not know."""
         return metric_of(self.name).title if is_metric(self.name) else self.name
 
     @property
     def unit(self) -> str:
-        """The unit; empty if there is none or the figure is unknown."""
+        """The unit; empty if there is none, or hwnas does not know the figure."""
         return metric_of(self.name).unit if is_metric(self.name) else ""
 
 
@@ -52,7 +52,8 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
         if direction not in ("max", "min"):
             raise ConfigError(f"objectives: {name} must be max or min, got '{direction}'.")
         if is_metric(name) and metric_of(name).maximise is not (direction == "max"):
-            raise ConfigError(f"objectives: {name}: {direction} is the wrong direction.")
+            right = "max" if metric_of(name).maximise else "min"
+            raise ConfigError(f"objectives: {name} is {direction}, but must be {right}.")
     if not 2 <= len(directions) <= _MAX_OBJECTIVES:
         raise ConfigError(
             f"Fronts are compared in 2 to {_MAX_OBJECTIVES} objectives, got {len(directions)}: "
@@ -62,13 +63,13 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
 
 
 def declared(names: Sequence[str]) -> dict[str, str]:
-    """Return the directions of known figures."""
+    """Return ``max`` or ``min`` by name, for metrics and costs that hwnas knows."""
     return {name: "max" if metric_of(name).maximise else "min" for name in names}
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A network with its figures, which include the compared ones."""
+    """A network with its figures by name, at least the compared ones."""
 
     id: str
     figures: Quantities
@@ -79,23 +80,24 @@ class ComparedRun:
     """A run, or a front of a CSV file."""
 
     name: str
-    directions: Mapping[str, str]  #: objectives of the run; empty for CSV files
-    scored: Sequence[FrontPoint]  #: all networks within the budget, as searched
-    verified: Sequence[FrontPoint] | None = None  #: verified members within the budget
+    directions: Mapping[str, str]  #: ``max`` or ``min`` by objective; empty for CSV files
+    scored: Sequence[FrontPoint]  #: all networks within the budget, with searched figures
+    #: verified members within the budget; ``None``: the run has no verified front
+    verified: Sequence[FrontPoint] | None = None
     group: str = ""
-    block: str | None = None  #: seed, which pairs runs of different groups
-    config: Mapping[str, Any] = field(default_factory=dict)
-    data: str | None = None  #: identifies data and splits, if known
-    limits: Mapping[str, float] = field(default_factory=dict)
-    target: str | None = None
+    #: pairs runs of different groups in tests: the seed; of CSV files the column ``run``
+    block: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)  #: of the manifest; empty: CSV file
+    data: str | None = None  #: equal for runs on the same images and splits; ``None``: unknown
+    limits: Mapping[str, float] = field(default_factory=dict)  #: budget by figure
+    target: str | None = None  #: name of the target; ``None``: CSV file
     notes: tuple[str, ...] = ()  #: remarks for the reader
     #: in order of trials, with posterior figures if the search has ended; empty for CSV files
     candidates: Sequence[Candidate] = ()
-    seconds: Mapping[int, float] = field(
-        default_factory=dict
-    )  #: since the start of the search, by trial
+    #: seconds since the start of the search, by trial
+    seconds: Mapping[int, float] = field(default_factory=dict)
     members: Sequence[Member] = ()  #: all verified members, including those off the front
-    path: str = ""
+    path: str = ""  #: folder, or CSV file
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,10 @@ class RunFront:
     run: ComparedRun
     points: Sequence[FrontPoint]
     values: Array  #: ``(n, objectives)``
-    low: Array  #: ends of 95 % intervals; the value if unknown
-    high: Array
-    is_random: NDArray[np.bool_]  #: intervals of independent errors (not modelled)
-    mask: NDArray[np.bool_]  #: non-dominated points
+    low: Array  #: lower ends of 95 % intervals, same shape; the value if unknown
+    high: Array  #: upper ends
+    is_random: NDArray[np.bool_]  #: True for values with independent errors (not modelled)
+    mask: NDArray[np.bool_]  #: True for non-dominated points ``(n,)``
 
     @property
     def members(self) -> Array:
@@ -126,25 +128,28 @@ class RunFront:
         return self.run.group
 
 
-def front(run: ComparedRun, names: Sequence[Objective], kind: FrontStage) -> RunFront:
+def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -> RunFront:
     """Return the compared points of a run.
 
-    Verified: all members within the budget, since dominated ones may be on the front within their
-    intervals. Searched: the front.
+    For ``verified`` these are all members within the budget, since dominated ones may be on the
+    front within their intervals; for ``searched`` the non-dominated networks.
 
     Raises:
         RunError: the front is empty, or a figure is missing or not finite.
     """
     points = run.scored if kind == "searched" else run.verified
     if not points:
-        raise RunError(f"{run.name}: its front is empty: nothing fits the budget.")
+        raise RunError(
+            f"{run.name}: the front is empty, as no network fits the budget: leave the run out, or "
+            "search again with a larger budget."
+        )
     distinct = list({point.id: point for point in reversed(points)}.values())[::-1]
     for point in distinct:
-        for objective in names:
+        for objective in objectives:
             _check(run, point, objective)
-    figures = [[point.figures[o.name] for o in names] for point in distinct]
+    figures = [[point.figures[o.name] for o in objectives] for point in distinct]
     values = _matrix(figures, lambda f: f.value)
-    mask = non_dominated(values, [o.maximise for o in names])
+    mask = non_dominated(values, [o.maximise for o in objectives])
     if kind == "searched":
         distinct = [p for p, on_front in zip(distinct, mask, strict=True) if on_front]
         figures = [row for row, on_front in zip(figures, mask, strict=True) if on_front]
@@ -155,19 +160,25 @@ def front(run: ComparedRun, names: Sequence[Objective], kind: FrontStage) -> Run
     return RunFront(run, distinct, values, low, high, is_random, mask)
 
 
-def union(fronts: Sequence[RunFront], names: Sequence[Objective]) -> Array:
-    """Return the non-dominated points of all fronts ``(k, objectives)``."""
+def union(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> Array:
+    """Return the non-dominated points of all fronts together ``(k, objectives)``."""
     points = np.concatenate([front.members for front in fronts])
-    return points[non_dominated(points, [o.maximise for o in names])]
+    return points[non_dominated(points, [o.maximise for o in objectives])]
 
 
 def _check(run: ComparedRun, point: FrontPoint, objective: Objective) -> None:
     if objective.name not in point.figures:
-        raise RunError(f"{run.name}: {point.id} has no {objective.name}.")
+        raise RunError(
+            f"{run.name}: network {point.id} has no {objective.name}: choose other objectives, by "
+            "objectives='{accuracy: max, latency_ms: min}', or leave the run out."
+        )
     figure = point.figures[objective.name]
     for value in (figure.value, figure.low, figure.high):
         if value is not None and not np.isfinite(value):
-            raise RunError(f"{run.name}: {objective.name} of {point.id} is {value}.")
+            raise RunError(
+                f"{run.name}: {objective.name} of network {point.id} is {value}; only finite "
+                "numbers can be compared."
+            )
 
 
 def _matrix(figures: Sequence[Sequence[Quantity]], part: Callable[[Quantity], float]) -> Array:
@@ -182,29 +193,32 @@ _MARGIN = 0.1  # of the reference point beyond the worst value, as a fraction of
 
 @dataclass(frozen=True)
 class ReferenceFrame:
-    """Ideal and reference point in the units of the objectives."""
+    """Ideal and reference point of a comparison, in the units of the objectives."""
 
     objectives: tuple[Objective, ...]
     ideal: Array  #: ``(objectives,)``
     reference: Array  #: ``(objectives,)``; worse than the ideal in each
-    origin: str  #: description of the source
+    origin: str  #: where the points come from, as text
 
     @property
     def maximise(self) -> list[bool]:
-        """Whether each objective is maximised."""
+        """Whether each objective is maximised, in order."""
         return [objective.maximise for objective in self.objectives]
 
     @property
     def volume(self) -> float:
-        """The volume between the two points, in the product of the units."""
+        """The volume between the two points, in the product of the objectives' units."""
         return float(np.prod(np.abs(self.reference - self.ideal)))
 
     def normalised(self, values: Array) -> Array:
-        """Return values to be minimised: 0 at the ideal, 1 at the reference point."""
+        """Return values scaled to 0 at the ideal and 1 at the reference point, of the same shape.
+
+        Lower is better for every objective.
+        """
         return (values - self.ideal) / (self.reference - self.ideal)
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Return the content of a file for ``reference=FILE``."""
+        """Return ``ideal`` and ``reference``: for each a value by objective, in its unit."""
         return {
             "ideal": self._named(self.ideal),
             "reference": self._named(self.reference),
@@ -230,16 +244,17 @@ def spanned(values: Array, objectives: Sequence[Objective]) -> ReferenceFrame:
 
 
 def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
-    """Read a frame from ``comparison.json`` or a JSON or YAML file.
+    """Return the frame in ``comparison.json``, or another JSON or YAML file (``reference=FILE``).
 
     Raises:
-        ConfigError: a point lacks an objective, or the file is of a newer version.
+        ConfigError: the file is missing or of a newer version, a point lacks an objective, or the
+            reference point is not worse than the ideal.
     """
     where = f"reference={path}"
     try:
         content = read_yaml(dict[str, Any], path, ConfigError, where, newest=FORMAT)
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no such file.") from None
+        raise ConfigError(f"{where}: file not found; correct the path.") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):

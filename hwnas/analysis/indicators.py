@@ -19,13 +19,13 @@ from hwnas.core import pareto
 
 @dataclass(frozen=True)
 class Indicator:
-    """A quality indicator."""
+    """A quality indicator of fronts."""
 
-    name: str
+    name: str  #: column of CSV files
     title: str
     higher_is_better: bool
-    meaning: str
-    is_relative: bool  #: to the reference set
+    meaning: str  #: definition in one phrase
+    is_relative: bool  #: whether it depends on the reference set
 
 
 INDICATORS = (
@@ -68,14 +68,14 @@ class Yardstick:
     is_given: bool  #: whether the reference set is a true front, not the union of the compared ones
 
     def share(self, values: Array) -> float:
-        """Return the hypervolume of a front ``(n, objectives)`` as a fraction of the frame."""
+        """Return the hypervolume share of a front ``(n, objectives)``, in [0, 1]."""
         points = self.frame.normalised(values)
         return pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
 
     def indicators(self, values: Array) -> dict[str, float]:
-        """Return all indicators of a front ``(n, objectives)``.
+        """Return the value of each indicator of a front ``(n, objectives)``, by name.
 
-        ``epsilon_multiplicative`` is NaN where a value is not positive.
+        ``epsilon_multiplicative`` is NaN if a value is not positive.
         """
         share, points = self.share(values), self.frame.normalised(values)
         target = self.frame.normalised(self.target)
@@ -95,9 +95,10 @@ class Yardstick:
 
 
 def r2(points: Array) -> float:
-    """Return R2 of normalised points: exact for two objectives, else with about 1,000 weights.
+    """Return the R2 indicator of normalised points ``(n, objectives)``; lower is better.
 
-    Values better than the ideal are clipped.
+    Exact for two objectives, else with about 1,000 weights. Values better than the ideal are
+    clipped.
     """
     clipped = np.maximum(points, 0.0)
     if points.shape[1] == 2:
@@ -108,7 +109,8 @@ def r2(points: Array) -> float:
 def r2_by_weights(points: Array, vectors: Array) -> float:
     """Return the mean over weights of the smallest weighted Tchebycheff distance to 0.
 
-    Values must not be negative. Source: Brockhoff et al., "On the properties of the R2
+    Points ``(n, objectives)`` must not be negative; ``vectors`` are weights ``(k, objectives)``.
+    Source: Brockhoff et al., "On the properties of the R2
     indicator", 2012, https://doi.org/10.1145/2330163.2330230.
     """
     nearest = np.full(len(vectors), np.inf)
@@ -123,7 +125,7 @@ def r2_by_weights(points: Array, vectors: Array) -> float:
 
 @cache
 def weights(n: int, divisions: int) -> Array:
-    """Return uniform weights of ``n`` objectives ``(k, n)``.
+    """Return uniformly distributed weights of ``n`` objectives ``(k, n)``; rows add up to 1.
 
     The lattice of Das and Dennis with multiples of ``1 / divisions``, shrunk towards the centre:
     its corners have too much influence on means otherwise.
@@ -139,8 +141,9 @@ def weights(n: int, divisions: int) -> Array:
 
 
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
-    """Return C(first, second): the fraction of second's points that first weakly dominates.
+    """Return C(first, second): the fraction of the second front that the first weakly dominates.
 
+    Fronts are arrays ``(points, objectives)``.
     Source: Zitzler and Thiele, "Multiobjective evolutionary algorithms", 1999,
     https://doi.org/10.1109/4235.797969.
     """
@@ -158,11 +161,11 @@ PERCENTILES = (25, 50, 75)
 
 @dataclass(frozen=True)
 class AttainmentSurface:
-    """The points that a percentage of the runs of a group attains."""
+    """The best points that a percentage of the runs of a group attains."""
 
     group: str
     n_runs: int
-    percentile: int
+    percentile: int  #: 25, 50 or 75 % of the runs
     quality: Objective
     cost: Objective
     points: Array  #: ``(k, 2)``: cost and quality, from the lowest cost
@@ -171,7 +174,7 @@ class AttainmentSurface:
 def surfaces(
     fronts: Sequence[RunFront], quality: Objective, costs: Sequence[Objective]
 ) -> list[AttainmentSurface]:
-    """Return the surfaces of all groups of two or more runs."""
+    """Return three attainment surfaces (25, 50, 75 %) per cost and group of two or more runs."""
     names = [*dict.fromkeys(front.group for front in fronts)]
     found = []
     for group in names:
@@ -206,52 +209,71 @@ QUALITY, COST = 0, 1  #: columns
 
 
 def prices(values: Array, levels: Array) -> Array:
-    """Return the lowest cost of each quality level; infinite if it is not reached."""
+    """Return the lowest cost at which a front reaches each quality level ``(levels,)``.
+
+    Infinite where it does not. ``values`` are quality and cost ``(n, 2)``.
+    """
     good = values[None, :, QUALITY] >= levels[:, None]
     lowest: Array = np.where(good, values[None, :, COST], np.inf).min(axis=1, initial=np.inf)
     return lowest
 
 
 def reached(values: Array, costs: Array) -> Array:
-    """Return the highest quality at no more than each cost; -inf if there is none."""
+    """Return the highest quality of a front at no more than each cost ``(costs,)``.
+
+    -inf where all networks cost more. ``values`` are quality and cost ``(n, 2)``.
+    """
     cheap = values[None, :, COST] <= costs[:, None]
     highest: Array = np.where(cheap, values[None, :, QUALITY], -np.inf).max(axis=1, initial=-np.inf)
     return highest
 
 
-def common_levels(own: Array, base: Array) -> Array:
-    """Return the quality levels of both fronts in the range that both reach, ascending."""
-    if not (len(own) and len(base)):
+def common_levels(front: Array, baseline: Array) -> Array:
+    """Return the quality levels of both fronts in the range that both reach, ascending.
+
+    Fronts are quality and cost ``(n, 2)``; the array is empty if no level is common.
+    """
+    if not (len(front) and len(baseline)):
         return np.zeros(0)
-    cheapest = base[base[:, COST] == base[:, COST].min()]
+    cheapest = baseline[baseline[:, COST] == baseline[:, COST].min()]
     low = cheapest[:, QUALITY].max()
-    high = min(own[:, QUALITY].max(), base[:, QUALITY].max())
-    levels = np.unique(np.concatenate([own[:, QUALITY], base[:, QUALITY]]))
+    high = min(front[:, QUALITY].max(), baseline[:, QUALITY].max())
+    levels = np.unique(np.concatenate([front[:, QUALITY], baseline[:, QUALITY]]))
     common: Array = levels[(levels >= low) & (levels <= high)]
     return common
 
 
-def extremes(own: Array, base: Array) -> tuple[float, float, float]:
-    """Return lowest, highest and geometric mean cost ratio; zeros without a common level."""
-    levels = common_levels(own, base)
+def extremes(front: Array, baseline: Array) -> tuple[float, float, float]:
+    """Return lowest, highest and geometric mean cost ratio over the common quality levels.
+
+    A ratio is the cost of the baseline over that of the front. All are 0 without a common level.
+    """
+    levels = common_levels(front, baseline)
     if not len(levels):
         return 0.0, 0.0, 0.0
-    found = prices(base, levels) / prices(own, levels)
+    found = prices(baseline, levels) / prices(front, levels)
     widths = np.diff(levels)  # each level applies down to the level below
     logs = np.log(found)
     mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
     return float(found.min()), float(found.max()), float(np.exp(mean))
 
 
-def ratios(own: Array, base: Array, levels: Array) -> Array:
-    """Return cost ratios: 0 if the front does not reach a level, infinite if only it does."""
-    mine, theirs = prices(own, levels), prices(base, levels)
+def ratios(front: Array, baseline: Array, levels: Array) -> Array:
+    """Return the cost of the baseline over that of the front at each level ``(levels,)``.
+
+    0 where the front does not reach the level, infinite where only the front does.
+    """
+    mine, theirs = prices(front, levels), prices(baseline, levels)
     return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))
 
 
-def gains(own: Array, base: Array, costs: Array) -> Array:
-    """Return the difference in quality at each cost; -inf if all of the front cost more."""
-    mine, theirs = reached(own, costs), reached(base, costs)
+def gains(front: Array, baseline: Array, costs: Array) -> Array:
+    """Return the quality of the front minus that of the baseline at each cost ``(costs,)``.
+
+    -inf where all networks of the front cost more; the quality itself where only those of the
+    baseline do.
+    """
+    mine, theirs = reached(front, costs), reached(baseline, costs)
     known = np.isfinite(mine) & np.isfinite(theirs)
     found: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
     return found

@@ -29,7 +29,7 @@ _ABOVE_ZERO = ("latency_ms", "energy_mj")
 
 
 def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[ComparedRun]:
-    """Read the runs of a CSV file, in order of appearance.
+    """Return the runs of a CSV file, in order of appearance.
 
     Raises:
         RunError: a column is missing, a value is not a number, an interval does not contain its
@@ -37,15 +37,15 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
     """
     rows = _rows(path, objectives)
     if not rows:
-        raise RunError(f"{path}: its front is empty: there are no rows below the header.")
+        raise RunError(f"{path} has no rows: add a row per network below the names of columns.")
     parts: dict[tuple[str, str], dict[str, FrontPoint]] = {}
     for number, row in rows:
         where, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")
         point, known = _point(where, number, row, objectives), parts.setdefault(key, {})
         if known.setdefault(point.id, point).figures != point.figures:
             raise RunError(
-                f"{where}: id '{point.id}' is there twice, with other figures: use different ids, "
-                "or remove the column."
+                f"{where}: id '{point.id}' is already in an earlier row, with other figures: use "
+                "different ids, or remove the column id."
             )
     runs = []
     for (group, block), points in parts.items():
@@ -73,18 +73,19 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
         columns = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
-        raise RunError(f"{path}: there is no such file.") from None
+        raise RunError(f"{path}: file not found; correct the path.") from None
     except (OSError, safe_read.CorruptFileError, csv.Error) as error:
         raise RunError(f"{path} cannot be read as CSV: {short_reason(error)}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
             raise RunError(f"{path}: {unknown_name('column', name, columns)}")
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
-        raise RunError(f"{path}: column '{twice[0]}' is there twice.")
+        raise RunError(f"{path} has two columns '{twice[0]}': rename or remove one.")
     for number, row in rows:
         if None in row or None in row.values():
             raise RunError(
-                f"{path}, line {number}: expected {len(columns)} values, as in the header."
+                f"{path}, line {number}: the row must have {len(columns)} values, as the first "
+                "line has names of columns."
             )
     return rows
 
@@ -101,7 +102,10 @@ def _figure(where: str, row: _Row, name: str) -> Quantity:
         for key in (f"{name}_low", f"{name}_high")
     )
     if (low is not None and low > value) or (high is not None and high < value):
-        raise RunError(f"{where}: the interval of {name} does not contain its value {value:g}.")
+        raise RunError(
+            f"{where}: {name}={value:g} is not between {name}_low and {name}_high, the ends of its "
+            "95 % interval: correct the three columns."
+        )
     return Quantity(value, "measured", low, high)
 
 
@@ -111,17 +115,16 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
     except ValueError:
         raise RunError(f"{where}: {name} must be a number, got '{row[name]}'.") from None
     if not math.isfinite(value):
-        raise RunError(f"{where}: {name} is {row[name]}.")
+        raise RunError(f"{where}: {name} must be a finite number, got '{row[name]}'.")
     if name in _ABOVE_ZERO and value <= 0:
-        raise RunError(f"{where}: {name} is {row[name]}; allowed: above 0.")
+        raise RunError(f"{where}: {name} must be above 0, got '{row[name]}'.")
     return value
 
 
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
-    """Return the verified members of ``front.csv`` of a search that are within the budget.
+    """Return the verified members of a search's ``front.csv`` that are within the budget.
 
-    Returns:
-        ``None`` for other files.
+    ``None`` if the file is not a ``front.csv`` of a search.
 
     Raises:
         RunError: as ``read_foreign_csv``.
@@ -171,20 +174,19 @@ def read_runs(
     group_by: str | None,
     labels: Sequence[str] = (),
 ) -> tuple[list[ComparedRun], tuple[Objective, ...]]:
-    """Read run folders and CSV files.
+    """Return the runs of folders and CSV files, and the compared objectives.
 
     Args:
         names: Folders, CSV files, or patterns of them.
         directions: ``max`` or ``min`` by objective; empty: the objectives of the runs.
-        group_by: A key of the configurations; ``None``: one group per run.
+        group_by: An option of the runs, as ``sampler``, whose value is the group; ``None``: one
+            group per run.
         labels: Names of the runs, in their order; empty: from their paths.
-
-    Returns:
-        The runs, with different names, and the compared objectives.
 
     Raises:
         RunError: a run cannot be read.
-        ConfigError: the objectives differ, the key does not exist, or labels are wrong.
+        ConfigError: the objectives differ, the option ``group_by`` does not exist, or labels are
+            wrong.
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
@@ -197,7 +199,7 @@ def read_runs(
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
-    """Expand patterns to run folders and CSV files.
+    """Return the paths of run folders and CSV files that names and patterns (``runs/*``) match.
 
     Raises:
         ConfigError: nothing matches, or a path is named twice.
@@ -210,15 +212,15 @@ def expanded(names: Sequence[str]) -> list[Path]:
         matched = [Path(match) for match in sorted(glob.glob(name))]
         readable = [p for p in matched if p.suffix == ".csv" or (p / "manifest.json").is_file()]
         if not readable:
-            raise ConfigError(f"runs={name}: no run folder or CSV file matches.")
+            raise ConfigError(f"runs={name}: no run folder or CSV file matches. Check the pattern.")
         paths += readable
     for path in paths:
         if not path.exists():
-            raise ConfigError(f"runs={path}: there is no such folder or file.")
+            raise ConfigError(f"runs={path}: no such folder or file; correct the path.")
     places = [path.resolve() for path in paths]
     for i, place in enumerate(places):
         if place in places[:i]:
-            raise ConfigError(f"runs={paths[i]} is named twice.")
+            raise ConfigError(f"runs={paths[i]} is named twice: remove one.")
     return paths
 
 
@@ -266,19 +268,23 @@ def check_units(runs: Sequence[ComparedRun]) -> None:
             most.setdefault(max(values) > 1, run.name)
     if len(most) > 1:
         raise RunError(
-            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}."
+            f"The units of accuracy differ: per cent in {most[True]}, a fraction in {most[False]}: "
+            "convert one of them."
         )
 
 
-def listed(words: Iterable[str], most: int = 6) -> str:
-    """Return a list as text: ``a, b and 3 more``."""
-    every = list(words)
+def listed(names: Iterable[str], most: int = 6) -> str:
+    """Return at most ``most`` names as text, as ``a, b and 3 more``."""
+    every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 def check_groups(runs: Sequence[ComparedRun], group_by: str | None) -> list[str]:
-    """Return remarks on options, except seeds and paths, that differ within or between groups."""
+    """Return remarks on options that differ within groups, or between them besides ``group_by``.
+
+    Seeds and options of ``run`` and ``study`` are ignored.
+    """
     if group_by is None:
         return []
     values: dict[str, dict[str, set[str]]] = {}
@@ -319,7 +325,7 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
     """Return the objectives of all runs."""
     if not runs:
         raise ConfigError(
-            f"{tables[0]} has no objectives: give its columns by "
+            f"{tables[0]} is a CSV file, which does not say what to compare: name columns by "
             "objectives='{accuracy: max, latency_ms: min}'."
         )
     first = runs[0]
@@ -327,7 +333,7 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
         if {*run.directions} != {*first.directions}:
             raise ConfigError(
                 f"The objectives differ: {', '.join(first.directions)} in {first.name}, "
-                f"{', '.join(run.directions)} in {run.name}. Give common ones by "
+                f"{', '.join(run.directions)} in {run.name}. Choose common ones by "
                 "objectives='{accuracy: max, latency_ms: min}'."
             )
     return first.directions
@@ -378,7 +384,8 @@ def _value(run: ComparedRun, key: str) -> str:
     """
     if not run.config:
         raise ConfigError(
-            f"group_by={key}: {run.name} is a CSV file, whose groups are in the column 'group'."
+            f"group_by={key}: {run.name} is a CSV file without options: name its group in a column "
+            "'group'."
         )
     if key not in (known := _keys(run.config)):
         raise ConfigError(f"group_by: {unknown_name(f'key of {run.name}', key, known)}")

@@ -21,18 +21,18 @@ _MEMORIES = ("sram_kib", "flash_kib")
 class SearchResultData:
     """The results that the first section of a page shows."""
 
-    run: str  #: the run folder
-    members: Sequence[Member]
-    recommended: Member | None
+    run: str  #: path of the run folder
+    members: Sequence[Member]  #: verified networks
+    recommended: Member | None  #: ``None``: no network meets the budget
     objectives: Sequence[str]
     limits: Mapping[str, float]  #: of the budget; of several targets with their names
     facts: Sequence[tuple[str, str]]  #: name and text of target, time and sources
-    target: str = ""  #: one of several; empty for the only one, and for the joint front
+    target: str = ""  #: one of several targets; empty: the only one, or the joint front
     headline: Sequence[str] = ()  #: why no network is recommended
 
 
 def result_section(result: SearchResultData) -> ResultSection:
-    """Return the recommended network, the front, and its statistically tied networks."""
+    """Return the first section: recommended network, front, and networks not different from it."""
     members, best = result.members, result.recommended
     costs = [name for name in costs_in(result.objectives) if name in members[0].figures]
     costs += [name for name in _memories(members[0]) if name not in costs]
@@ -125,7 +125,7 @@ def _cost(member: Member, name: str, *, unit: bool = True) -> str:
 
 
 def genotype_words(options: Sequence[tuple[str, Option]]) -> str:
-    """Return a genotype in words: ``stage 1: 2 blocks, 16 channels, kernel 3/5``.
+    """Return a genotype as text, as ``stage 1: 2 blocks, 16 channels, kernel 3/5``.
 
     Args:
         options: Names and values of the active choices.

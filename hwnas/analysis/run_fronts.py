@@ -1,4 +1,4 @@
-"""Run folders of ``search`` as what is compared of them, finished or not."""
+"""Reading of searches for comparisons, finished or not."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ from hwnas.tasks.metrics.budget import Budget
 
 
 def read_run_folder(path: Path, option: str = "runs") -> ComparedRun:
-    """Return the search in a folder: for one target, for several, one of several, or tabular.
+    """Return the compared points of a search, finished or not.
 
     Args:
-        path: The folder.
+        path: Folder of a search, or of one target within a search for several.
         option: The option that named the folder, for messages.
 
     Raises:
@@ -83,11 +83,11 @@ def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[s
     if status == "running":
         of = manifest["config"]["n_trials"]
         n = f"{len(candidates)} of {of} trials"
-        yield f"still going, or cut off: compared as it stands, after {n}"
+        yield f"the search is running or was interrupted: compared after {n}"
     elif status == "finished by another":
         yield "verified by another process"
     elif status not in (None, "finished"):
-        yield f"{status}: compared as searched"
+        yield f"status '{status}': compared with searched figures"
 
 
 def _scored(candidates: Sequence[Candidate]) -> list[FrontPoint]:
@@ -101,7 +101,10 @@ def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
 
 
 def verified(member: Member) -> FrontPoint:
-    """Return a member by the figures of its artefact: its metric, where it is worst, and costs."""
+    """Return the verified metric and costs of a member, measured from its compiled artefact.
+
+    Of several targets, the metric is that of the target where it is worst.
+    """
     each = member.figures.items()
     costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.cost_names()}
     return FrontPoint(member.candidate.id, {member.metric: member.quality, **costs})

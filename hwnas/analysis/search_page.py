@@ -37,11 +37,11 @@ _MAX_NAMED = 4  # members in a line
 def decisions(
     candidates: Sequence[Candidate], members: Sequence[Member], objectives: Sequence[str]
 ) -> list[DecisionRow]:
-    """Return changes of the front, rejected candidates and results of verification.
+    """Return the decision log: changes of the front, rejected candidates, verification.
 
     Args:
         candidates: Candidates in order of trials; repeated ones are ignored.
-        members: The verified front.
+        members: Verified networks.
         objectives: Names of the objectives.
     """
     return [*_trials(candidates, objectives), *(_verification(m, objectives) for m in members)]
@@ -116,13 +116,13 @@ def _words(figures: Quantities, names: Sequence[str]) -> str:
 
 
 def figure_words(figure: Quantity, name: str) -> str:
-    """Return a value with its unit."""
+    """Return a value as text with its unit."""
     unit = metric_of(name).unit if metrics.is_metric(name) else ""
     return f"{number(figure.value, name)} {unit}".rstrip()
 
 
 def number(value: float, name: str) -> str:
-    """Return a value as text."""
+    """Return a value as text: accuracies in per cent, others with four significant digits."""
     return f"{value:.2%}" if "accuracy" in name else f"{value:.4g}"
 
 
@@ -146,10 +146,10 @@ class FrontData:
     """Results of a search for one target."""
 
     candidates: Sequence[Candidate]
-    members: Sequence[Member]  #: verified
-    objectives: Sequence[str]
+    members: Sequence[Member]  #: verified networks; empty: nothing is verified
+    objectives: Sequence[str]  #: names; the first is the metric of the task
     budget: Budget
-    beside: OverlaidFront | None = None  #: a baseline
+    beside: OverlaidFront | None = None  #: a baseline, drawn in a muted colour
 
 
 def single(title: str, front: FrontData, facts: Facts) -> Page:
@@ -166,7 +166,7 @@ def _notes(fronts: Sequence[FrontData]) -> list[str]:
 
 
 def points_note(metric: str) -> str:
-    """Return an explanation of the points of verified runs."""
+    """Return the note below plots of a metric: what the points of verified runs mean."""
     of = metric_of(metric) if metrics.is_metric(metric) else Metric(metric, metric, maximise=True)
     best = "highest" if of.maximise else "lowest"
     return _POINTS.format(label=of.label, best=best)
@@ -178,7 +178,7 @@ def with_more(
     tables: Sequence[PageTable] = (),
     pictures: Sequence[SvgFigure] = (),
 ) -> Page:
-    """Return a page with further findings, tables and figures."""
+    """Return a copy of a page with further findings, tables and figures."""
     return replace(
         page,
         findings=[*page.findings, *findings],
@@ -199,8 +199,8 @@ def for_all(
     Args:
         title: Title of the page.
         candidates: Candidates within all budgets, with figures such as ``npu.latency_ms``.
-        members: The joint front of all targets.
-        fronts: Results by target; the name is the folder.
+        members: Verified members of the joint front of all targets.
+        fronts: Results by target, which is also the name of the folder.
         facts: Name and value of options and versions.
     """
     ids = frozenset(member.candidate.id for member in members)
@@ -218,7 +218,7 @@ def explorer_of(
     for_all: frozenset[str] = frozenset(),
     link: tuple[str, str] = ("", ""),
 ) -> FrontExplorer:
-    """Return the section of the front of one target.
+    """Return the interactive plots of the front of one target.
 
     Args:
         title: Title of the section.
@@ -242,7 +242,10 @@ def explorer_of(
 def run_of(
     name: str, candidates: Sequence[Candidate], members: Sequence[Member], group: str = ""
 ) -> RunData:
-    """Return the networks of a search for one target, each once."""
+    """Return the networks of a search for one target, each once, for plots.
+
+    ``group`` is the group of a comparison; runs of a group share a colour.
+    """
     front = {member.candidate.id: member for member in members}
     networks = distinct(candidates)
     scored = [candidate for candidate in networks if candidate.state != "infeasible"]
@@ -270,9 +273,9 @@ def _fp32() -> dict[str, Metric]:
 
 
 def verified_figures(member: Member) -> Quantities:
-    """Return the verified figures of an artefact, by the names of searched figures.
+    """Return a member's figures measured from its compiled artefact, by name as ``latency_ms``.
 
-    Of several targets: with the name of the target before the name, ``npu.latency_ms``.
+    For several targets names begin with that of the target, as ``npu.latency_ms``.
     """
     known = metrics.all_metrics()
     if member.is_for_all:

@@ -41,11 +41,11 @@ Adaptive = TypeVar("Adaptive", Cascade, EarlyExits)
 def class_tables(
     images: Mapping[str, Mapping[str, int]], matrices: Mapping[str, Confusion]
 ) -> list[PageTable]:
-    """Return folded tables of the images and recalls of classes, and of each confusion matrix.
+    """Return a table of the images and recalls of each class, and one per confusion matrix.
 
     Args:
         images: Number of images by split and class.
-        matrices: Confusion matrices of verified networks by name.
+        matrices: Confusion matrices of verified networks, by name of the network.
     """
     scores = [ClassScores.of(confusion) for confusion in matrices.values()]
     recalls = [of_network.recalls for of_network in scores]
@@ -89,7 +89,7 @@ def _interval(figure: Quantity | None) -> str:
 
 
 def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
-    """Return a table of cascades on the front, evenly over it."""
+    """Return a table of at most 24 cascades on the front, evenly chosen."""
     heads = ("first", "second", "threshold", "escalated", "predicted", *_COMMON_HEADS, "flash KiB")
     rows = [
         [
@@ -110,8 +110,8 @@ def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
     return PageTable("Cascades", heads, rows, note)
 
 
-def exits_table(found: Sequence[EarlyExits]) -> PageTable:
-    """Return a table of networks with early exits on the front, evenly over it."""
+def exits_table(networks: Sequence[EarlyExits]) -> PageTable:
+    """Return a table of at most 24 networks with early exits on the front, evenly chosen."""
     heads = ("network", "thresholds", "leave at", "accuracy at the end", *_COMMON_HEADS)
     rows = [
         [
@@ -121,10 +121,10 @@ def exits_table(found: Sequence[EarlyExits]) -> PageTable:
             f"{exits.network.accuracy('test'):.4f}",
             *_common_cells(exits, exits.network.costs),
         ]
-        for exits in _shown(found)
+        for exits in _shown(networks)
     ]
     note = (
-        f"{_counts(found, 'exits.csv')} An image leaves at the first exit whose largest "
+        f"{_counts(networks, 'exits.csv')} An image leaves at the first exit whose largest "
         f"probability reaches its threshold. {_PREDICTED}"
     )
     return PageTable("Early exits", heads, rows, note)
@@ -161,17 +161,23 @@ def _number(figure: Quantity | None) -> str:
 
 
 def cascades_figure(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> SvgFigure:
-    """Draw accuracy over expected latency of cascades and single networks on the test split."""
+    """Return a figure of accuracy over expected latency on the test split.
+
+    It has cascades on and off the front, and single networks (``stages``).
+    """
     single = [(s.latency_ms, float(s.heard["test"].correct.mean())) for s in stages]
     labels = ("predicted on the front", "cascades on the front", "single networks")
     return _figure("Cascades and single networks", cascades, single, labels)
 
 
-def exits_figure(networks: Sequence[ExitNetworkResults], found: Sequence[EarlyExits]) -> SvgFigure:
-    """Draw accuracy over expected latency on the test split, with and without early exits."""
+def exits_figure(networks: Sequence[ExitNetworkResults], exits: Sequence[EarlyExits]) -> SvgFigure:
+    """Return a figure of accuracy over expected latency on the test split.
+
+    It has networks without (``networks``) and with early exits, these on and off the front.
+    """
     ends = [(n.costs[LATENCY].value, n.accuracy("test")) for n in networks]
     labels = ("early exits", "early exits, on the front", "without early exits")
-    return _figure("With and without early exits", found, ends, labels)
+    return _figure("With and without early exits", exits, ends, labels)
 
 
 def _figure(
@@ -215,7 +221,14 @@ _GROUP_STYLES = (
 def audit_png(
     findings: "Sequence[AuditFinding]", verdict: "AuditVerdict", epochs: int, metric: str
 ) -> bytes:
-    """Draw the metric of networks trained alone over that in the supernet, with intervals; PNG."""
+    """Return a PNG file: the metric of networks trained alone over that in the supernet.
+
+    Args:
+        findings: Audited networks.
+        verdict: Rank correlations.
+        epochs: Number of epochs of the separate training.
+        metric: Name of the metric.
+    """
     label = metric_of(metric).title
     figure = Figure(figsize=(7, 5.5), dpi=150, layout="constrained")
     axes = figure.subplots()
@@ -254,14 +267,19 @@ def _ends(figures: Sequence[Quantity]) -> list[list[float]]:
     return [below, above]
 
 
-def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
-    """Return the page of a run with the section of an audit, replacing an earlier one.
+def with_audit(page: str, png: bytes, sentences: Sequence[str]) -> str:
+    """Return the HTML of a search's page with a section on an audit, in place of an earlier one.
+
+    Args:
+        page: HTML of the page.
+        png: Content of a PNG file.
+        sentences: Paragraphs above the picture.
 
     Raises:
-        RunError: the page is not of a run.
+        RunError: the page was not written by a search.
     """
     picture = base64.b64encode(png).decode()
-    lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in words)
+    lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in sentences)
     section = (
         f"<h2>Audit of the supernet</h2>{lines}"
         f'<img alt="trained alone over in the supernet" width="760" '
@@ -269,5 +287,8 @@ def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
     )
     audited = with_section(page, "audit", section)
     if audited is None:
-        raise RunError("report.html is not the page of a search; the files in audit/ are complete.")
+        raise RunError(
+            "report.html was not written by a search or is damaged, so the audit was not added to "
+            "it; its figures are in the files in audit/."
+        )
     return audited

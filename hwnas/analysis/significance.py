@@ -30,12 +30,12 @@ class GroupSample:
 
     group: str
     values: Sequence[float]
-    blocks: Sequence[str | None]  #: seeds, which pair runs of different groups
+    seeds: Sequence[str | None]  #: one per run; runs of different groups are paired by seed
 
     @property
-    def by_block(self) -> dict[str, float] | None:
-        """The values by block; ``None`` if a run has no block, or two have the same."""
-        named = [block for block in self.blocks if block is not None]
+    def by_seed(self) -> dict[str, float] | None:
+        """The values by seed; ``None`` if a run has no seed, or two have the same."""
+        named = [seed for seed in self.seeds if seed is not None]
         if len({*named}) < len(self.values):
             return None
         return dict(zip(named, self.values, strict=True))
@@ -43,17 +43,20 @@ class GroupSample:
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Mean of a group with its 95 % interval (Student's t), and standard deviation."""
+    """Mean of a group with its 95 % interval (Student's t), and standard deviation.
 
-    n: int
+    ``None``: unknown, as the group has one run.
+    """
+
+    n: int  #: number of runs
     mean: float
-    sd: float | None = None
-    low: float | None = None
+    sd: float | None = None  #: standard deviation
+    low: float | None = None  #: lower end of the interval of the mean
     high: float | None = None
 
 
 def spread(values: Sequence[float]) -> GroupStatistics:
-    """Return mean, standard deviation and interval; of one value the mean alone."""
+    """Return mean, standard deviation and 95 % interval of the mean; of one value only the mean."""
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return GroupStatistics(n, mean)
@@ -64,26 +67,26 @@ def spread(values: Sequence[float]) -> GroupStatistics:
 
 @dataclass(frozen=True)
 class PairTest:
-    """Test of two groups in one indicator."""
+    """Two-sided test of the difference between two groups in one indicator."""
 
     first: str
     second: str
     test: str  #: ``wilcoxon`` or ``mann-whitney``
-    n: tuple[int, int]
-    p: float
-    least_p: float  #: the lowest possible with this number of runs
+    n: tuple[int, int]  #: number of runs of both groups
+    p: float  #: p-value
+    least_p: float  #: the lowest p-value possible with this number of runs
     a12: float  #: probability that a value of the first group is higher
     difference: float  #: median of the paired differences, or of all differences
-    p_holm: float = math.nan
+    p_holm: float = math.nan  #: p-value corrected for all pairs of groups
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is significant after correction."""
+        """Whether the corrected p-value is below 0.05."""
         return self.p_holm < ALPHA
 
 
 def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
-    """Return the tests of all pairs of groups with two or more runs each."""
+    """Return a test per pair of groups with two or more runs each, corrected by Holm's method."""
     large = [sample for sample in samples if len(sample.values) > 1]
     found = [_pair(a, b) for a, b in itertools.combinations(large, 2)]
     corrected = holm([test.p for test in found])
@@ -91,12 +94,12 @@ def pair_tests(samples: Sequence[GroupSample]) -> list[PairTest]:
 
 
 def _pair(first: GroupSample, second: GroupSample) -> PairTest:
-    a, b = first.by_block, second.by_block
+    a, b = first.by_seed, second.by_seed
     n = len(first.values), len(second.values)
     effect = a12(first.values, second.values)
     names = first.group, second.group
     if a is not None and b is not None and a.keys() == b.keys():
-        pairs = np.array([[a[block], b[block]] for block in sorted(a)])
+        pairs = np.array([[a[seed], b[seed]] for seed in sorted(a)])
         p, difference = wilcoxon(pairs), float(np.median(pairs[:, 0] - pairs[:, 1]))
         return PairTest(*names, "wilcoxon", n, p, 2 / 2 ** len(a), effect, difference)
     p = mann_whitney(first.values, second.values)
@@ -106,9 +109,10 @@ def _pair(first: GroupSample, second: GroupSample) -> PairTest:
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the two-sided p-value, exact for few runs.
+    """Return the two-sided p-value of the Mann-Whitney U test.
 
-    With ties SciPy uses the normal approximation even for few runs: p-values would be too low.
+    Exact if a group has at most 8 values, else a normal approximation. With ties, for which SciPy
+    has no exact distribution, it is exact (by permutations) for up to 8 and 8 values.
     """
     n = len(first) + len(second)
     ways, tied = math.comb(n, len(first)), len({*first, *second}) < n
@@ -117,7 +121,10 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def wilcoxon(pairs: Array) -> float:
-    """Return the two-sided p-value of paired values ``(n, 2)``; 1 if all are equal."""
+    """Return the two-sided p-value of Wilcoxon's signed-rank test of pairs ``(n, 2)``.
+
+    1 if the values of all pairs are equal.
+    """
     differences = pairs[:, 0] - pairs[:, 1]
     if not differences.any():
         return 1.0
@@ -125,7 +132,10 @@ def wilcoxon(pairs: Array) -> float:
 
 
 def a12(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the probability that a value of the first is higher; ties count half."""
+    """Return the effect size A12: the probability that a value of the first group is higher.
+
+    Ties count half; 0.5: no difference.
+    """
     difference = np.subtract.outer(np.asarray(first), np.asarray(second))
     return float(np.mean(difference > 0) + np.mean(difference == 0) / 2)
 
@@ -145,19 +155,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks of groups over the same blocks; rank 1 is the best."""
+    """Mean ranks of groups over the same seeds, with Friedman's and Nemenyi's tests at 0.05."""
 
     groups: Sequence[str]
-    mean_ranks: Sequence[float]
-    n_blocks: int
-    statistic: float  #: Friedman, chi squared
-    p: float
-    f_statistic: float  #: Iman and Davenport, less conservative
-    f_p: float
-    critical_difference: float  #: of mean ranks, Nemenyi at 0.05
+    mean_ranks: Sequence[float]  #: of each group; 1 is the best
+    n_blocks: int  #: number of seeds
+    statistic: float  #: chi squared of Friedman's test
+    p: float  #: its p-value
+    f_statistic: float  #: F of Iman and Davenport's variant, which is less conservative
+    f_p: float  #: its p-value
+    critical_difference: float  #: Nemenyi's: larger differences of mean ranks are significant
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """Return the maximal sets of groups that do not differ significantly, best first."""
+        """Return the maximal sets of groups that do not differ significantly, best first.
+
+        Groups are indices into ``groups``.
+        """
         order = sorted(range(len(self.groups)), key=lambda i: self.mean_ranks[i])
         found: list[tuple[int, ...]] = []
         for start, i in enumerate(order):
@@ -172,17 +185,20 @@ class Ranking:
 
 
 def ranking(samples: Sequence[GroupSample], *, higher_is_better: bool) -> Ranking | None:
-    """Rank three or more groups; ``None`` for fewer groups or different blocks."""
-    tables = [sample.by_block for sample in samples]
-    blocks = sorted(tables[0] or ()) if tables else []
-    if len(samples) < 3 or len(blocks) < 2 or any((t or {}).keys() != {*blocks} for t in tables):
+    """Return the ranking of three or more groups that have the same two or more seeds.
+
+    ``None`` for fewer groups, or if their seeds differ.
+    """
+    tables = [sample.by_seed for sample in samples]
+    seeds = sorted(tables[0] or ()) if tables else []
+    if len(samples) < 3 or len(seeds) < 2 or any((t or {}).keys() != {*seeds} for t in tables):
         return None
-    values = np.array([[(t or {})[block] for t in tables] for block in blocks])
+    values = np.array([[(t or {})[seed] for t in tables] for seed in seeds])
     return ranked([s.group for s in samples], -values if higher_is_better else values)
 
 
 def ranked(groups: Sequence[str], values: Array) -> Ranking:
-    """Rank groups by values ``(blocks, groups)``; the lowest is the best."""
+    """Return the ranking of groups by values ``(seeds, groups)``; the lowest is the best."""
     n, k = values.shape
     means = stats.rankdata(values, axis=1).mean(axis=0)
     statistic, p = 0.0, 1.0
@@ -196,19 +212,22 @@ def ranked(groups: Sequence[str], values: Array) -> Ranking:
 
 
 def critical_difference(k: int, n: int) -> float:
-    """Return Nemenyi's critical difference of mean ranks at 0.05 for ``k`` groups, ``n`` blocks."""
+    """Return Nemenyi's critical difference of mean ranks at 0.05 for ``k`` groups, ``n`` seeds."""
     q = float(stats.studentized_range.ppf(1 - ALPHA, k, np.inf)) / math.sqrt(2)
     return q * math.sqrt(k * (k + 1) / (6 * n))
 
 
 def group_values(
-    groups: Sequence[str], blocks: Sequence[str | None], values: Sequence[float]
+    groups: Sequence[str], seeds: Sequence[str | None], values: Sequence[float]
 ) -> list[GroupSample]:
-    """Return the values by group, in order of appearance."""
+    """Return the values of each group; the arguments have one entry per run.
+
+    Groups are in the order in which they first occur. ``blocks`` are seeds.
+    """
     found: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
     for i, group in enumerate(groups):
         found[group].append(i)
     return [
-        GroupSample(group, [values[i] for i in chosen], [blocks[i] for i in chosen])
+        GroupSample(group, [values[i] for i in chosen], [seeds[i] for i in chosen])
         for group, chosen in found.items()
     ]

@@ -29,23 +29,23 @@ from hwnas.tasks.metrics import quality_names
 
 @dataclass(frozen=True)
 class CostRatio:
-    """Cost of the baseline over that of the front, with its 95 % interval if known."""
+    """Cost of the baseline divided by that of the front."""
 
-    value: float
-    interval: BootstrapInterval | None = None
+    value: float  #: above 1: the front is cheaper
+    interval: BootstrapInterval | None = None  #: 95 %; ``None``: unknown
 
 
 @dataclass(frozen=True)
 class CostAtAccuracy:
-    """An accuracy and its cost on both fronts."""
+    """An accuracy, and the lowest costs at which both fronts reach it."""
 
     quality: float
-    baseline: float
-    front: float
+    baseline: float  #: cost
+    front: float  #: cost
 
     @property
     def ratio(self) -> float:
-        """The cost of the baseline over that of the front."""
+        """The cost of the baseline divided by that of the front."""
         return self.baseline / self.front
 
 
@@ -53,10 +53,10 @@ class CostAtAccuracy:
 class AccuracyRange:
     """The accuracies that both fronts reach, with the cost ratios over them."""
 
-    levels: Sequence[CostAtAccuracy]  #: accuracies at which a cost steps, ascending
+    levels: Sequence[CostAtAccuracy]  #: accuracies of members of both fronts, ascending
     lowest: CostRatio
     highest: CostRatio
-    mean: CostRatio  #: geometric, uniform over the accuracies
+    mean: CostRatio  #: geometric mean over the range of accuracies
 
     @property
     def worst(self) -> CostAtAccuracy:
@@ -66,7 +66,10 @@ class AccuracyRange:
 
 @dataclass(frozen=True)
 class AccuracyLevel:
-    """A row of the table; ``None`` where the front does not reach the level."""
+    """An accuracy, and the cheapest network of each front that reaches it.
+
+    ``None`` where the front does not reach it.
+    """
 
     quality: float
     baseline_id: str
@@ -74,33 +77,33 @@ class AccuracyLevel:
     front_id: str | None
     front_cost: float | None
     ratio: CostRatio | None
-    #: Quality of the front at no more than ``baseline_cost``, and its difference to the baseline's;
-    #: ``None`` if all members of the front cost more.
+    #: highest quality of the front at no more than ``baseline_cost``; ``None``: all cost more
     quality_at_cost: float | None
-    gain: float | None
-    gain_interval: tuple[float | None, float | None] | None
+    gain: float | None  #: ``quality_at_cost - quality``
+    gain_interval: tuple[float | None, float | None] | None  #: 95 %; ``None``: unknown
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """A front compared with a baseline in the quality and one cost.
+    """Costs of a front and a baseline at equal quality.
 
-    Qualities are stored to be maximised; ``signed`` returns them in the original direction.
+    Qualities are stored to be maximised: those to be minimised are negated; ``signed`` undoes it.
     """
 
     quality: Objective
     cost: Objective
-    front: Array  #: ``(k, 2)``: accuracy and cost of its members, cheapest first
-    baseline: Array  #: ``(m, 2)``
+    front: Array  #: quality and cost of its members ``(k, 2)``, cheapest first
+    baseline: Array  #: quality and cost of its members ``(m, 2)``, cheapest first
     range: AccuracyRange | None  #: ``None`` if the front reaches no accuracy of the baseline
-    levels: Sequence[AccuracyLevel]  #: of each member of the baseline, and the end of the front
+    #: one per member of the baseline, and the front's best if it is between them
+    levels: Sequence[AccuracyLevel]
 
     def signed(self, value: float) -> float:
-        """Return a quality, or a difference of qualities, in the original direction."""
+        """Return a stored quality, or a difference of two, in the original direction."""
         return value if self.quality.maximise else -value
 
     def rows(self) -> list[Row]:
-        """Return the table as rows of a CSV file."""
+        """Return a row per level, for CSV files."""
         return [self._row(level) for level in self.levels]
 
     def _row(self, level: AccuracyLevel) -> Row:
@@ -127,14 +130,17 @@ class Speedup:
         }
 
     def gains(self, level: AccuracyLevel) -> tuple[float | None, float | None]:
-        """Return the interval of a difference of qualities, where it is known."""
+        """Return the 95 % interval of ``level.gain`` in the original direction.
+
+        An end is ``None`` if unknown.
+        """
         low, high = level.gain_interval or (None, None)
         if self.quality.maximise:
             return low, high
         return (None if high is None else -high), (None if low is None else -low)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of ``front.json`` and of the manifest."""
+        """Return the comparison for ``front.json``; ratios are [value, low, high]."""
         content: dict[str, Any] = {
             "quality": self.quality.name,
             "cost": self.cost.name,
@@ -165,12 +171,12 @@ def speedup(
     cost: Objective,
     draws: BootstrapDraws = DRAWS,
 ) -> Speedup:
-    """Compare a front with a baseline.
+    """Return the costs of a front and a baseline at equal quality.
 
     Args:
         own: The front, from ``in_plane``; may be empty.
         base: The baseline, from ``in_plane``.
-        quality: The quality; one to be minimised is compared negated.
+        quality: The quality.
         cost: The cost, to be minimised and above zero.
         draws: Bootstrap samples for the intervals.
     """
@@ -188,7 +194,7 @@ def speedup(
 
 
 def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontStage) -> RunFront:
-    """Return the front of a run in the quality and one cost; empty if nothing fits the budget."""
+    """Return the front of a run in the quality and one cost; without points if it has none."""
     points = run.scored if kind == "searched" else run.verified
     if points:
         return front(run, (quality, cost), kind)
@@ -202,11 +208,11 @@ def speedup_of_two(
     kinds: Sequence[FrontStage],
     draws: BootstrapDraws,
 ) -> Speedup | None:
-    """Compare the first of two runs with the second in the quality and the first cost.
+    """Return the costs of the first of two runs and the second at equal quality.
 
-    Returns:
-        ``None`` for another number of runs, without a quality to be maximised or a metric, without
-        a cost to be minimised, or if a cost is not above zero.
+    The quality is the metric or an objective to be maximised, the cost the first other objective.
+    ``None`` for another number of runs, without such a quality, or without a cost that is minimised
+    and above zero.
     """
     quality, costs = parts(objectives)
     is_cost = not quality.maximise and quality.name not in quality_names()

@@ -12,37 +12,38 @@ _ROUNDING = 1e-9  # of a ratio
 
 @dataclass(frozen=True)
 class FrontLabels:
-    """Names of the two fronts, and the words before the verdict."""
+    """Names of the two fronts in messages."""
 
-    lead: str
+    lead: str  #: begin of the verdict, before a colon
     front: str = "the front"
     baseline: str = "the baseline"
 
 
-def speedup_verdict(found: Speedup, labels: FrontLabels, *, briefly: bool = False) -> list[str]:
-    """Return how much cheaper the front is at equal accuracy.
+def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = False) -> list[str]:
+    """Return a line on how much cheaper the front is at equal accuracy.
 
-    A second line has the range of both fronts, unless ``briefly``.
+    A second line has the ranges of quality and cost of both fronts, unless ``briefly``.
     """
-    for front, name in ((found.front, labels.front), (found.baseline, labels.baseline)):
+    for front, name in ((speedup.front, labels.front), (speedup.baseline, labels.baseline)):
         if not len(front):
             return [f"{labels.lead}: {name} has no network that fits its budget."]
-    ranges = [] if briefly else [_ranges(found, labels)]
-    if found.range is None:
+    ranges = [] if briefly else [_ranges(speedup, labels)]
+    if speedup.range is None:
         return [
-            f"{labels.lead}: {labels.front} reaches no {found.quality.title} of {labels.baseline}.",
+            f"{labels.lead}: {labels.front} reaches no {speedup.quality.title} of "
+            f"{labels.baseline}.",
             *ranges,
         ]
-    return [_ratio_verdict(found, found.range, labels), *ranges]
+    return [_ratio_verdict(speedup, speedup.range, labels), *ranges]
 
 
-def quality_amount(found: Speedup, value: float) -> str:
-    """Return a quality of a comparison with its unit."""
-    return amount(found.quality, found.signed(value))
+def quality_amount(speedup: Speedup, value: float) -> str:
+    """Return a quality as ``Speedup`` stores it as text, in the original direction with unit."""
+    return amount(speedup.quality, speedup.signed(value))
 
 
 def amount(objective: Objective, value: float) -> str:
-    """Return a value with its unit.
+    """Return a value as text with its unit.
 
     Fractions have four decimals, other qualities four significant digits, costs three.
     """
@@ -53,25 +54,25 @@ def amount(objective: Objective, value: float) -> str:
 
 
 def ratio_text(value: float) -> str:
-    """Return a ratio in three digits or so."""
+    """Return a ratio as text: below 10 with two decimals, else three significant digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.3g}"
 
 
-def _ratio_verdict(found: Speedup, whole: AccuracyRange, labels: FrontLabels) -> str:
+def _ratio_verdict(speedup: Speedup, whole: AccuracyRange, labels: FrontLabels) -> str:
     low, high = whole.lowest, whole.highest
-    first, last = (quality_amount(found, whole.levels[i].quality) for i in (0, -1))
+    first, last = (quality_amount(speedup, whole.levels[i].quality) for i in (0, -1))
     span = f"from {first} to {last}" if first != last else f"at {first}"
-    text = f"{labels.lead}: {span} {found.quality.title} {labels.front} is "
+    text = f"{labels.lead}: {span} {speedup.quality.title} {labels.front} is "
     if low.value >= 1 - _ROUNDING and high.value <= 1 + _ROUNDING:
-        return f"{text}as {_adjective(found.cost)} as {labels.baseline}."
-    text += _comparison(found.cost, low.value, high.value)
+        return f"{text}as {_adjective(speedup.cost)} as {labels.baseline}."
+    text += _comparison(speedup.cost, low.value, high.value)
     worst, several = whole.worst, len(whole.levels) > 1
     ratios = " to ".join(dict.fromkeys(map(ratio_text, (low.value, high.value))))
     mean = f"geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}; " * several
     lowest = f"lowest {ratio_text(low.value)}{_interval(low)}"
-    at = f"at {quality_amount(found, worst.quality)}"
-    costs = f"{amount(found.cost, worst.front)} against {amount(found.cost, worst.baseline)}"
-    return f"{text}: {_ratio_name(found.cost)} {ratios} ({mean}{lowest}, {at}: {costs})."
+    at = f"at {quality_amount(speedup, worst.quality)}"
+    costs = f"{amount(speedup.cost, worst.front)} against {amount(speedup.cost, worst.baseline)}"
+    return f"{text}: {_ratio_name(speedup.cost)} {ratios} ({mean}{lowest}, {at}: {costs})."
 
 
 def _comparison(cost: Objective, low: float, high: float) -> str:
@@ -100,35 +101,35 @@ def _ratio_name(cost: Objective) -> str:
     return "speedup" if _adjective(cost) == "fast" else f"ratio of {cost.title.partition(' [')[0]}"
 
 
-def _ranges(found: Speedup, labels: FrontLabels) -> str:
+def _ranges(speedup: Speedup, labels: FrontLabels) -> str:
     def ends(front: Array) -> str:
-        points = [(quality_amount(found, q), amount(found.cost, c)) for q, c in front.tolist()]
+        points = [(quality_amount(speedup, q), amount(speedup.cost, c)) for q, c in front.tolist()]
         return " to ".join(f"{q} at {c}" for q, c in dict.fromkeys((points[0], points[-1])))
 
-    title = found.quality.title
+    title = speedup.quality.title
     return (
-        f"Range of {title}: {labels.front} {ends(found.front)}; {labels.baseline} "
-        f"{ends(found.baseline)}."
+        f"Range of {title}: {labels.front} {ends(speedup.front)}; {labels.baseline} "
+        f"{ends(speedup.baseline)}."
     )
 
 
 _NONE = "\u2013"
 
 
-def title(found: Speedup) -> str:
-    """Return the heading of the table."""
-    return f"Cost at equal {found.quality.title}"
+def title(speedup: Speedup) -> str:
+    """Return the heading of ``equal_accuracy_table``."""
+    return f"Cost at equal {speedup.quality.title}"
 
 
-def equal_accuracy_table(found: Speedup, labels: FrontLabels, note: str) -> PageTable:
-    """Return a row for each accuracy of the baseline's members.
+def equal_accuracy_table(speedup: Speedup, labels: FrontLabels, note: str) -> PageTable:
+    """Return a table of costs with a row for the accuracy of each member of the baseline.
 
     Args:
-        found: The comparison.
+        speedup: The comparison.
         labels: Names of the two fronts.
-        note: Which file has all figures.
+        note: Sentence below the table: which file has all figures.
     """
-    quality, cost = found.quality, found.cost
+    quality, cost = speedup.quality, speedup.cost
     columns = [
         quality.title,
         f"{cost.title}: {labels.baseline}",
@@ -143,10 +144,12 @@ def equal_accuracy_table(found: Speedup, labels: FrontLabels, note: str) -> Page
         f"{labels.front} is cheaper). In brackets: 95 % intervals by bootstrap (0: the level may "
         f"not be reached). {_NONE}: not reached. {note}"
     )
-    return PageTable(title(found), columns, [_row(found, level) for level in found.levels], text)
+    return PageTable(
+        title(speedup), columns, [_row(speedup, level) for level in speedup.levels], text
+    )
 
 
-def _row(found: Speedup, level: AccuracyLevel) -> list[str]:
+def _row(speedup: Speedup, level: AccuracyLevel) -> list[str]:
     ratio = _NONE
     if level.ratio is not None:
         ratio = ratio_text(level.ratio.value)
@@ -155,16 +158,16 @@ def _row(found: Speedup, level: AccuracyLevel) -> list[str]:
             ratio += f" ({low} to {high})"
     gain = _NONE
     if level.gain is not None:
-        form = "+.4f" if found.quality.maximise else "+.4g"
-        gain = f"{found.signed(level.gain):{form}}"
+        form = "+.4f" if speedup.quality.maximise else "+.4g"
+        gain = f"{speedup.signed(level.gain):{form}}"
         if level.gain_interval is not None:
-            low, high = (_NONE if end is None else f"{end:{form}}" for end in found.gains(level))
+            low, high = (_NONE if end is None else f"{end:{form}}" for end in speedup.gains(level))
             gain += f" ({low} to {high})"
     return [
-        quality_amount(found, level.quality),
+        quality_amount(speedup, level.quality),
         f"{level.baseline_cost:.4g}",
         _NONE if level.front_cost is None else f"{level.front_cost:.4g}",
         ratio,
-        _NONE if level.quality_at_cost is None else quality_amount(found, level.quality_at_cost),
+        _NONE if level.quality_at_cost is None else quality_amount(speedup, level.quality_at_cost),
         gain,
     ]

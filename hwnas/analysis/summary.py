@@ -30,20 +30,20 @@ from hwnas.core.run_folder import Row
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results of a comparison."""
+    """Results of a comparison of fronts."""
 
-    kind: FrontStage
+    kind: FrontStage  #: whether searched or verified figures are compared
     fronts: Sequence[RunFront]
-    yardstick: Yardstick
-    found: Sequence[Mapping[str, float]]  #: indicators of each front
+    yardstick: Yardstick  #: reference point and reference set of the indicators
+    indicators: Sequence[Mapping[str, float]]  #: of each front, by name of the indicator
     uncertainty: FrontUncertainty | None  #: ``None`` without intervals
-    samples: Mapping[str, Sequence[GroupSample]]  #: values of groups, by indicator
-    tests: Mapping[str, Sequence[PairTest]]
-    rankings: Mapping[str, Ranking | None]
+    samples: Mapping[str, Sequence[GroupSample]]  #: values of each group, by indicator
+    tests: Mapping[str, Sequence[PairTest]]  #: one per pair of groups, by indicator
+    rankings: Mapping[str, Ranking | None]  #: by indicator; ``None``: too few groups or seeds
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The compared objectives."""
+        """The compared objectives, in the order of columns of arrays."""
         return self.yardstick.frame.objectives
 
     @property
@@ -55,22 +55,22 @@ class Comparison:
 
     @property
     def groups(self) -> list[str]:
-        """The groups, in order of appearance."""
+        """Names of the groups, in the order of the fronts."""
         return [*dict.fromkeys(front.group for front in self.fronts)]
 
     @property
     def is_grouped(self) -> bool:
-        """Whether any group has several runs."""
+        """Whether a group has several runs."""
         return len(self.groups) < len(self.fronts)
 
     def spreads(self, indicator: str) -> list[tuple[str, GroupStatistics]]:
-        """Return mean, standard deviation and interval of each group."""
+        """Return (group, mean, standard deviation and interval) of an indicator, for each group."""
         return [
             (sample.group, significance.spread(sample.values)) for sample in self.samples[indicator]
         ]
 
     def indicator_rows(self) -> list[Row]:
-        """Return a row per front, with intervals."""
+        """Return the rows of ``indicators.csv``: one per front, with 95 % intervals if known."""
         rows = []
         for i, own in enumerate(self.fronts):
             row: Row = {"run": own.name, "group": own.group, "seed": own.run.block}
@@ -78,12 +78,12 @@ class Comparison:
             for indicator in INDICATORS:
                 low, high = self._interval(i, indicator.name)
                 name = indicator.name
-                row |= {name: self.found[i][name], f"{name}_low": low, f"{name}_high": high}
+                row |= {name: self.indicators[i][name], f"{name}_low": low, f"{name}_high": high}
             rows.append(row)
         return rows
 
     def point_rows(self) -> list[Row]:
-        """Return a row per point, with the probabilities of being on fronts."""
+        """Return the rows of ``points.csv``: one per network, with its chances to be on fronts."""
         rows = []
         for i, own in enumerate(self.fronts):
             for j, point in enumerate(own.points):
@@ -100,7 +100,7 @@ class Comparison:
         return rows
 
     def coverage_rows(self) -> list[Row]:
-        """Return C(run, covered) for all pairs of fronts."""
+        """Return the rows of ``coverage.csv``: for all pairs of fronts the coverage, in [0, 1]."""
         maximise = self.yardstick.frame.maximise
         return [
             {"run": a.name, "covered": b.name, "share": coverage(a.members, b.members, maximise)}
@@ -108,7 +108,7 @@ class Comparison:
         ]
 
     def group_rows(self) -> list[Row]:
-        """Return a row per group and indicator."""
+        """Return the rows of ``groups.csv``: one per group and indicator."""
         return [
             {"indicator": name, "group": group, **asdict(spread)}
             for name in self.samples
@@ -116,7 +116,7 @@ class Comparison:
         ]
 
     def test_rows(self) -> list[Row]:
-        """Return a row per test of two groups."""
+        """Return the rows of ``tests.csv``: one per indicator and pair of groups."""
         return [
             {"indicator": name, **asdict(test), "n": "+".join(map(str, test.n))}
             | {"significant": test.significant}
@@ -125,7 +125,7 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``comparison.json``; later comparisons read the frame."""
+        """Return the content of ``comparison.json``, which ``reference=FILE`` accepts."""
         frame = self.yardstick.frame
         content = {
             "format": FORMAT,
@@ -159,14 +159,15 @@ def compare(
     true_front: Array | None = None,
     draws: BootstrapDraws = DRAWS,
 ) -> Comparison:
-    """Compare runs.
+    """Return indicators, intervals and tests of the fronts of runs.
 
     Args:
         runs: Runs with different names.
         objectives: Two to four objectives.
-        kind: Searched or verified figures.
-        frame: Ideal and reference point; default: spanned by the points.
-        true_front: Reference set ``(k, objectives)``; default: the union of all fronts.
+        kind: Whether searched or verified figures are compared.
+        frame: Ideal and reference point; default: from the best and worst values of all points.
+        true_front: Reference set ``(k, objectives)``; default: the non-dominated points of all
+            fronts.
         draws: Bootstrap samples of the intervals.
     """
     fronts = [front(run, objectives, kind_of(run, kind)) for run in runs]
@@ -174,22 +175,22 @@ def compare(
         frame = spanned(np.concatenate([f.members for f in fronts]), objectives)
     target = union(fronts, objectives) if true_front is None else true_front
     yardstick = Yardstick(frame, target, true_front is not None)
-    found = [yardstick.indicators(f.members) for f in fronts]
+    values = [yardstick.indicators(f.members) for f in fronts]
     uncertain = None
     if draws.n and bootstrap.has_intervals(fronts):
-        uncertain = bootstrap.uncertainty(fronts, yardstick, found, draws)
+        uncertain = bootstrap.uncertainty(fronts, yardstick, values, draws)
     groups, blocks = [f.group for f in fronts], [f.run.block for f in fronts]
     samples = {
-        i.name: significance.group_values(groups, blocks, [values[i.name] for values in found])
+        i.name: significance.group_values(groups, blocks, [each[i.name] for each in values])
         for i in INDICATORS
-        if not any(math.isnan(values[i.name]) for values in found)
+        if not any(math.isnan(each[i.name]) for each in values)
     }
     by_name = {i.name: i for i in INDICATORS}
     return Comparison(
         kind,
         fronts,
         yardstick,
-        found,
+        values,
         uncertain,
         samples,
         {name: significance.pair_tests(own) for name, own in samples.items()},
@@ -201,17 +202,17 @@ def compare(
 
 
 def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> FrontStage:
-    """Return the stage of the compared figures: verified if all runs have them.
+    """Return which figures to compare: ``wanted``, else ``verified`` if all runs have them.
 
     Raises:
-        RunError: verified figures are requested of a run that has none.
+        RunError: verified figures are wanted, but a run has none.
     """
     own = [run for run in runs if run.directions]
     missing = [run.name for run in own if run.verified is None]
     if wanted == "verified" and missing:
         raise RunError(
-            f"{missing[0]} has no verified figures (it is running, or tabular): "
-            "set figures=searched."
+            f"{missing[0]} has no verified figures, as the search is unfinished or used a "
+            "benchmark table: set figures=searched."
         )
     if wanted is not None:
         return wanted
@@ -219,12 +220,12 @@ def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> Front
 
 
 def kind_of(run: ComparedRun, kind: FrontStage) -> FrontStage:
-    """Return the stage of the figures of a run; CSV files have only one."""
+    """Return ``kind``, but ``searched`` for CSV files, which have one value per figure."""
     return kind if run.directions else "searched"
 
 
 def known(value: Any) -> Any:
-    """Return a value with ``None`` for NaN and infinity, which JSON does not have."""
+    """Return a copy of nested dicts and lists with ``None`` for NaN and infinity, as JSON needs."""
     if isinstance(value, Mapping):
         return {name: known(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -26,14 +26,14 @@ _EQUAL = 1e-9  # relative rounding error of a limit
 
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
-    """Return the quality and the costs."""
+    """Return the quality (the metric of the task if compared) and the other objectives."""
     metrics = [o for o in objectives if o.name in quality_names()]
     quality = [*metrics, *(o for o in objectives if o.maximise), *objectives][0]
     return quality, [o for o in objectives if o is not quality]
 
 
 def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return the best quality of each front within several limits of each cost."""
+    """Return the rows of ``ladder.csv``: best quality of each front within limits of a cost."""
     quality, costs = parts(objectives)
     return [
         _rung(front, objectives, cost, limit, quality)
@@ -44,7 +44,7 @@ def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[
 
 
 def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
-    """Return the lowest cost of each front at several levels of the quality."""
+    """Return the rows of ``needed.csv``: the best cost of each front at levels of the quality."""
     quality, costs = parts(objectives)
     rows = []
     reached = [best_of(front, objectives, quality) for front in fronts]
@@ -143,7 +143,7 @@ def _round(value: float, cost: Objective) -> float:
 
 
 def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
-    """Return the median of a column over the runs of a group, by key and group.
+    """Return medians of column ``name`` over runs, by value of column ``key``, then by group.
 
     ``None`` if half or more of the runs have no value.
     """
@@ -162,7 +162,10 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
-    """Return the median hypervolume share of groups by number of evaluations; ``None``: all.
+    """Return median hypervolume shares by number of evaluations, then by group.
+
+    The key ``None`` stands for all evaluations. The median is ``None`` if half or more of the runs
+    have fewer evaluations.
 
     Args:
         rows: The rows of ``convergence``.
@@ -194,10 +197,10 @@ def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | Non
 def convergence(
     runs: Sequence[ComparedRun], frame: ReferenceFrame, objectives: Sequence[Objective]
 ) -> list[Row]:
-    """Return the hypervolume of searched figures over the trials, for runs with candidates.
+    """Return the rows of ``convergence.csv``: the hypervolume share of searched figures by trial.
 
     ``evaluations`` counts different scored networks; ``seconds`` are since the start of the first
-    trial, including pauses.
+    trial, including pauses. CSV files have no rows.
     """
     return [row for run in runs for row in _growth(run, frame, objectives)]
 
@@ -242,9 +245,10 @@ def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def verification(runs: Sequence[ComparedRun], frame: ReferenceFrame) -> list[Row]:
-    """Return the changes of each front by verification: hypervolume, and medians of objectives.
+    """Return the rows of ``verification.csv``: changes of each front from searched to verified.
 
-    Searched figures are posterior means at the end of the search.
+    They have hypervolume shares and median changes of the objectives. Searched figures are
+    posterior means at the end of the search.
     """
     return [_verified(run, frame) for run in runs if run.members]
 
@@ -279,7 +283,10 @@ def _share(values: Array, frame: ReferenceFrame) -> float:
 
 
 def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
-    """Return the agreement of predicted and measured latencies, for runs with two or more pairs."""
+    """Return the rows of ``predictions.csv``: errors of predicted against measured latencies.
+
+    Runs with fewer than two networks with both are left out.
+    """
     rows = []
     for run in runs:
         pairs = [
@@ -298,7 +305,7 @@ def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
 
 
 def shared(fronts: Sequence[RunFront]) -> list[Row]:
-    """Return the genotypes that each pair of fronts has in common."""
+    """Return the rows of ``shared.csv``: the networks that pairs of fronts have in common."""
     members = {
         front.name: {p.id for p, on in zip(front.points, front.mask, strict=True) if on}
         for front in fronts

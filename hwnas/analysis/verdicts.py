@@ -44,7 +44,7 @@ def comparison_findings(comparison: Comparison) -> list[str]:
 
 
 def comparison_method(comparison: Comparison) -> Iterator[str]:
-    """Yield how the fronts were compared."""
+    """Yield sentences on how the fronts were compared: figures, reference point, intervals."""
     yardstick = comparison.yardstick
     frame, target = yardstick.frame, yardstick.target
     if comparison.kind == "verified":
@@ -102,7 +102,7 @@ def _limitations(comparison: Comparison) -> Iterator[str]:
 def _best_front(comparison: Comparison) -> str:
     if len(comparison.fronts) < 2:
         return f"Only one front, {comparison.fronts[0].name}: there is nothing to compare it with."
-    shares = [found[_MAIN] for found in comparison.found]
+    shares = [each[_MAIN] for each in comparison.indicators]
     first, second = sorted(range(len(shares)), key=lambda i: -shares[i])[:2]
     a, b = (f"{comparison.fronts[i].name} ({shares[i]:.4f})" for i in (first, second))
     of = f" of {len(shares)} fronts" * (len(shares) > 2)
@@ -158,14 +158,17 @@ def _test(test: PairTest, sign: str) -> str:
 
 
 def size(a12: float) -> str:
-    """Return the size of an effect; the bounds are those of Vargha and Delaney."""
+    """Return ``negligible``, ``small``, ``medium`` or ``large`` for an effect size A12.
+
+    The bounds are those of Vargha and Delaney.
+    """
     distance = abs(a12 - 0.5)
     bounds = ((0.06, "negligible"), (0.14, "small"), (0.21, "medium"))
     return next((word for bound, word in bounds if distance < bound), "large")
 
 
 def p_value(p: float) -> str:
-    """Return a p-value in three digits."""
+    """Return a p-value as text with three decimals, or ``below 0.001``."""
     return f"{p:.3f}" if p >= 0.001 else "below 0.001"
 
 
@@ -203,7 +206,7 @@ def _ranking(ranking: Ranking) -> str:
 
 
 def prediction_verdict(rows: Sequence[Row]) -> str:
-    """Return how well predicted latencies agree with measured ones; empty without rows."""
+    """Return a sentence on the errors of predicted latencies; empty without rows."""
     if not rows:
         return ""
     errors, taus = ([row[name] for row in rows] for name in ("mape", "kendall"))
@@ -214,7 +217,7 @@ def prediction_verdict(rows: Sequence[Row]) -> str:
 
 
 def verification_verdict(rows: Sequence[Row]) -> str:
-    """Return how verification changed the fronts; empty without rows."""
+    """Return a sentence on how verification changed the fronts; empty without rows."""
     if not rows:
         return ""
     changes = [r["hypervolume_share_verified"] - r["hypervolume_share_searched"] for r in rows]
@@ -234,7 +237,7 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
-    """Return how many pairs of fronts have networks in common; empty for one front."""
+    """Return a sentence on how many pairs of fronts share networks; empty for one front."""
     pairs = n_fronts * (n_fronts - 1) // 2
     if not pairs:
         return ""

@@ -34,7 +34,7 @@ _RESIZED = (
 def build(
     finished: DeployableNetwork, target: Target, data: ImageData, title: str, artefacts: Artefacts
 ) -> dict[str, bytes]:
-    """Return all files of an export except its images, proof and card, by name.
+    """Return the content of all files of an export except images, proof and card, by name.
 
     Args:
         finished: The network.
@@ -63,12 +63,12 @@ def build(
 
 
 def own_artefact(target: Target) -> str:
-    """Return the name of the artefact whose costs are those of a target."""
+    """Return the name of the file that a target runs, as ``model_vela.tflite``."""
     return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
-    """Return the preprocessing of images: shape, normalisation and resizing."""
+    """Return the content of ``preprocessing.json``: shape, normalisation and resizing of images."""
     c, h, w = lowered[0].op.in_shape
     side = data.test.take(torch.tensor([0])).images.shape[1]
     return {
@@ -86,7 +86,7 @@ def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
 
 
 def pixels_of(images: Tensor, resolution: int) -> NDArray[np.uint8]:
-    """Resize uint8 images ``(N, H, W, C)``, rounded to uint8."""
+    """Return uint8 images ``(N, H, W, C)`` resized to ``(N, resolution, resolution, C)``."""
     if images.shape[1] != resolution:
         x = images.permute(0, 3, 1, 2).float()
         x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)

@@ -38,11 +38,11 @@ def c_files(
     title: str,
     sram_kib: float,
 ) -> dict[str, str]:
-    """Return the C files of a TFLite file, by path in the export.
+    """Return the text of C files that run a TFLite file, by path in the export.
 
     Args:
-        name: Its name in the export.
-        content: Its bytes.
+        name: Name of the TFLite file in the export.
+        content: Content of the TFLite file.
         task: The task of the network.
         normalisation: Mean and standard deviation of each channel, as fractions of 255.
         title: One line about the network.

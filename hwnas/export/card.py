@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def card(proof: Row) -> str:
-    """Return the model card of an export."""
+    """Return the text of ``MODEL_CARD.md`` for the content of ``proof.json``."""
     own = {name: _without_backticks(proof[name]) for name in ("model", "dataset", "target", "task")}
     proof = {**proof, **own}
     parts = [

@@ -58,38 +58,43 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Check:
-    """A value and its limit."""
+    """A value of an export and its limit."""
 
     name: str
-    found: float
-    allowed: float  #: the maximum
+    found: float  #: the value
+    allowed: float  #: the limit: the maximum, or the minimum if ``is_least``
     words: str  #: a description of the value
-    is_least: bool = False  #: ``allowed`` is the minimum
+    is_least: bool = False  #: whether ``allowed`` is the minimum
 
     @property
     def holds(self) -> bool:
-        """Whether the value is within the limit; NaN is not."""
+        """Whether the value is within the limit; False if it is NaN."""
         return self.found >= self.allowed if self.is_least else self.found <= self.allowed
 
     def to_json(self) -> Row:
-        """Return the check with its outcome."""
+        """Return the check as in ``proof.json``: its fields, and ``holds``."""
         content = {**asdict(self), "holds": self.holds}
         return content if self.is_least else {k: v for k, v in content.items() if k != "is_least"}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Difference between the outputs of an artefact and torch's."""
+    """Difference between the outputs of an artefact and those of torch for the same images."""
 
-    reference: str  #: ``float32``, or ``TRAINED``
+    reference: str  #: ``float32``, or ``simulated int8`` after int8 training
     n_images: int
-    max_error: float  #: absolute
-    mean_error: float
-    largest_output: float  #: of torch, absolute
-    same: float  #: fraction of images with the same answer
+    max_error: float  #: largest absolute difference
+    mean_error: float  #: mean absolute difference
+    largest_output: float  #: largest absolute output of torch
+    same: float  #: fraction of images with the same answer, in [0, 1]
 
     def check(self, name: str, dtype: str) -> Check:
-        """Return the check of the error of an artefact that computes in ``dtype``."""
+        """Return the check of the error, as a fraction of the largest output of torch.
+
+        Args:
+            name: Name of the artefact.
+            dtype: Type in which it computes; for int8 the mean error is checked, else the largest.
+        """
         if dtype == "int8":
             error, kind = self.mean_error, "mean"
             allowed = TRAINED_ERROR if self.reference == TRAINED else INT8_ERROR
@@ -100,28 +105,40 @@ class Agreement:
         return Check(f"{name}.error", error / self.largest_output, allowed, words)
 
 
-def agreement(task: Task, found: Floats, expected: Floats, reference: str = "float32") -> Agreement:
-    """Return the difference between outputs ``(N, n_outputs)`` and torch's."""
-    errors = np.abs(found.astype(np.float64) - expected)
+def agreement(
+    task: Task, outputs: Floats, expected: Floats, reference: str = "float32"
+) -> Agreement:
+    """Return the difference between outputs ``(N, n_outputs)`` and those of torch (``expected``).
+
+    ``reference`` says whether torch computed in float32 or simulated int8.
+    """
+    errors = np.abs(outputs.astype(np.float64) - expected)
     return Agreement(
         reference=reference,
         n_images=len(expected),
         max_error=float(errors.max()),
         mean_error=float(errors.mean()),
         largest_output=float(np.abs(expected).max()),
-        same=float(task.same_answers(found, expected).mean()),
+        same=float(task.same_answers(outputs, expected).mean()),
     )
 
 
 def drop(
-    task: Task, name: str, found: PerImageResults, reference: PerImageResults, points: float
+    task: Task, name: str, results: PerImageResults, reference: PerImageResults, points: float
 ) -> Check:
-    """Return the check of the loss of an artefact in the metric.
+    """Return the check that an artefact loses at most ``points`` of the metric against torch.
 
     The lower end of the 95 % interval of the paired difference is compared with the limit, so that
     a loss within chance passes.
+
+    Args:
+        task: The task.
+        name: Name of the artefact.
+        results: Results of the artefact for each image of the test split.
+        reference: Results of torch for the same images.
+        points: Allowed loss: points of accuracy (per cent), or per cent of the error.
     """
-    loss = task.degradation(found, reference)
+    loss = task.degradation(results, reference)
     words = (
         f"{task.description.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
     )
@@ -129,9 +146,9 @@ def drop(
 
 
 def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
-    """Return the check that int8 is faster than float32; none if the two were not compared.
+    """Return one check that int8 is faster than float32; none if the two were not compared.
 
-    The upper end of the interval of the latency ratio is compared with 1.
+    The upper end of the 95 % interval of the latency ratio (int8 over float32) must be at most 1.
 
     Args:
         beside: The result of ``artefact_wrappers.compared``.
@@ -145,7 +162,10 @@ def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
 
 
 def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Check]:
-    """Return a check of each limit by the worse end of the interval."""
+    """Return a check per limit of the budget, with the worse end of the figure's interval.
+
+    Limits of figures that are not in ``figures`` are left out.
+    """
     found = []
     for name, limit in limits.items():
         if name in figures:

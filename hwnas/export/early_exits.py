@@ -1,5 +1,6 @@
 """Early exits of an export: its segments, their checks and the section of the card; no torch.
 
+A segment is the part of the network from one exit to the next, with files of its own.
 ``exits.json`` has the thresholds of the runner, ``exits.npz`` the outputs of torch at each exit for
 the images of the export.
 """
@@ -36,13 +37,18 @@ _KEY, _MAX_BYTES = "expected", 1 << 30  # of the array in ANSWERS
 class LoadedSegments:
     """The loaded segments of an export, run one after the other."""
 
-    session: Session  #: to ``(N, n_exits + 1, n_outputs)``
-    folder: Path
+    session: Session  #: returns outputs ``(N, n_exits + 1, n_outputs)``
+    folder: Path  #: folder of the export
     target: Target
     task: Task
 
     def left(self, images: Floats, thresholds: Sequence[float]) -> "ExitPredictions":
-        """Return the outputs of images that leave at the first confident exit."""
+        """Return the outputs of images that leave at the first exit with enough confidence.
+
+        Args:
+            images: Normalised images ``(N, C, R, R)``.
+            thresholds: Minimum confidence of each exit.
+        """
         outputs = self.session.run(images)
         assert self.task.confidence is not None
         n = len(thresholds)
@@ -51,11 +57,11 @@ class LoadedSegments:
         return ExitPredictions(outputs[np.arange(len(at)), at], at)
 
     def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
-        """Return the checks of the segments: against the whole network, and of each exit.
+        """Return checks: segments against the whole network, and each exit against torch.
 
         Args:
-            images: Normalised, ``(N, C, R, R)``.
-            expected: Torch's outputs, ``(n_exits + 1, N, n_outputs)``.
+            images: Normalised images ``(N, C, R, R)``.
+            expected: Outputs of torch ``(n_exits + 1, N, n_outputs)``.
             trained: Whether ``expected`` is of a simulation of int8.
 
         Raises:
@@ -63,7 +69,11 @@ class LoadedSegments:
         """
         outputs = self.session.run(images)
         if outputs.shape != expected.transpose(1, 0, 2).shape:
-            raise ProofError(f"{self.folder / ANSWERS} is not of the images of the export.")
+            raise ProofError(
+                f"{self.folder / ANSWERS} has outputs of shape {expected.shape}, but "
+                f"{outputs.transpose(1, 0, 2).shape} is expected for the images of the export: the "
+                "file was exchanged; export the network again."
+            )
         dtype, reference = self.target.dtype, TRAINED if trained else "float32"
         whole = runtimes.session(self.folder, _artefact_name(self.target), None).run(images)
         checks = [_whole_network_check(outputs[:, -1], whole, dtype)]
@@ -77,12 +87,12 @@ class LoadedSegments:
 class ExitPredictions:
     """Outputs of images with early exits."""
 
-    outputs: PerImageResults  #: ``(N, n_outputs)``
-    at: NDArray[np.intp]  #: index of the exit, ``(N,)``
+    outputs: PerImageResults  #: outputs of the exit at which each image left ``(N, n_outputs)``
+    at: NDArray[np.intp]  #: index of that exit; the number of exits: the end ``(N,)``
 
 
 def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
-    """Return the files of the segments and of the whole network, by suffix."""
+    """Return the paths of the files of the segments and of the whole network, by suffix."""
     names = backends.file_names(target.runtime, target.dtype)
     return {n: folder / name for n, name in file_names(names, n_segments).items()}
 
@@ -99,31 +109,36 @@ def _artefact_name(target: Target) -> str:
 
 
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:
-    """Return the names of the files of each segment."""
+    """Return the names of the files of each segment, in order."""
     files = paths(folder, target, n_segments)
     return [[path.name for path in select_segment(files, i).values()] for i in range(n_segments)]
 
 
 def answers(expected: Floats) -> bytes:
-    """Return torch's outputs, ``(n_exits + 1, N, n_outputs)``, as the bytes of a ``.npz`` file."""
+    """Return the content of ``exits.npz`` for outputs of torch ``(n_exits + 1, N, n_outputs)``."""
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **{_KEY: expected})
     return file.getvalue()
 
 
 def read_answers(folder: Path) -> Floats:
-    """Read the file of ``answers``.
+    """Return the outputs of torch in ``exits.npz`` ``(n_exits + 1, N, n_outputs)``.
 
     Raises:
-        ProofError: it cannot be read.
+        ProofError: the file cannot be read.
     """
     path = folder / ANSWERS
     try:
         outputs: Floats = read_npz(path, [_KEY], _MAX_BYTES)[_KEY]
     except (OSError, KeyError, CorruptFileError) as error:
-        raise ProofError(f"{path} cannot be read: {error}.") from None
+        raise ProofError(
+            f"{path} cannot be read: {error}. It is damaged: export the network again."
+        ) from None
     if outputs.dtype != np.float32 or outputs.ndim != 3 or not np.isfinite(outputs).all():
-        raise ProofError(f"{path} must hold finite float32 (outputs, images, values).")
+        raise ProofError(
+            f"{path} holds {outputs.dtype} of shape {outputs.shape}; expected finite float32 of "
+            "shape (outputs, images, values). It was exchanged: export the network again."
+        )
     return outputs
 
 
@@ -150,7 +165,7 @@ ABOUT = {
 
 
 def file_descriptions(exits: Row) -> dict[str, str]:
-    """Return descriptions of the files of the segments."""
+    """Return a description of each file on early exits, by name, for the model card."""
     return ABOUT | {
         name: f"of segment {i}, as `{name.replace(f'segment{i}', 'model', 1)}`"
         for i, names in enumerate(exits["segments"])
@@ -159,7 +174,7 @@ def file_descriptions(exits: Row) -> dict[str, str]:
 
 
 def section(exits: Row) -> str:
-    """Return the section on early exits."""
+    """Return the text of the model card on early exits (``exits`` of ``proof.json``)."""
     lines = ["| | predicted | test split |", "| --- | --- | --- |"]
     stages = exits["foreseen"], exits["found"]
     for i, threshold in enumerate(exits["thresholds"]):

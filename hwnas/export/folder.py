@@ -26,7 +26,10 @@ _MAX_NAMED = 5  # files
 
 @contextmanager
 def building(root: Path, name: str) -> Iterator[Path]:
-    """Create a temporary folder for ``root/name``; it is removed unless ``keep`` was called."""
+    """Create a temporary folder for the export ``root/name``; it is removed at the end.
+
+    ``keep`` renames it to its final name before.
+    """
     folder = root / BUILDING / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -37,7 +40,7 @@ def building(root: Path, name: str) -> Iterator[Path]:
 
 
 def check_free(root: Path, name: str) -> None:
-    """Check that an export does not exist yet.
+    """Check that the export ``root/name`` does not exist yet.
 
     Raises:
         RunError: it exists.
@@ -47,7 +50,10 @@ def check_free(root: Path, name: str) -> None:
 
 
 def keep(folder: Path, root: Path, name: str) -> Path:
-    """Rename a built folder to ``root/name``; an earlier failed export is replaced."""
+    """Rename a finished temporary folder to ``root/name``, and return this path.
+
+    An earlier export that failed its checks (``NAME.failed``) is replaced.
+    """
     path = root / name
     if name.endswith(".failed"):
         shutil.rmtree(path, ignore_errors=True)
@@ -57,9 +63,9 @@ def keep(folder: Path, root: Path, name: str) -> Path:
 
 
 def sweep(root: Path, *, beside: bool) -> None:
-    """Remove the temporary folders of killed exports in ``root``, which is locked.
+    """Remove the temporary folders of killed exports in ``root``, which the caller has locked.
 
-    ``beside``: also in the other folders of its parent.
+    With ``beside`` those in sibling folders of ``root``, too, unless another process locks them.
     """
     shutil.rmtree(root / BUILDING, ignore_errors=True)
     for unfinished in root.parent.glob(f"*/{BUILDING}") if beside else ():
@@ -74,7 +80,10 @@ def sweep(root: Path, *, beside: bool) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the sha256 of all files of an export except its proof and signature."""
+    """Return the sha256 in hexadecimal of all files of an export except proof and signature.
+
+    Keys are paths in the folder; links have the value ``a link``.
+    """
     result = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -88,7 +97,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def differences(recorded: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    """Return which files are missing, changed or not part of the export."""
+    """Return messages on files that are missing, changed or not part of the export.
+
+    Arguments are sha256 by path, in the proof and in the folder. After five messages the last one
+    says how many more there are.
+    """
     missing = [f"{name} is missing" for name in recorded if name not in actual]
     changed = [f"{n} was changed" for n, d in recorded.items() if actual.get(n, d) != d]
     extra = [f"{name} is not part of the export" for name in actual if name not in recorded]
@@ -104,7 +117,10 @@ def check_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
         ProofError: files differ; the message has their names.
     """
     if differing := differences(recorded, digests(folder)):
-        raise ProofError(f"{folder}: {'; '.join(differing)}.")
+        raise ProofError(
+            f"{folder}: {'; '.join(differing)}. The export is not as it was written: restore the "
+            "files, or export the network again."
+        )
 
 
 # Signatures (Ed25519, RFC 8032) of ``proof.json``, which has the digests of all other files.
@@ -119,7 +135,7 @@ _UNSIGNED = (
 
 
 def private_key(path: str) -> "Ed25519PrivateKey":
-    """Read the private key of ``sign=PATH``.
+    """Return the private key in the file ``path``, the value of the option ``sign``.
 
     Raises:
         ConfigError: the file has no such key, or ``cryptography`` is not installed.
@@ -133,22 +149,25 @@ def private_key(path: str) -> "Ed25519PrivateKey":
     except (ValueError, TypeError):  # TypeError: it needs a password
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"sign={path}: no private Ed25519 key without a password: {_MAKE}")
+        raise ConfigError(
+            f"sign={path} is not a private Ed25519 key (PEM, without a password); create one: "
+            f"{_MAKE}"
+        )
     return key
 
 
 def sign(folder: Path, key: "Ed25519PrivateKey") -> None:
-    """Sign the proof of an export."""
+    """Write ``proof.sig``, the signature of ``proof.json``, into an export."""
     signature = key.sign((folder / PROOF).read_bytes())
     (folder / SIGNATURE).write_text(f"{signature.hex()}\n", encoding="ascii")
 
 
 def check_signature(folder: Path, key: str | None) -> str:
-    """Check the signature of an export; return a line about it.
+    """Check the signature of an export, and return a sentence about it.
 
     Args:
         folder: The export.
-        key: File of a public key.
+        key: File of a public key; ``None``: the signature is not checked.
 
     Raises:
         ProofError: the export is not signed, or with another key.
@@ -160,7 +179,9 @@ def check_signature(folder: Path, key: str | None) -> str:
         return unchecked if signed else _UNSIGNED
     public = _public_key(key)
     if not signed and (folder / PROOF).is_file():
-        raise ProofError(f"{folder} is not signed.")
+        raise ProofError(
+            f"{folder} is not signed (it has no {SIGNATURE}): omit key, or ask for a signed export."
+        )
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -172,7 +193,10 @@ def check_signature(folder: Path, key: str | None) -> str:
     except FileNotFoundError:
         return ""  # no export: ``read_proof`` says so
     except (InvalidSignature, ValueError, CorruptFileError):
-        raise ProofError(f"{folder}: its proof was not signed by the owner of {key}.") from None
+        raise ProofError(
+            f"{folder}: {SIGNATURE} does not match {PROOF} and the key {key}: the export was "
+            "changed or signed by somebody else. Do not use it, or give the right key."
+        ) from None
     return f"Its proof was signed by the owner of {key}."
 
 
@@ -187,7 +211,9 @@ def _public_key(path: str) -> "Ed25519PublicKey":
         key = None
     if not isinstance(key, Ed25519PublicKey):
         make = "openssl pkey -in KEY.pem -pubout -out PUBLIC.pem"
-        raise ConfigError(f"key={path}: no public Ed25519 key: {make}")
+        raise ConfigError(
+            f"key={path} is not a public Ed25519 key (PEM); derive it from the private one: {make}"
+        )
     return key
 
 
@@ -195,11 +221,11 @@ def _pem(option: str, path: str) -> bytes:
     try:
         return read_bytes(Path(path), _MAX_KEY)
     except FileNotFoundError:
-        raise ConfigError(f"{option}={path}: there is no such file.") from None
+        raise ConfigError(f"{option}={path}: file not found; correct the path.") from None
     except CorruptFileError as problem:
         raise ConfigError(f"{option}={path}: {problem}.") from None
 
 
 def _check_installed(option: str) -> None:
     if backends.lacking(_NEEDS):
-        raise ConfigError(f"{option} needs cryptography: pip install 'hwnas[sign]'")
+        raise ConfigError(f"{option} needs the package cryptography: pip install 'hwnas[sign]'")

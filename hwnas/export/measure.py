@@ -37,18 +37,21 @@ _LIMIT_FIELDS = ("name", "batch", "threads", "dtype")
 
 @dataclass(frozen=True)
 class ArtefactCosts:
-    """Costs of an artefact on a target."""
+    """Costs of a file of an export on a target, measured or compiled again."""
 
     target: Target
-    name: str  #: the artefact
-    figures: Quantities
-    before: Quantities  #: in the proof; empty for another target
+    name: str  #: name of the file, or ``All segments``
+    figures: Quantities  #: costs by name, as ``latency_ms``
+    before: Quantities  #: the same in the proof; empty for another target
     limits: Mapping[str, float]  #: of the budget; empty for another target
-    changed: Sequence[str] = ()  #: figures and files that the same compiler version reproduced not
-    same_file: bool | None = None  #: whether the compiler made the same file; ``None``: none made
+    #: figures and files that differ from the proof, though the compiler has the same version
+    changed: Sequence[str] = ()
+    same_file: bool | None = (
+        None  #: whether the compiler made the same file; ``None``: it made none
+    )
 
     def lines(self) -> list[str]:
-        """Return the costs as text."""
+        """Return the costs as lines of text, with those of the proof where they differ."""
         lines = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
         for name, figure in self.figures.items():
             before = self.before.get(name, figure)
@@ -66,30 +69,33 @@ class ArtefactCosts:
 
     @property
     def failed(self) -> list[str]:
-        """What differs from the proof, and the limits of the budget that are not met."""
+        """Names of figures and files that differ from the proof, and of exceeded limits."""
         checks = proof.within_budget(self.limits, self.figures)
         return [*self.changed, *(check.name for check in checks if not check.holds)]
 
 
 @final
 class TimingDevice:
-    """A device that runs compiled networks; it has no latency table and tunes nothing."""
+    """A device that runs compiled networks; it has no latency table and compiles nothing."""
 
     def __init__(self, target: Target, worker: RetryingPool):
         self.worker, self.table = worker, LatencyTable(Path(table_name(target)))
 
     def plan(self, op: OpSpec) -> str:
-        """Refuse to compile.
+        """Raise an error: files of exports are compiled already.
 
         Raises:
             CompileError: always.
         """
-        raise CompileError(f"{op} is not compiled here.")
+        raise CompileError(
+            f"Operator {op} would be compiled while an export is measured. This is an error in "
+            "hwnas; please report it."
+        )
 
 
 @contextlib.contextmanager
 def worker(target: Target, config: VerifyConfig) -> Iterator[RetryingPool]:
-    """Start the workers that run and time compiled networks."""
+    """Start processes that run and time compiled networks on a target until the context ends."""
     pool = DevicePool(target, config.timing, config.rpc, config.limit_s)
     try:
         yield RetryingPool(pool)
@@ -102,7 +108,14 @@ def measure(
 ) -> list[ArtefactCosts]:
     """Return the costs of an export on a target: compiled again, or measured.
 
-    For a network with exits: first the whole network, then all its segments.
+    The first entry is the whole network; a network with early exits has a second one, all its
+    segments.
+
+    Args:
+        folder: The export.
+        recorded: Its ``proof.json``.
+        target: The target.
+        config: Settings of the measurement.
 
     Raises:
         ConfigError: the export has no artefact for the target, the artefact has another batch size,
@@ -113,7 +126,7 @@ def measure(
     description = backends.get(target.runtime)
     name = description.dtypes[target.dtype]
     if why := backends.lacking(description.needs):
-        raise ConfigError(f"Costs on target '{target.name}': {why}.")
+        raise ConfigError(f"Costs on target '{target.name}' cannot be measured: {why}.")
     _check_there(name, recorded, target)
     images = read_reference_images(folder, recorded).pixels[: target.batch]
     normalisation = recorded["dataset"]["normalisation"]
@@ -136,17 +149,17 @@ def measure(
 def _all_segments(
     folder: Path,
     recorded: Proof,
-    leaving: EarlyExitsRecord,
+    record: EarlyExitsRecord,
     whole: ArtefactCosts,
     artefacts: base.Artefacts,
 ) -> ArtefactCosts:
     """Return the costs of all segments, run one after another."""
     target = whole.target
-    files = early_exits.paths(folder, target, len(leaving["segments"]))
+    files = early_exits.paths(folder, target, len(record["segments"]))
     read = np.zeros((0,), np.float32)  # each segment reads the output of the one before
-    lowered = exits_from_json(leaving)
+    lowered = exits_from_json(record)
     costed = artefacts.remeasure(files, lowered, read)
-    before = quantities_from_json(leaving["worst"]) if whole.before else {}
+    before = quantities_from_json(record["worst"]) if whole.before else {}
     measured = ArtefactCosts(target, "All segments", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.recompiled, folder, recorded)
 
@@ -211,14 +224,14 @@ def _check_there(name: str, recorded: Proof, target: Target) -> None:
         able = [n for n in others if backends.get(n).dtypes.get(target.dtype) in there]
         fix = f" Set target.runtime={' or '.join(able)}." if able else ""
         raise ConfigError(
-            f"Target '{target.name}' runs {name}, which this export does not hold "
-            f"({', '.join(there)}).{fix}"
+            f"Target '{target.name}' runs {name}, but the export only has {', '.join(there)}."
+            f"{fix or ' Export the network again for this target.'}"
         )
     was = target_of(recorded).batch
     if backends.artefacts()[name].one_batch and target.batch != was:
         raise ConfigError(
-            f"{name} was compiled for {was} images per inference, not {target.batch}: set "
-            f"target.batch={was}."
+            f"{name} was compiled for {was} images per inference, not target.batch={target.batch}: "
+            f"set target.batch={was}."
         )
 
 

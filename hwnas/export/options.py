@@ -12,18 +12,19 @@ from hwnas.hardware.timing import TimingConfig
 class VerifyConfig:
     """Options of ``hwnas verify``."""
 
-    export: str = ""  #: the folder of an export
-    key: str | None = None  #: a public key (Ed25519, PEM): the export must be signed by its owner
+    export: str = ""  #: folder of an export
+    #: file of a public key (Ed25519, PEM) that the signature must match; default: not checked
+    key: str | None = None
     data: str | None = None  #: path of the data set on this machine; default: as in the proof
-    target: Target | None = None  #: a device on which the export is measured, too
+    target: Target | None = None  #: target on which the export is measured, too; default: none
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: time limit of one measurement, in seconds
+    #: time limit of one measurement in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:
-            raise ConfigError("verify needs the folder of an export: hwnas verify DIR")
+            raise ConfigError("verify needs the folder of an export: write hwnas verify DIR.")
         check_bounds(self)
 
 
@@ -31,21 +32,21 @@ class VerifyConfig:
 class SplitConfig:
     """Options of ``hwnas split``."""
 
-    export: str = ""  #: the folder of an export
-    #: devices for the parts, several as [A,B]; default: that of the export
+    export: str = ""  #: folder of an export
+    #: targets on which the parts are timed, several as [A,B]; default: that of the export
     target: Target | None = None
-    cuts: int = bounded("[1, 100]", 4)  #: maximum number of cut points
+    cuts: int = bounded("[1, 100]", 4)  #: maximum number of places at which the network is split
     #: batch sizes to time, in images per inference
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: output folder; default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    #: time limit of one measurement, in seconds
+    #: time limit of one measurement in seconds
     limit_s: float = bounded("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:
-            raise ConfigError("split needs the folder of an export: hwnas split DIR")
+            raise ConfigError("split needs the folder of an export: write hwnas split DIR.")
         check_bounds(self)
         if not self.batches:
-            raise ConfigError("batches=[] leaves nothing to time: set batches=[1].")
+            raise ConfigError("batches=[] is empty: give one or more batch sizes, as batches=[1].")

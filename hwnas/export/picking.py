@@ -30,8 +30,8 @@ _FORM = "[COLUMN max|min] [where COLUMN <= NUMBER and ...]"
 class Query:
     """The parsed form of ``pick='accuracy max where latency_ms <= 0.8 and flash_kib < 300'``."""
 
-    column: str | None  #: the column to optimise; ``None``: all networks within the limits
-    maximise: bool
+    column: str | None  #: the column to optimise; ``None``: select all networks within the limits
+    maximise: bool  #: whether ``column`` is maximised
     limits: Sequence[tuple[str, str, float]]  #: column, comparison and number
 
     def holds(self, values: Values) -> bool:
@@ -40,7 +40,7 @@ class Query:
 
 
 def parse(text: str, columns: Collection[str]) -> Query:
-    """Parse ``[COLUMN max|min] [where COLUMN <= NUMBER {and COLUMN <= NUMBER}]``.
+    """Return the parsed form of ``[COLUMN max|min] [where COLUMN <= NUMBER {and ...}]``.
 
     Raises:
         ConfigError: the text has another form, or names an unknown column.
@@ -74,8 +74,8 @@ def pick(front: Front, wanted: str) -> list[str]:
     """
     if not front.members:  # of several targets: each may have a front
         raise RunError(
-            "No network was verified for all targets: select one by target=TARGET, or a network by "
-            "its id: pick=ID."
+            "No network was verified for all targets: choose one target by target_name=TARGET, or "
+            "a network by its id: pick=ID."
         )
     offers = offered(front)
     if not offers:
@@ -95,8 +95,8 @@ def pick(front: Front, wanted: str) -> list[str]:
     if not fitting:
         named = [n for n in columns if n in wanted]
         raise ConfigError(
-            f"None of {len(offers)} members of the front fulfils pick='{wanted}'. On the front: "
-            f"{_ranges([*offers.values()], named, quality_in(front.objectives))}."
+            f"None of {len(offers)} members of the front fulfils pick='{wanted}'. Change limits; "
+            f"on the front: {_ranges([*offers.values()], named, quality_in(front.objectives))}."
         )
     if query.column is None:
         return [*fitting]
@@ -105,7 +105,7 @@ def pick(front: Front, wanted: str) -> list[str]:
 
 
 def offered(front: Front) -> Offers:
-    """Return the values of the members that verification left on the front, worst metric first.
+    """Return the verified values of members on the front by id, those with the worst metric first.
 
     Members that are not better than a constant answer are left out if any member is better. The
     metric is that of the compiled artefact; of several targets, the worst one.
@@ -127,7 +127,7 @@ def recommended(front: Front) -> Member | None:
 
 
 def knee(offers: Offers, objectives: Sequence[str]) -> str:
-    """Return the id of the member farthest above the chord of a front.
+    """Return the id of the member farthest above the line between the ends of a front.
 
     All objectives are scaled to 0 to 1 over the front. With one cost the chord leads from the
     cheapest to the most accurate member; with several it is the plane on which the scaled metric is
@@ -151,7 +151,7 @@ def knee(offers: Offers, objectives: Sequence[str]) -> str:
 
 
 def geometric_mean(offer: Values, name: str) -> float:
-    """Return a cost; of several targets, their geometric mean."""
+    """Return a cost of a network; of several targets, the geometric mean over them."""
     values = [value for n, value in offer.items() if n.rpartition(".")[2] == name]
     return math.exp(sum(math.log(max(v, 1e-12)) for v in values) / len(values))
 

@@ -24,11 +24,11 @@ def load(recorded: Proof, path: str | None) -> ImageData:
     """Return the data set of an export.
 
     Args:
-        recorded: The proof.
-        path: Where the data set is on this machine; default: as in the proof.
+        recorded: The ``proof.json`` of the export.
+        path: Path of the data set on this machine; default: as in the proof.
 
     Raises:
-        DataError: the data set is missing, or is another one.
+        DataError: the data set is missing, or differs from that in the proof.
     """
     dataset = recorded["dataset"]
     names = {field.name for field in fields(DatasetConfig)}
@@ -46,13 +46,14 @@ def load(recorded: Proof, path: str | None) -> ImageData:
     if data.digest != dataset["digest"]:
         raise DataError(
             f"Data set '{config.path or config.hub_id or config.name}' is not that of the "
-            "export: its images, targets or splits differ."
+            "export: its images, targets or splits differ. Give the path of the right one: "
+            "data=PATH."
         )
     return data
 
 
 def contradictions(recorded: Proof, data: ImageData) -> list[str]:
-    """Return the keys of a proof that contradict its data set."""
+    """Return a message per key of ``proof.json`` that does not match the data set."""
     dataset, task = recorded["dataset"], {**recorded["task"]}
     own = data.with_metric(tasks.from_json(task).metric)
     expected_task = {name: value for name, value in own.task.to_json().items() if name in task}
@@ -76,7 +77,7 @@ def contradictions(recorded: Proof, data: ImageData) -> list[str]:
 
 
 def batches(recorded: Proof, data: ImageData) -> Iterator[Read]:
-    """Return normalised test images and their targets, in batches."""
+    """Yield batches of the test split: normalised images ``(N, C, R, R)``, and their targets."""
     resolution = recorded["model"]["input"][1]
     batches_ = data.batches(data.test, resolution, rounded=True)
     return ((images.numpy(), targets.numpy()) for images, targets in batches_)

@@ -37,7 +37,7 @@ _Shape = tuple[_Side, _Side, _Side]
 
 
 class OpRecord(TypedDict):
-    """An operator: the fields of ``OpSpec``."""
+    """An operator: the fields of ``models.graph.OpSpec``; shapes are (C, H, W)."""
 
     kind: str
     in_shape: _Shape
@@ -47,37 +47,37 @@ class OpRecord(TypedDict):
     groups: _Side
     dtype: str
     batch: _Side
-    threads: NotRequired[Annotated[int, NumberBounds(0, 1024)]]  #: if given
+    threads: NotRequired[Annotated[int, NumberBounds(0, 1024)]]  #: default: unknown
 
 
 class OperatorRecord(TypedDict):
-    """A node of a network."""
+    """An operator of a network, with the names of the operators that it reads."""
 
     name: str
     op: OpRecord
     inputs: Annotated[list[str], NumberBounds(1, 3)]
-    weight_bits: NotRequired[Annotated[int, NumberBounds(2, NATIVE_BITS)]]  #: if fewer than 8
-    in_float: NotRequired[bool]  #: if true
-    is_sparse: NotRequired[bool]  #: if true
+    weight_bits: NotRequired[Annotated[int, NumberBounds(2, NATIVE_BITS)]]  #: default: 8
+    in_float: NotRequired[bool]  #: whether it computes in float in an int8 network; default: no
+    is_sparse: NotRequired[bool]  #: whether its weights are sparse; default: no
 
 
 class ModelRecord(TypedDict):
-    """The network."""
+    """The network of an export."""
 
-    id: str
+    id: str  #: id of the genotype
     name: str
-    genotype: dict[str, int | float | str]
+    genotype: dict[str, int | float | str]  #: values of the choices
     search_space: str
     family: str
-    input: _Shape
+    input: _Shape  #: (C, H, W)
     n_outputs: Size
-    macs_m: float
-    params_m: float
+    macs_m: float  #: millions of multiply-accumulates per image
+    params_m: float  #: millions of parameters
     operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]
 
 
 class AgreementRecord(TypedDict):
-    """Difference to torch's outputs: the fields of ``Agreement``."""
+    """Difference to the outputs of torch: the fields of ``checks.Agreement``; ``None``: NaN."""
 
     reference: str
     n_images: Size
@@ -88,46 +88,46 @@ class AgreementRecord(TypedDict):
 
 
 class ArtefactRecord(TypedDict):
-    """Results of an artefact; the metric is another key."""
+    """Results of an artefact; a further key is the metric, as ``accuracy``."""
 
     runtime: str
     dtype: str
     files: list[str]
-    not_run: NotRequired[str]
-    agreement: NotRequired[AgreementRecord]
+    not_run: NotRequired[str]  #: why it could not run on the machine of the export
+    agreement: NotRequired[AgreementRecord]  #: absent if it did not run
 
 
 class CheckRecord(TypedDict):
-    """A check with its outcome: the fields of ``Check``."""
+    """A check with its outcome: the fields of ``checks.Check``."""
 
     name: str
-    found: float | None  #: ``None`` for NaN
-    allowed: float
-    words: str
+    found: float | None  #: the value; ``None``: NaN
+    allowed: float  #: the limit
+    words: str  #: description of the value
     holds: bool
-    is_least: NotRequired[bool]
+    is_least: NotRequired[bool]  #: whether the limit is the minimum; default: no
 
 
 class LimitRecord(TypedDict):
     """A limit of the budget."""
 
-    limit: Positive
-    margin: float | None
+    limit: Positive  #: in the unit of the figure
+    margin: float | None  #: relative distance of the figure to it, above 0 if met
 
 
 class NormalisationRecord(TypedDict):
-    """Normalisation of each channel."""
+    """Mean and standard deviation of each channel, as fractions of 255."""
 
     mean: Annotated[list[float], NumberBounds(1, 1024)]
     std: Annotated[list[Positive], NumberBounds(1, 1024)]
 
 
 class DataRecord(TypedDict):
-    """The data set: its options, and these keys."""
+    """The data set; further keys are its options (``dataset.*``)."""
 
-    digest: str
-    max_resolution: Annotated[int, NumberBounds(1, 1 << 14)]
-    images: dict[str, Count]
+    digest: str  #: of images, targets and splits
+    max_resolution: Annotated[int, NumberBounds(1, 1 << 14)]  #: pixels of a side
+    images: dict[str, Count]  #: number by split
     normalisation: NormalisationRecord
 
 
@@ -145,7 +145,7 @@ class ProvenanceRecord(TypedDict):
 
 
 class ExitStatisticsRecord(TypedDict):
-    """Statistics of early exits on a split."""
+    """Statistics of early exits on a split of the data set."""
 
     left: list[QuantityRow]  #: fraction of images that leave at each exit
     accuracy: QuantityRow
@@ -153,9 +153,9 @@ class ExitStatisticsRecord(TypedDict):
 
 
 class ThresholdRecord(TypedDict):
-    """Thresholds with their statistics."""
+    """Confidence thresholds of the exits, with their statistics."""
 
-    thresholds: Annotated[list[float], NumberBounds(1, 100)]
+    thresholds: Annotated[list[float], NumberBounds(1, 100)]  #: of each exit
     foreseen: ExitStatisticsRecord  #: predicted, from the second half of the validation split
     found: ExitStatisticsRecord  #: on the test split
 
@@ -166,45 +166,45 @@ class EarlyExitsRecord(ThresholdRecord):
     operators: Annotated[list[OperatorRecord], NumberBounds(1, 100_000)]  #: including exits
     outputs: Annotated[list[str], NumberBounds(2, 101)]  #: of exits, and of the end
     segments: Annotated[list[list[str]], NumberBounds(2, 101)]  #: files of each
-    max_drop: float  #: allowed loss on the validation split, in points
+    max_drop: float  #: allowed loss on the validation split, in points of accuracy
     trained: bool  #: whether torch's outputs are of a simulation of int8
     costs: list[dict[str, QuantityRow]]  #: of each segment
     worst: dict[str, QuantityRow]  #: of an image that runs to the end
 
 
 class Proof(TypedDict):
-    """``proof.json``."""
+    """Content of ``proof.json``."""
 
     format: int
     made: ProvenanceRecord
     model: Annotated[ModelRecord, OPEN]
     task: Annotated[_NamedRecord, OPEN]
     license: str
-    source: dict[str, Any]
+    source: dict[str, Any]  #: the search: run, command, supernet and reported figures
     seed: int
-    training: dict[str, Any]
-    finishing: dict[str, Any]
+    training: dict[str, Any]  #: options ``train.*`` of the search
+    finishing: dict[str, Any]  #: steps of fine-tuning and quantisation
     dataset: Annotated[DataRecord, OPEN]
-    target: dict[str, Any]
+    target: dict[str, Any]  #: options ``target.*``
     energy_source: str
-    reference: dict[str, QuantityRow]
-    artefacts: dict[str, Annotated[ArtefactRecord, OPEN]]
-    own_artefact: str
-    figures: dict[str, QuantityRow]
-    details: dict[str, float | None]
-    budget: dict[str, LimitRecord]
-    max_int8_drop: float
-    tolerances: dict[str, dict[str, float | str]]
+    reference: dict[str, QuantityRow]  #: the metric of torch on the test split, by name
+    artefacts: dict[str, Annotated[ArtefactRecord, OPEN]]  #: by name of their first file
+    own_artefact: str  #: the artefact that the target runs
+    figures: dict[str, QuantityRow]  #: costs of ``own_artefact`` on the target, by name
+    details: dict[str, float | None]  #: further results of the measurement
+    budget: dict[str, LimitRecord]  #: by figure
+    max_int8_drop: float  #: allowed loss by int8, in points of accuracy
+    tolerances: dict[str, dict[str, float | str]]  #: allowed errors by type of numbers
     checks: list[CheckRecord]
-    commands: dict[str, str]
-    opset: Size
-    n_images: Annotated[int, NumberBounds(1, 1 << 16)]
-    files: dict[str, str]
+    commands: dict[str, str]  #: how to repeat search, export and verification
+    opset: Size  #: version of ONNX operators
+    n_images: Annotated[int, NumberBounds(1, 1 << 16)]  #: in ``images.npz``
+    files: dict[str, str]  #: sha256 by path
     exits: NotRequired[EarlyExitsRecord]
 
 
 def read_proof(folder: Path) -> Proof:
-    """Read and check the proof of an export.
+    """Return the checked content of ``proof.json`` in an export.
 
     Raises:
         RunError: the folder is no export, or its proof is invalid or inconsistent.
@@ -220,9 +220,14 @@ def read_proof(folder: Path) -> Proof:
         _check_outcome(proof)
         _check_task(proof)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
+        raise RunError(
+            f"{folder} is not an export: it has no {PROOF}. Give a folder that hwnas export wrote."
+        ) from None
     except (safe_read.CorruptFileError, SchemaError, HwnasError) as problem:
-        raise RunError(f"{path} cannot be read: {str(problem).rstrip('.')}.") from None
+        raise RunError(
+            f"{path} cannot be read: {str(problem).rstrip('.')}. Restore the file, or export the "
+            "network again."
+        ) from None
     return proof
 
 
@@ -239,48 +244,57 @@ def _check_network(operators: list[OperatorRecord], read: _Shape) -> None:
         for shape in (op["in_shape"], op["out_shape"]):
             if shape[0] * shape[1] * shape[2] * op["batch"] > _MAX_VALUES:
                 raise SchemaError(
-                    f"operator '{name}' has a tensor of more than {_MAX_VALUES} values"
+                    f"operator '{name}' has a tensor of more than {_MAX_VALUES} values, the maximum"
                 )
         known.add(name)
     if operators[0]["op"]["in_shape"] != read:
-        raise SchemaError(f"'model.input' is {read}, the first operator reads another")
+        raise SchemaError(
+            f"'model.input' is {read}, but 'in_shape' of the first operator is "
+            f"{operators[0]['op']['in_shape']}"
+        )
 
 
-def _check_exits(found: Proof, leaving: EarlyExitsRecord) -> None:
+def _check_exits(found: Proof, record: EarlyExitsRecord) -> None:
     """Check that exits are of the network, and that their parts have the same length."""
-    _check_network(leaving["operators"], found["model"]["input"])
-    n, names = len(leaving["outputs"]), [row["name"] for row in leaving["operators"]]
-    if unknown := [name for name in leaving["outputs"] if name not in names]:
-        raise SchemaError(f"'exits.outputs' names '{unknown[0]}', which is no operator")
+    _check_network(record["operators"], found["model"]["input"])
+    n, names = len(record["outputs"]), [row["name"] for row in record["operators"]]
+    if unknown := [name for name in record["outputs"] if name not in names]:
+        raise SchemaError(f"'exits.outputs' names '{unknown[0]}', which is not an operator")
     sizes = {
-        "segments": (len(leaving["segments"]), n),
-        "costs": (len(leaving["costs"]), n),
-        "thresholds": (len(leaving["thresholds"]), n - 1),
+        "segments": (len(record["segments"]), n),
+        "costs": (len(record["costs"]), n),
+        "thresholds": (len(record["thresholds"]), n - 1),
     }
     for part, (size, expected) in sizes.items():
         if size != expected:
             raise SchemaError(f"'exits.{part}' has length {size}; allowed: {expected}")
-    if {len(leaving[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
-        raise SchemaError(f"'exits' must have the statistics of {n - 1} exits")
-    graph = exits_from_json(leaving)
+    if {len(record[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
+        raise SchemaError(f"'exits': 'left' must have {n - 1} exits in both statistics")
+    graph = exits_from_json(record)
     if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
-        raise SchemaError("'exits.operators' are not the network with exits")
+        raise SchemaError("'exits.operators' without exits differ from 'model.operators'")
     try:
         split_at_exits(graph)
     except ValueError:
-        raise SchemaError("'exits.operators' cannot be cut at the exits") from None
+        raise SchemaError("'exits.operators' cannot be split at the exits") from None
 
 
 def _check_outcome(found: Proof) -> None:
     """Check that artefacts have files, and that the outcomes of checks are correct and complete."""
     names = {name for name in kinds() if name in found["files"]}
     if {*found["artefacts"]} != names:
-        raise SchemaError(f"'artefacts' are not those of 'files': {', '.join(sorted(names))}")
+        raise SchemaError(
+            f"'artefacts' has {', '.join(sorted(found['artefacts']))}, but 'files' has "
+            f"{', '.join(sorted(names))}"
+        )
     for check in found["checks"]:
         value = float("nan") if check["found"] is None else check["found"]
         recorded = Check(check["name"], value, check["allowed"], "", check.get("is_least", False))
         if recorded.holds != check["holds"]:
-            raise SchemaError(f"check '{check['name']}' has the wrong outcome")
+            raise SchemaError(
+                f"check '{check['name']}' has holds={check['holds']}, but {value:g} and the limit "
+                f"{check['allowed']:g} give {recorded.holds}"
+            )
     ran = [name for name, row in found["artefacts"].items() if "not_run" not in row]
     needed = {f"{name}.error" for name in ran}
     if "exits" in found:
@@ -290,7 +304,7 @@ def _check_outcome(found: Proof) -> None:
         }
     needed |= {f"budget.{name}" for name in found["budget"] if name in found["figures"]}
     if missing := needed - {check["name"] for check in found["checks"]}:
-        raise SchemaError(f"check '{min(missing)}' is missing")
+        raise SchemaError(f"'checks' has no check '{min(missing)}'")
 
 
 def _check_task(found: Proof) -> None:
@@ -307,12 +321,17 @@ def _check_task(found: Proof) -> None:
             validate(QuantityRow, value, f"artefacts.{name}.{task.metric}")
     normalisation = found["dataset"]["normalisation"]
     if {len(normalisation["mean"]), len(normalisation["std"])} != {model["input"][0]}:
-        raise SchemaError(f"'dataset.normalisation' is not of {model['input'][0]} channels")
+        raise SchemaError(
+            f"'dataset.normalisation' must have mean and std of {model['input'][0]} channels"
+        )
     target_of(found)
 
 
 def name_of(recorded: Proof) -> str:
-    """Return the id of a network; if pruned or of fewer bits, with a digest of its operators."""
+    """Return the id of an exported network; if pruned or of fewer bits, followed by a digest.
+
+    The digest, of its operators, distinguishes it from the original network.
+    """
     name, steps = str(recorded["model"]["id"]), recorded["finishing"]["steps"]
     if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
         return name
@@ -321,12 +340,12 @@ def name_of(recorded: Proof) -> str:
 
 
 def target_of(recorded: Proof) -> Target:
-    """Return the target of an export."""
+    """Return the target of an export from its ``proof.json``."""
     return from_facts(recorded["target"])
 
 
 def operators_to_json(lowered: Graph) -> list[Any]:
-    """Return operators as JSON."""
+    """Return the operators of a graph as in ``proof.json``; defaults are left out."""
     defaults = {"weight_bits": NATIVE_BITS, "in_float": False, "is_sparse": False}
     return [
         {k: v for k, v in asdict(node).items() if k not in defaults or defaults[k] != v}
@@ -335,7 +354,7 @@ def operators_to_json(lowered: Graph) -> list[Any]:
 
 
 def operators_from_json(rows: list[OperatorRecord]) -> Graph:
-    """Return the graph of the operators of ``operators_to_json``."""
+    """Return the graph of operators in ``proof.json``, as ``operators_to_json`` writes them."""
     return Graph.of(
         Node(
             row["name"],
@@ -349,11 +368,11 @@ def operators_from_json(rows: list[OperatorRecord]) -> Graph:
     )
 
 
-def exits_from_json(leaving: EarlyExitsRecord) -> Graph:
-    """Return the graph of a network with exits."""
-    return replace(operators_from_json(leaving["operators"]), outputs=tuple(leaving["outputs"]))
+def exits_from_json(record: EarlyExitsRecord) -> Graph:
+    """Return the graph of a network with early exits from ``exits`` of ``proof.json``."""
+    return replace(operators_from_json(record["operators"]), outputs=tuple(record["outputs"]))
 
 
 def figures_to_json(figures: Quantities) -> dict[str, Any]:
-    """Return figures as value, source and interval, by name."""
+    """Return figures as lists [value, source, low, high], by name."""
     return {name: figure.to_json() for name, figure in figures.items()}

@@ -36,14 +36,14 @@ from hwnas.training.inference import per_sample
 
 @dataclass(frozen=True)
 class Prover:
-    """Data, devices and limits to check an export with."""
+    """Data, devices and limits with which an export is checked."""
 
     data: ImageData
-    artefacts: Artefacts  #: runs and costs the artefact of the target
-    worker: RetryingPool | None  #: runs the artefacts for which ``runtimes.needs_worker``
-    limits: Mapping[str, float]  #: the budget
-    max_int8_drop: float  #: allowed loss of int8, in points
-    kept: ReferenceImages
+    artefacts: Artefacts  #: runs the artefact of the target, and returns its costs
+    worker: RetryingPool | None  #: process for artefacts that ``runtimes.needs_worker``
+    limits: Mapping[str, float]  #: budget by figure
+    max_int8_drop: float  #: allowed loss by int8, in points of accuracy
+    images: ReferenceImages  #: images of the export, with the outputs of torch
     #: whether the artefact of the target is compared with torch in the worker, because another
     #: runtime opens it in this process
     in_worker: bool = False
@@ -53,14 +53,13 @@ class Prover:
 class ProofEvidence:
     """Results of the checks of an export."""
 
-    metric: str
-    reference: Quantity  #: of torch on the test split
-    figures: Mapping[
-        str, Quantity
-    ]  #: of each artefact that runs on this machine, on the test split
-    agreements: Mapping[str, Agreement]
-    not_run: Mapping[str, str]  #: the reason for each of the other artefacts
-    cost: Cost
+    metric: str  #: name of the metric, as ``accuracy``
+    reference: Quantity  #: the metric of torch on the test split
+    #: the metric on the test split of each artefact that runs on this machine
+    figures: Mapping[str, Quantity]
+    agreements: Mapping[str, Agreement]  #: differences to torch, by artefact
+    not_run: Mapping[str, str]  #: reasons why artefacts do not run on this machine
+    cost: Cost  #: of the artefact that the target runs
     checks: Sequence[Check]
 
     @property
@@ -69,7 +68,7 @@ class ProofEvidence:
         return [check.name for check in self.checks if not check.holds]
 
     def artefacts(self) -> dict[str, Row]:
-        """Return the results of each artefact, as JSON."""
+        """Return the results of each artefact as in ``proof.json``, by name."""
         rows: dict[str, Row] = {}
         kinds = runtimes.kinds()
         for name in [*self.agreements, *self.not_run]:
@@ -84,8 +83,8 @@ class ProofEvidence:
         return {name: rows[name] for name in kinds if name in rows}
 
 
-def kept_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages:
-    """Return images for an export, evenly over the test split, with torch's outputs."""
+def choose_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages:
+    """Return at most 256 images for an export, evenly over the test split, with torch's outputs."""
     resolution = finished.graph[0].op.in_shape[1]
     n = min(N_IMAGES, len(data.test))
     index = torch.linspace(0, len(data.test) - 1, n).round().long()
@@ -99,12 +98,12 @@ def kept_images(finished: DeployableNetwork, data: ImageData) -> ReferenceImages
 
 
 def agreements(
-    sessions: Mapping[str, Session], kept: ReferenceImages, data: ImageData
+    sessions: Mapping[str, Session], reference: ReferenceImages, data: ImageData
 ) -> dict[str, Agreement]:
-    """Return the difference of each artefact to torch on the images of the export."""
-    images = prepared(kept.pixels, list(data.mean), list(data.std))
+    """Return the difference of each artefact to torch on the images of the export, by name."""
+    images = prepared(reference.pixels, list(data.mean), list(data.std))
     return {
-        name: kept.agreement(data.task, session.run(images), runtimes.kinds()[name].dtype)
+        name: reference.agreement(data.task, session.run(images), runtimes.kinds()[name].dtype)
         for name, session in sessions.items()
     }
 
@@ -116,12 +115,12 @@ def prove(
     finished: DeployableNetwork,
     bench: Prover,
 ) -> ProofEvidence:
-    """Run all checks of an export.
+    """Return the results of all checks of an export; a failed check raises no error.
 
     Args:
         folder: The export.
-        names: Its artefacts.
-        own: The artefact whose costs are those of the target.
+        names: Names of its artefacts.
+        own: The artefact that the target runs.
         finished: The network.
         bench: Data, devices and limits.
     """
@@ -131,7 +130,7 @@ def prove(
     sessions = {name: runtimes.session(folder, name, bench.worker) for name in runnable}
     if bench.in_worker and bench.worker is not None:
         sessions[own] = runtimes.WorkerSession(runtimes.paths(folder, own), bench.worker)
-    near = agreements(sessions, bench.kept, data)
+    near = agreements(sessions, bench.images, data)
     others = {name: session for name, session in sessions.items() if name != own}
     resolution = lowered[0].op.in_shape[1]
 
@@ -161,7 +160,10 @@ def prove(
 
 
 class TestSplitPass:
-    """One pass over the test split that runs torch and all artefacts but one."""
+    """One pass over the test split that runs torch and all artefacts but the target's.
+
+    ``targets`` and ``results`` are filled while ``images`` is read.
+    """
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class TestSplitPass:
         self.results: dict[str, list[PerImageResults]] = {name: [] for name in ("torch", *sessions)}
 
     def images(self) -> Iterator[Floats]:
-        """Yield the test images; store targets and results of each batch."""
+        """Yield batches of normalised test images ``(N, C, R, R)``; store targets and results."""
         for batch in self._batches():
             images, targets = batch[0].numpy(), batch[1].numpy()
             self.targets.append(targets)

@@ -37,17 +37,17 @@ DEVIATION = 0.03
 
 @dataclass(frozen=True)
 class ExitNetworkFiles:
-    """A network with exits and the folder of its files."""
+    """A network with early exits and the folder of its files."""
 
     id: str
     folder: Path
     finished: DeployableNetwork
     target: Target
-    max_drop: float  #: allowed loss of leaving early on the validation split, in points
+    max_drop: float  #: allowed loss by leaving early on the validation split, in points
 
 
 def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, list[Check]]:
-    """Write thresholds and torch's outputs into the folder; return record and checks.
+    """Choose thresholds, write ``exits.json`` and ``exits.npz``, and return record and checks.
 
     Raises:
         ConfigError: the validation split is too small to choose thresholds.
@@ -59,8 +59,9 @@ def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, l
     swept_thresholds = swept(results)
     if (early := within(swept_thresholds, subject.max_drop)) is None:
         raise ConfigError(
-            f"Thresholds of the exits of {subject.id} need {2 * LEAST} or more validation images; "
-            f"the data set has {len(bench.data.validation)}."
+            f"Choosing the thresholds of early exits of {subject.id} needs {2 * LEAST} or more "
+            f"validation images; the data set has {len(bench.data.validation)}: use more, or "
+            "choose a network without early exits."
         )
     checks += [_prediction_check(early), *_budget_checks(bench, cost, early)]
     names = early_exits.segment_files(folder, subject.target, len(lowered.outputs))
@@ -86,7 +87,7 @@ def prove(subject: ExitNetworkFiles, bench: Prover) -> tuple[EarlyExitsRecord, l
 def _torch_checks(subject: ExitNetworkFiles, bench: Prover) -> list[Check]:
     """Write torch's outputs at each exit; return the checks of the segments against them."""
     folder, network = subject.folder, subject.finished
-    images = prepared(bench.kept.pixels, list(bench.data.mean), list(bench.data.std))
+    images = prepared(bench.images.pixels, list(bench.data.mean), list(bench.data.std))
     with torch.inference_mode():
         reference = network.simulated or network.network
         expected = reference(torch.from_numpy(images), every=True).numpy()

@@ -33,13 +33,13 @@ _MAX_BYTES = 16 << 20
 
 
 def network_code(recorded: Proof) -> str:
-    """Return the content of ``model.py`` for the network of a proof."""
+    """Return the text of ``model.py`` for the network of a proof."""
     graph = operators_from_json(recorded["model"]["operators"])
     return standalone.source(graph, "Network of the proof.", _task(recorded))
 
 
 def contradictions(folder: Path, recorded: Proof, images: ReferenceImages) -> Iterator[str]:
-    """Yield what contradicts the rest of an export: names of files, and keys of the proof."""
+    """Yield a message per file, or key of ``proof.json``, that contradicts other parts."""
     for name, content in _task(recorded).files().items():
         if _read(folder, name) != content.decode():
             yield f"{name} is not that of the task in the proof"
@@ -65,7 +65,7 @@ def _array(folder: Path, recorded: Proof) -> Iterator[str]:
 
 
 def unproven(folder: Path, recorded: Proof) -> str:
-    """Return a sentence on the parts of an unsigned export that nothing here proves."""
+    """Return a sentence on the parts of an export that only a signature can prove."""
     task, target = _task(recorded), target_of(recorded)
     expected = standalone.runners({*recorded["files"]}, task, target)
     if TORCH in recorded["files"]:
@@ -133,23 +133,23 @@ def _preprocessing(folder: Path, recorded: Proof) -> Iterator[str]:
             yield f"{PREPROCESSING}: '{key}' is not that of the proof"
 
 
-def same_values(found: object, expected: object) -> bool:
-    """Return whether two JSON values are the same, numbers up to rounding."""
+def same_values(actual: object, expected: object) -> bool:
+    """Return whether two JSON values are equal, floats up to a relative difference of 1e-5."""
     if isinstance(expected, Mapping):
         return (
-            isinstance(found, Mapping)
-            and found.keys() == expected.keys()
-            and all(same_values(found[key], value) for key, value in expected.items())
+            isinstance(actual, Mapping)
+            and actual.keys() == expected.keys()
+            and all(same_values(actual[key], value) for key, value in expected.items())
         )
     if isinstance(expected, list | tuple):
         return (
-            isinstance(found, list | tuple)
-            and len(found) == len(expected)
-            and all(map(same_values, found, expected))
+            isinstance(actual, list | tuple)
+            and len(actual) == len(expected)
+            and all(map(same_values, actual, expected))
         )
-    if isinstance(expected, float) and isinstance(found, int | float):
-        return math.isclose(found, expected, rel_tol=1e-5, abs_tol=1e-12)
-    return found == expected
+    if isinstance(expected, float) and isinstance(actual, int | float):
+        return math.isclose(actual, expected, rel_tol=1e-5, abs_tol=1e-12)
+    return actual == expected
 
 
 def _numbers(recorded: Proof, images: ReferenceImages) -> Iterator[str]:

@@ -20,9 +20,10 @@ _MAX_BYTES = 2 << 30  # of the arrays
 
 
 def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
-    """Normalise uint8 images ``(N, R, R, C)``; returns ``(N, C, R, R)``.
+    """Return uint8 images ``(N, R, R, C)`` normalised, as float32 ``(N, C, R, R)``.
 
-    The arithmetic is that of ``ImageData.prepare``, so that both round the same way.
+    ``mean`` and ``std`` are fractions of 255, by channel. The arithmetic is that of
+    ``ImageData.prepare``, so that both round in the same way.
     """
     shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))
     normalised = (pixels.astype(np.float32) - shift) / scale
@@ -31,31 +32,34 @@ def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> 
 
 @dataclass(frozen=True)
 class ReferenceImages:
-    """The images of an export, with the outputs of torch."""
+    """The test images of an export, with the outputs of torch."""
 
     pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
     targets: Targets
-    expected: Floats  #: torch's outputs, ``(N, n_outputs)``
-    expected_int8: Floats | None = None  #: of the simulation, after int8 training
+    expected: Floats  #: outputs of torch in float32 ``(N, n_outputs)``
+    expected_int8: Floats | None = None  #: of torch's simulation of int8, after int8 training
 
-    def agreement(self, task: Task, found: Floats, dtype: str) -> Agreement:
-        """Return the difference of the outputs of an artefact that computes in ``dtype``."""
+    def agreement(self, task: Task, outputs: Floats, dtype: str) -> Agreement:
+        """Return the difference between outputs ``(N, n_outputs)`` of an artefact and torch's.
+
+        ``dtype`` is the type in which the artefact computes.
+        """
         if dtype == "int8" and self.expected_int8 is not None:
-            return agreement(task, found, self.expected_int8, TRAINED)
-        return agreement(task, found, self.expected)
+            return agreement(task, outputs, self.expected_int8, TRAINED)
+        return agreement(task, outputs, self.expected)
 
     def packed(self) -> bytes:
-        """Return the bytes of a ``.npz`` file; equal content gives equal bytes."""
+        """Return the content of ``images.npz``; equal images give equal bytes."""
         file, parts = io.BytesIO(), {k: v for k, v in vars(self).items() if v is not None}
         np.savez_compressed(file, **parts)
         return file.getvalue()
 
 
 def read_reference_images(folder: Path, recorded: Proof) -> ReferenceImages:
-    """Read the images of an export.
+    """Return the images in ``images.npz`` of an export.
 
     Raises:
-        ProofError: they cannot be read, or do not fit the network of the proof.
+        ProofError: the file cannot be read, or does not fit the network of the proof.
     """
     try:
         names = ["pixels", "targets", "expected", _INT8]
@@ -68,13 +72,16 @@ def read_reference_images(folder: Path, recorded: Proof) -> ReferenceImages:
         )
         _check(images, recorded)
     except KeyError as error:
-        raise ProofError(f"{folder / IMAGES} cannot be read: {error} is missing.") from None
+        raise ProofError(
+            f"{folder / IMAGES} cannot be read: array {error} is missing. {_REPAIR}"
+        ) from None
     except (OSError, CorruptFileError) as error:
-        raise ProofError(f"{folder / IMAGES} cannot be read: {error}.") from None
+        raise ProofError(f"{folder / IMAGES} cannot be read: {error}. {_REPAIR}") from None
     return images
 
 
 _INT8 = "expected_int8"
+_REPAIR = "It was changed or damaged: restore it, or export the network again."
 
 
 def _check(images: ReferenceImages, recorded: Proof) -> None:
@@ -98,4 +105,7 @@ def _check(images: ReferenceImages, recorded: Proof) -> None:
         if not np.isfinite(array).all():
             raise CorruptFileError(f"'{name}' holds NaN or infinite values")
     if len(images.targets) != n or images.targets.dtype.kind not in "iuf":
-        raise CorruptFileError(f"'targets' are not of {n} images")
+        raise CorruptFileError(
+            f"'targets' is {images.targets.dtype} of length {len(images.targets)}; allowed: "
+            f"numbers of length {n}"
+        )

@@ -35,17 +35,17 @@ TORCH = _TORCH.name
 
 
 def kinds() -> dict[str, ArtefactType]:
-    """Return all types of artefacts, by the name of their first file."""
+    """Return all types of model files (artefacts), by the name of their first file."""
     return {_TORCH.name: _TORCH, **backends.artefacts()}
 
 
 def paths(folder: Path, name: str) -> dict[str, Path]:
-    """Return the files of an artefact by suffix."""
+    """Return the paths of an artefact's files by suffix; ``name`` is a key of ``kinds``."""
     return {suffix: folder / file for suffix, file in kinds()[name].files.items()}
 
 
 def hindrance(name: str) -> str:
-    """Return why an artefact cannot run on this machine; empty if it can run."""
+    """Return the reason why an artefact cannot run on this machine; empty if it can."""
     kind = kinds()[name]
     return kind.unavailable_reason or backends.lacking(kind.needs)
 
@@ -56,15 +56,15 @@ def needs_worker(name: str) -> bool:
 
 
 def session(folder: Path, name: str, worker: RetryingPool | None) -> Session:
-    """Load an artefact.
+    """Return an artefact of an export, loaded so that it can be run.
 
     Args:
         folder: The export.
-        name: One of ``kinds()``.
-        worker: Runs artefacts for which ``needs_worker``.
+        name: A key of ``kinds``.
+        worker: Process that runs artefacts for which ``needs_worker`` is True.
 
     Raises:
-        CompileError: the runtime refuses the file.
+        CompileError: the runtime cannot load the file.
     """
     if name == TORCH:
         return TorchSession(load_module(folder / "model.py").load())
@@ -106,7 +106,10 @@ class TorchSession:
             parts = torch.split(torch.from_numpy(images), _BATCH)
             outputs = [self._network(x) for x in parts]
             if not all(isinstance(output, torch.Tensor) for output in outputs):
-                raise CompileError("its network does not return a tensor")
+                raise CompileError(
+                    "the network of model.py does not return a tensor: the file was changed; "
+                    "restore it, or export the network again"
+                )
             result: NDArray[np.float32] = torch.cat(outputs).numpy()
         return result
 
@@ -115,7 +118,7 @@ _BATCH = 256  # images
 
 
 def load_module(path: Path) -> Any:
-    """Import a source file; cached bytecode is neither read nor written."""
+    """Return the module of a Python file, executed; bytecode is neither read nor written."""
     loader = _Source(f"hwnas_export_{path.parent.name}", str(path))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

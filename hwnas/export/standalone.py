@@ -125,7 +125,7 @@ if __name__ == "__main__":
 
 
 def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) -> bytes:
-    """Return the weights under the names of ``model.py``, as the bytes of a ``.safetensors``."""
+    """Return the content of ``model.safetensors``: weights under the names of ``model.py``."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for node in lowered:
         if node.op.n_params:
@@ -137,11 +137,11 @@ def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) 
 
 
 def source(lowered: Graph, title: str, task: Task) -> str:
-    """Return the text of ``model.py``.
+    """Return the text of ``model.py``, the network as Python code that needs torch alone.
 
     Args:
         lowered: The graph, not fused.
-        title: The first line of its docstring.
+        title: First line of the docstring of the file.
         task: The task of the network.
 
     Raises:
@@ -180,7 +180,10 @@ def _name(node: Node) -> str:
     """
     name = node.name.replace(".", "_")
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise CompileError(f"model.py cannot name an operator '{node.name}'.")
+        raise CompileError(
+            f"model.py cannot be written: the operator name '{node.name}' is not a Python "
+            "identifier; rename the module in the network's family."
+        )
     return name
 
 
@@ -256,7 +259,10 @@ class _Forward:
             case "attention":
                 self.attention = True
                 return f"attention({x}, {op.groups})", False
-        raise CompileError(f"model.py has no operator for '{node.name}': {op}.")
+        raise CompileError(
+            f"model.py cannot be written: operator '{node.name}' ({op}) is not supported; the "
+            "network's family must use the operators of hwnas.models.graph."
+        )
 
     def _like(self, name: str, vector: bool) -> str:
         """Return the code of a variable as a vector or as an image."""
@@ -337,9 +343,9 @@ x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 
 
 def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
-    """Return the runners that fit the artefacts, by file name.
+    """Return the text of scripts that run the artefacts, by file name.
 
-    ``run.py`` is the runner of the target's own artefact, or else the first one.
+    ``run.py`` runs the artefact of the target, or else the first that has a script.
 
     Args:
         names: Names of the artefacts.

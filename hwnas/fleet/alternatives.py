@@ -1,4 +1,4 @@
-"""Alternative plans: the cost of less carbon, higher accuracy or shorter latencies.
+"""Alternative plans: the cost of lower emissions, higher accuracy or shorter latencies.
 
 One limit at a time is tightened step by step (epsilon constraints; Haimes et al., 1971). Each
 program starts from the previous solution. Each plan is simulated and corrected like the main plan.
@@ -34,26 +34,35 @@ _DIGITS = 9  # decimal places; smaller differences are rounding
 
 @dataclass(frozen=True)
 class LimitPoint:
-    """A tightened limit."""
+    """A planning problem with one limit tighter than in ``service.yaml``."""
 
-    varied: str
-    asks: str  #: the limit, as in ``service.yaml``
-    problem: PlanningProblem
-    p99: float = 1.0  #: factor of the service's limits
+    varied: str  #: ``carbon``, ``accuracy`` or ``latency``
+    limit: str  #: the tightened limit as text, as ``budgets.carbon_kg_per_day=1.2``
+    problem: PlanningProblem  #: with the tightened limit
+    p99: float = 1.0  #: factor of all ``p99_ms`` of the service
 
 
 @dataclass(frozen=True)
 class PlanFront:
-    """Pareto front of plans over cost, carbon, accuracy and latency."""
+    """Pareto front of plans over daily cost, daily emissions, accuracy and latency limits."""
 
-    rows: Sequence[Row]  #: non-dominated plans, the main plan first
-    sentences: Sequence[str]
+    rows: Sequence[Row]  #: of ``plans.csv``: non-dominated plans, the main plan first
+    sentences: Sequence[str]  #: messages on the front, one per alternative plan and more
 
 
 def plan_front(
     outcome: PlanningOutcome, n: int, limit_s: float, seed: int, progress: Progress
 ) -> PlanFront:
-    """Return the front of at most ``n`` plans around a plan, within ``limit_s`` seconds."""
+    """Return the Pareto front of a plan and alternatives with one tighter limit each.
+
+    Args:
+        outcome: The plan.
+        n: Number of tightened limits to try.
+        limit_s: Time limit in seconds; limits that are not reached in time are left out, and a
+            message says so.
+        seed: Seed of the simulations.
+        progress: Receives phases.
+    """
     base = replace(outcome.solution, task=replace(outcome.solution.task, objective="cost"))
     rows = [_row(LimitPoint("the plan", "", base.task.problem), replace(outcome, solution=base))]
     began = time.perf_counter()
@@ -96,11 +105,11 @@ def _directions(
 
 def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[LimitPoint]:
     """Yield carbon budgets, from the minimum to almost that of the plan."""
-    most, problem = base.taken("carbon"), base.task.problem
+    most, problem = base.objective_value("carbon"), base.task.problem
     if not n or most <= 0 or missing_keys(problem)["carbon"]:
         return
     cleanest = solve_task(replace(base.task, objective="carbon"), limit_s, NullProgress())
-    least = cleanest.taken("carbon") * (1 + _ROUNDING)
+    least = cleanest.objective_value("carbon") * (1 + _ROUNDING)
     if not cleanest.serves or least > most * (1 - _LITTLE):
         return
     for limit in np.linspace(least, most, n + 1)[:-1] / _days(problem):
@@ -171,7 +180,7 @@ def _corrected_at(
     except BudgetError:
         return None
     left = until - time.perf_counter()
-    if not held.solution.kept and left > 0:  # the main plan has raised goodputs, too
+    if not held.solution.hour_columns and left > 0:  # the main plan has raised goodputs, too
         with suppress(TimeoutError):
             held = planner.raise_goodputs(held, resolve, min(limit_s, left), [seed], NullProgress())
     return None if held.is_late else held
@@ -194,13 +203,13 @@ def _days(problem: PlanningProblem) -> float:
 def _row(point: LimitPoint, held: PlanningOutcome) -> Row:
     """Return a plan's daily figures, and the lower bound of its cost."""
     days, result = _days(point.problem), held.solution
-    cost = result.taken("cost")
+    cost = result.objective_value("cost")
     least = min(result.bound_kept, cost) if result.task.objective == "cost" else 0.0
     return {
-        "varied": point.varied, "asks": point.asks,
+        "varied": point.varied, "asks": point.limit,
         "cost_per_day": cost / days, "cost_per_day_bound": least / days,
         "gap": round(1 - least / cost, _DIGITS) if cost > 0 else 0.0,
-        "carbon_kg_per_day": result.taken("carbon") / days,
+        "carbon_kg_per_day": result.objective_value("carbon") / days,
         "accuracy": _mean_accuracy(result), "p99_of_limit": point.p99, "late": held.late,
         "source": "modelled",
     }  # fmt: skip
@@ -240,9 +249,9 @@ def _select_front(
     done, tried = count
     emits = carbon_is_known and rows[0]["carbon_kg_per_day"] > 0
     if emits and not any(row["varied"] == "carbon" for row in rows):
-        messages.append("No plan with lower emissions was found within all limits.")
+        messages.append("No plan with lower emissions keeps all limits.")
     if len(front) < len(rows):
-        messages.append(f"{len(rows) - len(front)} dominated plans were removed.")
+        messages.append(f"{len(rows) - len(front)} dominated plans were left out.")
     if done < tried:
         messages.append(
             f"{done} of {tried} points of the front were computed in front_s={limit_s:g} s; "
@@ -265,18 +274,23 @@ def _describe_point(plan: Row, row: Row) -> str:
     )
 
 
-# Sketches: devices that do not exist yet.
+# Sketches: devices of ``fleet.yaml`` with ``sketch: true``, which do not exist yet.
 
 
 def without_sketches(problem: PlanningProblem) -> PlanningProblem:
-    """Return a problem without sketched devices, unless there are no others."""
+    """Return the problem with existing devices only; unchanged if every device is a sketch."""
     return replace(problem, fleet=replace(problem.fleet, devices=problem.fleet.existing))
 
 
 def sketch_rows(
     problem: PlanningProblem, outcome: PlanningOutcome, limit_s: float, progress: Progress
 ) -> list[Row]:
-    """Return one row per sketched device: the plan's objective with and without it."""
+    """Return the rows of ``sketches.csv``: the plan's objective with and without each sketch.
+
+    The value (in $, kg of CO2 or kWh over all hours of the plan) includes other devices' part.
+    Sketches for which no plan was found within ``limit_s`` seconds each are left out; the list is
+    empty if there are no sketches, or nothing else.
+    """
     sketched = [n for n, d in problem.fleet.devices.items() if d.sketch]
     if not sketched or len(sketched) == len(problem.fleet.devices):
         return []
@@ -306,7 +320,7 @@ def sketch_rows(
 
 
 def describe_sketches(rows: Sequence[Row], plan: DeploymentPlan) -> list[str]:
-    """Return the rows of ``sketch_rows`` as sentences."""
+    """Return a sentence per row of ``sketch_rows``: what buying the device would save."""
     result = []
     for row in rows:
         if row["machines_most"]:

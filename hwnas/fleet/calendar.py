@@ -14,7 +14,11 @@ _AGES = NumberBounds(-1e11, 1e11)
 
 
 def parse_time(text: str, where: str) -> float:
-    """Return a date (UTC without a zone) or a number as seconds since 1970.
+    """Return a date or a number of seconds as seconds since 1970-01-01 UTC.
+
+    Args:
+        text: ISO 8601 date (UTC if it has no time zone), or seconds since 1970.
+        where: Option or file, with which messages begin.
 
     Raises:
         ConfigError: the text is neither.
@@ -28,16 +32,16 @@ def parse_time(text: str, where: str) -> float:
         return (result if result.tzinfo else result.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         raise ConfigError(
-            f"{where}: '{text[:40]}' is not a time: give a date, as 2026-01-31T14:00, or seconds "
-            "since 1970."
+            f"{where}: '{text[:40]}' is not a time: give a date as 2026-01-31T14:00 (UTC), or "
+            "seconds since 1970."
         ) from None
 
 
 def parse_date(text: str, where: str) -> float:
-    """Return a time as ``parse_time``, refusing milliseconds and other implausible values.
+    """Return a time in seconds since 1970, as ``parse_time``.
 
     Raises:
-        ConfigError: the text is not a plausible time.
+        ConfigError: the text is no time, or too far from today: it may be in milliseconds.
     """
     result = parse_time(text, where)
     try:
@@ -48,7 +52,13 @@ def parse_date(text: str, where: str) -> float:
 
 
 def begin_minutes(begin_s: float | None, n_hours: int) -> int | None:
-    """Return the minutes from 0:00 UTC (of a week: Monday) to hour 0; ``None`` if unknown.
+    """Return the minutes from 0:00 UTC to hour 0 of a plan; ``None`` if ``begin_s`` is ``None``.
+
+    For plans of a week, minutes count from Monday, 0:00 UTC.
+
+    Args:
+        begin_s: Time of hour 0 in seconds since 1970.
+        n_hours: Number of hours of the plan.
 
     Raises:
         ConfigError: ``begin_s`` is not a whole minute.
@@ -56,12 +66,12 @@ def begin_minutes(begin_s: float | None, n_hours: int) -> int | None:
     if begin_s is None:
         return None
     if begin_s % 60:
-        raise ConfigError("begin: hours begin at a whole minute: omit the seconds.")
+        raise ConfigError("begin must be a whole minute: omit the seconds, as 2026-01-31T14:00.")
     return round((begin_s - _default_begin(n_hours)) / 60) % (n_hours * 60)
 
 
 def begin_seconds(begin_min: int | None, n_hours: int) -> float | None:
-    """Return the time of hour 0 in seconds since 1970; ``None`` if unknown."""
+    """Return a time of hour 0 in seconds since 1970; ``None`` if ``begin_min`` is ``None``."""
     return None if begin_min is None else _default_begin(n_hours) + 60.0 * begin_min
 
 
@@ -69,14 +79,15 @@ def begin_or_midnight(begin_s: float | None, n_hours: int) -> float:
     """Return the time of hour 0 in seconds since 1970; by default midnight UTC.
 
     Raises:
-        ConfigError: the time is unknown, and the plan is not of days or a week.
+        ConfigError: ``begin_s`` is ``None``, and the hours are neither whole days nor a divisor of
+            24.
     """
     if begin_s is not None:
         return begin_s
     if DAY % n_hours and n_hours % DAY:
         raise ConfigError(
-            f"The plan has {n_hours} hours, not a day: give the time of hour 0 with begin=DATE, or "
-            "telemetry with a column hour."
+            f"The plan has {n_hours} hours, neither days nor a part of one, so the time of its "
+            "hour 0 is unknown: give begin=DATE, or telemetry with a column hour."
         )
     return _default_begin(n_hours)
 
@@ -99,10 +110,19 @@ def check_rows(
     n_hours: int,
     rates: str = "",
 ) -> None:
-    """Refuse rows that are not hourly from hour 0 on, if a column ``hour`` or ``time`` says so.
+    """Check that the rows of a file are consecutive hours, the first one hour 0 of the plan.
+
+    Only files with a column ``hour`` or ``time`` are checked.
+
+    Args:
+        rows: Rows of the file.
+        path: The file, for messages.
+        begin_s: Time of hour 0 in seconds since 1970; ``None``: 0:00 UTC.
+        n_hours: Number of hours of the plan.
+        rates: Column of the demand, which is never taken for a time.
 
     Raises:
-        ConfigError: a row is missing or misplaced, or hour 0 differs from the plan's.
+        ConfigError: a row is missing or misplaced, or the first row is not hour 0 of the plan.
     """
     for column in rows[0]:
         if column != rates and column.strip().lower() == "hour":
@@ -116,8 +136,8 @@ def _check_hours(texts: Sequence[str], path: Path) -> None:
     for i, hour in enumerate(texts):
         if _number(hour) not in (i, i % DAY):
             raise ConfigError(
-                f"{path}, row {i}: hour is '{hour[:40]}'; expected {i}: rows must be the plan's "
-                "hours from 0 on, without gaps."
+                f"{path}, row {i}: column hour is '{hour[:40]}', expected {i}: give one row per "
+                "hour from 0 on, in order and without gaps."
             )
 
 
@@ -133,8 +153,8 @@ def _check_times(texts: Sequence[str], path: Path, begin_s: float | None, n_hour
     for i, time in enumerate(times):
         if abs(time - times[0] - i * HOUR) > 1:
             raise ConfigError(
-                f"{path}, row {i}: time is '{texts[i][:40]}', which is not one hour after "
-                "the row before: rows must be consecutive hours."
+                f"{path}, row {i}: column time is '{texts[i][:40]}', which is not one hour after "
+                "the row before: give one row per hour, in order and without gaps."
             )
     n, usual_s = len(texts), _default_begin(n_hours)
     if begin_s is None and DAY % n and n % DAY:
@@ -145,6 +165,6 @@ def _check_times(texts: Sequence[str], path: Path, begin_s: float | None, n_hour
     if 1 < (times[0] - begin) % round_s < round_s - 1:
         usual = format_begin(round((begin - usual_s) / 60) % (n_hours * 60), n_hours)
         raise ConfigError(
-            f"{path} begins at {texts[0]}, hour 0 of the plan at {usual}: let the rows begin then, "
-            f"or set begin={texts[0]}."
+            f"{path} begins at {texts[0]}, but hour 0 of the plan is at {usual}: begin the rows at "
+            f"that time, or set begin={texts[0]}."
         )

@@ -24,27 +24,29 @@ _SLIVER = 0.01  # unserved fraction whose penalty may be below the price of anot
 class SolverResult:
     """Result of the solver."""
 
-    values: Array | None  #: values of the variables; ``None``: no feasible solution
-    cost: float
+    values: Array | None  #: values of the variables; ``None``: no feasible solution found in time
+    cost: float  #: value of the minimised function, including penalties of unserved demand
     bound: float  #: lower bound of the cost
-    dual: Array  #: duals of the rows, only of programs without integers
-    seconds: float
+    dual: Array  #: dual values of the constraints; meaningful only without integer variables
+    seconds: float  #: time that the solver took
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost to its lower bound."""
+        """Relative distance of the cost to its lower bound, in [0, 1]."""
         return max(0.0, 1 - self.bound / self.cost) if self.cost > 0 else 0.0
 
 
 def solve(
     program: Program, *, limit_s: float = 60.0, gap: float = 1e-4, start: Array | None = None
 ) -> SolverResult:
-    """Solve a program on one thread, so that equal input gives equal plans.
+    """Return the best solution of a program that HiGHS finds within a time limit.
+
+    The solver has one thread, so that equal input gives equal plans.
 
     Args:
-        program: Program.
-        limit_s: Time limit in seconds; the best solution so far is returned.
-        gap: Relative gap at which the solver stops.
+        program: Linear or mixed-integer program.
+        limit_s: Time limit in seconds.
+        gap: Relative distance to the lower bound at which the solver stops.
         start: Initial values of the variables.
     """
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -74,9 +76,10 @@ def solve(
 def solve_all(
     program: Program, limit_s: float, gap: float, start: Array | None = None
 ) -> SolverResult:
-    """Return a solution as ``solve``, without small unserved parts if everything can be served.
+    """Return a solution as ``solve``; it serves all demand if that is possible in time.
 
-    The penalty for a small unserved part may be below the price of another machine.
+    The penalty for an unserved part of at most 1 % may be below the price of another machine, so
+    such a program is solved again without unserved demand.
     """
     result = solve(program, limit_s=limit_s, gap=gap, start=start)
     z = slice(program.begin["z"], program.begin["m"])
@@ -111,20 +114,23 @@ _FIRST = (0.0, 0.3, 1.0, 3.0, 10.0)  # values of a point of accuracy, in mean re
 
 @dataclass(frozen=True)
 class ColumnGenerationResult:
-    """Result of column generation."""
+    """Result of column generation: selected options, and the duals of the linear program."""
 
-    columns: OptionColumns
-    rates: Array  #: requests/s of the columns
+    columns: OptionColumns  #: selected options by scenario and hour
+    rates: Array  #: requests/s of the columns ``(columns,)``
     reduced: Array  #: reduced costs ``(scenarios, hours, options)`` without the dual of demand
     demand: Array  #: duals ``(scenarios, hours, classes)``: cost of one more request/s
     accuracy: Array  #: duals, same shape: cost of a higher accuracy floor
-    bound: float  #: lower bound over all options
+    bound: float  #: lower bound of the cost over all options, selected or not
 
 
 def generate_columns(
     task: PlanningTask, progress: Progress, limit_s: float = math.inf
 ) -> ColumnGenerationResult:
-    """Return the options and duals of the relaxed program, with a bound valid at any time limit."""
+    """Return the options that the linear program (without whole replicas) uses, and its duals.
+
+    The lower bound is valid even if ``limit_s`` seconds end the column generation.
+    """
     began = time.perf_counter()
     n_s, n_i = task.n_scenarios, len(task.hours)
     columns = OptionColumns.of(np.unique(np.concatenate([*initial_columns(task)]), axis=0))
@@ -150,7 +156,10 @@ def generate_columns(
 
 
 def availability_costs(task: PlanningTask, s: int) -> Array:
-    """Return infinity for options that a scenario removes, else 0 ``(options,)``."""
+    """Return 0 for options available in scenario ``s``, infinity for the others ``(options,)``.
+
+    Scenario 0 is normal operation; in scenario 1 all spot machines are down.
+    """
     o, alive = task.choices.options, task.alive(s)
     device = np.array([placement.device for placement in task.choices.placements])
     second = (o.second < 0) | alive[device[np.maximum(o.second, 0)]]
@@ -167,7 +176,10 @@ def _machines(task: PlanningTask) -> tuple[Array, Array, Ints]:
 
 
 def initial_columns(task: PlanningTask) -> Iterator[Ints]:
-    """Yield rows (scenario, hour, option) of options that are cheap at list prices."""
+    """Yield arrays ``(n, 3)`` of scenario, hour and option: options that are cheap at list prices.
+
+    They are the first columns of column generation.
+    """
     o = task.choices.options
     one, two, device = _machines(task)
     rent, owned = machine_values(task, "cost")

@@ -14,13 +14,14 @@ _OF_DEVICES = ("down", "back")
 
 
 def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
-    """Return a row per pool or machine type whose number changes, merged over equal hours.
+    """Return the rows of ``decisions.csv``: one per changed number of replicas or machines.
 
-    Column ``why`` names the change of demand, failure or file, and the binding limits.
+    Equal changes of several hours are one row. Column ``why`` has the cause (demand, failure or
+    changed file) and quotas that are used up.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
-    for hour_plan in outcome.found.plan.hours:
+    for hour_plan in outcome.planning.plan.hours:
         was = old.at(hour_plan.hours[0])
         for row in (
             *_replica_rows(old, was, outcome, hour_plan),
@@ -38,7 +39,7 @@ def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
 def _replica_rows(
     old: DeploymentPlan, was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan
 ) -> Iterator[Row]:
-    new = outcome.found.plan
+    new = outcome.planning.plan
     ran, runs = (
         plan_conversion.running_replicas(old, was),
         plan_conversion.running_replicas(new, hour_plan),
@@ -60,7 +61,7 @@ def _replica_rows(
 
 
 def _machine_rows(was: HourPlan, outcome: ReplanningOutcome, hour_plan: HourPlan) -> Iterator[Row]:
-    classes = {*outcome.found.plan.classes}
+    classes = {*outcome.planning.plan.classes}
     for device in sorted({*was.machines, *hour_plan.machines}):
         before, after = was.machines.get(device, 0), hour_plan.machines.get(device, 0)
         if before != after:
@@ -95,7 +96,7 @@ def _reason(
     there = [cause for cause in causes if cause.hours & {*hours}]
     own = [cause for cause in there if cause.what in _OF_DEVICES or cause.name in {"", *users}]
     mine = [cause for cause in own if cause.what not in _OF_DEVICES or cause.name == device] or own
-    return ("" if mine else "makes room: ") + "; ".join(cause.words for cause in mine or there)
+    return ("" if mine else "makes room: ") + "; ".join(cause.text for cause in mine or there)
 
 
 def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -> Iterator[str]:
@@ -110,24 +111,30 @@ def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -
 def describe_decisions(
     old: DeploymentPlan, outcome: ReplanningOutcome, down: Mapping[str, int | None]
 ) -> list[str]:
-    """Return messages on what changed, what moved, what stayed and the resulting cost."""
-    new = outcome.found.plan
+    """Return messages on the hours planned again, the replicas that change, and the new cost.
+
+    Args:
+        old: The current plan.
+        outcome: The new plan.
+        down: Number of machines down by device; ``None``: all.
+    """
+    new = outcome.planning.plan
     if not outcome.causes:
         same = ", byte for byte" if new == old else " except for the time of hour 0"
-        unchanged = f"Nothing changed beyond the tolerance: the plan stays as it is{same}."
+        unchanged = f"Nothing changed beyond the tolerance: the plan is the same{same}."
         return [unchanged, *_describe_unused_failures(outcome, down)]
     messages = [
-        f"Planned again in the hours {format_hours(sorted(c.hours))}: {c.words}."
+        f"Planned again in the hours {format_hours(sorted(c.hours))}: {c.text}."
         for c in _merge_late_causes(outcome)
     ]
     messages += _describe_unused_failures(outcome, down)
     messages += [_describe_unchanged(old, new), _describe_value(old, outcome)]
-    bare = outcome.found.solution.task.without_redundancy
+    bare = outcome.planning.solution.task.without_redundancy
     for name in sorted({name for _, name in bare}):
         hours = format_hours(sorted(hour for hour, other in bare if other == name))
         messages.append(
             f"While machines of {name} are down there is no redundancy in the hours {hours}: if "
-            "one more fails, requests are late until the next replan."
+            "one more machine fails, requests are late until you replan."
         )
     return messages
 
@@ -154,11 +161,11 @@ def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
             own = [c for c in outcome.causes if (c.what, c.name) == ("late", cause.name)]
             hours = frozenset(hour for c in own for hour in c.hours)
             more = f", and in {len(own) - 1} more hours" * (len(own) > 1)
-            yield ReplanCause("late", cause.name, hours, cause.words + more)
+            yield ReplanCause("late", cause.name, hours, cause.text + more)
 
 
 def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
-    """Return the replica-hours of a plan, and the numbers started and stopped by a new one."""
+    """Return the replica-hours of the old plan, and of those started and stopped in the new one."""
     before, after = old.by_hour(), new.by_hour()
     pairs = [
         (
@@ -177,17 +184,17 @@ def _describe_unchanged(old: DeploymentPlan, new: DeploymentPlan) -> str:
     before, after = old.by_hour(), new.by_hour()
     same = [hour for hour in before if before[hour].pools == after[hour].pools]
     return (
-        f"Of {total} replica-hours that ran {total - stopped} stay "
+        f"Of {total} replica-hours of the previous plan {total - stopped} stay "
         f"({stopped / max(total, 1):.1%} are stopped), {started} are started; "
-        f"{len(same)} of {len(before)} hours run what they ran."
+        f"the pools of {len(same)} of {len(before)} hours are unchanged."
     )
 
 
 def _describe_value(old: DeploymentPlan, outcome: ReplanningOutcome) -> str:
-    new = outcome.found.plan
+    new = outcome.planning.plan
     return (
-        f"It takes {new.value:.4g} {new.unit} in {new.n_hours} hours, after "
-        f"{old.value:.4g}; a plan for the same that may move everything takes at least "
-        f"{new.bound_all:.4g}. A replica started or stopped for an hour counted "
+        f"The new plan takes {new.value:.4g} {new.unit} in {new.n_hours} hours, the previous one "
+        f"{old.value:.4g}; a plan without limits on changes takes at least "
+        f"{new.bound_all:.4g}. The penalty for each replica started or stopped in an hour was "
         f"{outcome.move_cost:.3g} {new.unit}."
     )

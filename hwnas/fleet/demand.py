@@ -14,44 +14,57 @@ from hwnas.fleet.service_file import MOST_HOURS, RequestClass, Service
 
 Array = NDArray[np.float64]
 
-#: Minimum arrivals of a trace: fewer do not determine the 99th percentile.
+#: Minimum number of requests of a trace: fewer do not determine the 99th percentile.
 MIN_ARRIVALS = 500
 _ARRIVAL = ("timestamp", "time", "arrival", "arrived_at")
 
 
 @dataclass(frozen=True)
 class ArrivalRates:
-    """Rates ``(classes, hours)`` in requests/s behind the cache, and traces by class."""
+    """Demand of all classes: requests/s that the cache does not answer, and arrival traces."""
 
-    rates: Array  #: expected
-    provisioned_rates: Array  #: with spikes: the rates that a plan must serve
-    traces: dict[str, Array]  #: gaps between arrivals, of mean 1, by file path
+    rates: Array  #: expected requests/s ``(classes, hours)``
+    #: requests/s that a plan must serve ``(classes, hours)``: ``rates`` times ``demand.spike``
+    provisioned_rates: Array
+    traces: dict[str, Array]  #: times between requests, divided by their mean, by file path
     trace_of: tuple[str, ...]  #: trace file of each class; empty: Poisson arrivals
     begin_min: int | None = None  #: minutes from 0:00 UTC to hour 0; ``None``: not given, 0
 
     @property
     def n_hours(self) -> int:
-        """Number of hours."""
+        """Number of hours of the demand, and so of the plan."""
         return len(self.rates[0])
 
 
 def read_load(service: Service, folder: Path, begin_s: float | None = None) -> ArrivalRates:
-    """Return the demand of all classes.
+    """Return the demand of all classes by hour.
+
+    Args:
+        service: The service.
+        folder: Folder of ``service.yaml``, for relative paths.
+        begin_s: Time of hour 0 in seconds since 1970; ``None``: 0:00 UTC.
 
     Raises:
-        ConfigError: a file cannot be read, is empty, or has a different number of hours.
+        ConfigError: a file is missing, invalid or empty, classes have different numbers of hours,
+            or the demand is 0 everywhere.
     """
     hourly = {name: _class_rates(name, c, folder, begin_s) for name, c in service.classes.items()}
     constant = all(c.demand.rate is not None for c in service.classes.values())
     n = calendar.DAY if constant else max(len(rates) for rates in hourly.values())
     for name, rates in hourly.items():
         if len(rates) not in (1, n):
-            raise ConfigError(f"class '{name}' has rates for {len(rates)} hours, others for {n}.")
+            raise ConfigError(
+                f"service.yaml: the demand of class '{name}' has {len(rates)} hours, that of "
+                f"another class {n}: give all classes the same number of hours, or a constant rate."
+            )
     rates = np.array([np.resize(r, n) for r in hourly.values()])
     behind = rates * np.array([[1 - c.cache_hit] for c in service.classes.values()])
     spikes = np.array([[c.demand.spike] for c in service.classes.values()])
     if not behind.any():
-        raise ConfigError("The demand of all classes is 0 in every hour: there is nothing to plan.")
+        raise ConfigError(
+            "service.yaml: the demand of all classes is 0 in every hour: set demand.rate, "
+            "demand.hours or demand.csv of a class."
+        )
     text = tuple(c.demand.trace or "" for c in service.classes.values())
     traces = {name: read_gaps(resolve_path(name, folder)) for name in text if name}
     return ArrivalRates(behind, behind * spikes, traces, text, calendar.begin_minutes(begin_s, n))
@@ -72,7 +85,7 @@ def _class_rates(
         raise ConfigError(f"{path}: {unknown_name('column', column, result[0])}")
     if len(result) > MOST_HOURS:
         raise ConfigError(
-            f"{path} has {len(result)} rows; allowed: one per hour, at most {MOST_HOURS}."
+            f"{path} has {len(result)} rows; give one row per hour, at most {MOST_HOURS} (a week)."
         )
     calendar.check_rows(result, path, begin_s, len(result), column)
     return np.array([_parse_rate(row[column], path, i) for i, row in enumerate(result)])
@@ -84,29 +97,33 @@ def _parse_rate(text: str, path: Path, row: int, most: float = 1e7) -> float:
     except ValueError:
         value = np.nan
     if not 0 <= value <= most:
-        raise ConfigError(f"{path}, row {row}: '{text[:40]}' is not a number from 0 to {most:g}.")
+        raise ConfigError(
+            f"{path}, row {row}: '{text[:40]}' is not allowed: give a number from 0 to {most:g}."
+        )
     return value
 
 
 def read_gaps(path: Path) -> Array:
-    """Return the gaps between the arrivals of a trace, scaled to a mean of 1.
+    """Return the times between the requests of a trace, divided by their mean ``(requests - 1,)``.
 
-    The file has one row per request and a column ``TIMESTAMP`` (or ``time``) of dates or seconds.
+    The CSV file has a row per request and a column ``TIMESTAMP`` (or ``time``, ``arrival``,
+    ``arrived_at``) of dates or seconds.
 
     Raises:
-        ConfigError: the file cannot be read, has too few arrivals, or they are not in order.
+        ConfigError: the file cannot be read, has fewer than 500 requests, or is not in
+            chronological order.
     """
     result = csv_rows(path)
     column = next((name for name in result[0] if name.lower() in _ARRIVAL), None)
     if column is None:
         raise ConfigError(
-            f"{path}: no column of arrival times ({', '.join(_ARRIVAL)}); columns: "
-            f"{', '.join(result[0])}."
+            f"{path} has no column of arrival times: name one of its columns "
+            f"({', '.join(result[0])}) {' or '.join(_ARRIVAL)}."
         )
     if len(result) < MIN_ARRIVALS:
         raise ConfigError(
-            f"{path} has {len(result)} arrivals; at least {MIN_ARRIVALS} are needed. "
-            "Omit trace for Poisson arrivals."
+            f"{path} has {len(result)} requests; a trace needs at least {MIN_ARRIVALS}. Give a "
+            "longer trace, or omit trace for Poisson arrivals."
         )
     messages = [row[column] for row in result]
     times = np.array(
@@ -114,7 +131,10 @@ def read_gaps(path: Path) -> Array:
     )
     gaps = np.diff(times)
     if (gaps < 0).any() or not gaps.sum() > 0:
-        raise ConfigError(f"{path}: arrivals are not in chronological order.")
+        raise ConfigError(
+            f"{path}: the times of column {column} must ascend, and not be all equal: sort the "
+            "rows by time."
+        )
     scaled: Array = gaps / gaps.mean()
     return scaled
 
@@ -122,10 +142,13 @@ def read_gaps(path: Path) -> Array:
 def read_carbon(
     fleet: Fleet, n_hours: int, folder: Path, begin_s: float | None = None
 ) -> tuple[dict[str, Array], list[str]]:
-    """Return kg of CO2 per kWh by region and hour (0 if not given), and messages on ignored hours.
+    """Return the carbon intensities by region, and messages on hours that are not used.
+
+    Intensities are kg of CO2 per kWh for each hour of the plan ``(n_hours,)``; 0 if not given.
 
     Raises:
-        ConfigError: a file cannot be read, or has a number of hours that does not fit.
+        ConfigError: a file cannot be read, or its number of hours is neither a multiple nor a
+            divisor of ``n_hours``.
     """
     result, left_out = {}, []
     for region in sorted(fleet.regions):
@@ -140,8 +163,8 @@ def read_carbon(
         values = np.atleast_1d(np.array(text, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(
-                f"carbon.{region} has {len(values)} hours, the demand {n_hours}: "
-                "one must be a multiple of the other."
+                f"fleet.yaml: carbon.{region} has {len(values)} hours, the demand {n_hours}: "
+                "one must be a multiple of the other; give a constant, or a value per hour."
             )
         if len(values) > n_hours:
             left_out.append(
@@ -159,10 +182,10 @@ class Arrivals:
     """An arrival process that can be scaled to any rate.
 
     A trace is sped up or slowed down to the requested rate; bursts keep their number of requests.
-    Each seed starts at another place in the trace, which repeats.
+    Each seed starts at another request of the trace, which repeats.
     """
 
-    gaps: Array | None = None  #: gaps of the trace, of mean 1; ``None``: Poisson
+    gaps: Array | None = None  #: times between requests, divided by their mean; ``None``: Poisson
 
     @property
     def period(self) -> int:
@@ -170,7 +193,13 @@ class Arrivals:
         return 0 if self.gaps is None else self.gaps.size
 
     def at(self, rate: float, count: int, rng: np.random.Generator) -> Array:
-        """Return the times in seconds of ``count`` requests at a rate."""
+        """Return the arrival times of ``count`` requests in s ``(count,)``, ascending.
+
+        Args:
+            rate: Mean requests/s.
+            count: Number of requests.
+            rng: Random numbers.
+        """
         if self.gaps is None:
             steps = rng.exponential(1.0, count)
         else:
@@ -180,7 +209,10 @@ class Arrivals:
         return times
 
     def within(self, rate: float, seconds: float, rng: np.random.Generator) -> Array:
-        """Return the times of requests within ``seconds``."""
+        """Return the ascending arrival times in s of all requests in ``seconds`` at a mean rate.
+
+        The array is empty if the rate (requests/s) is 0.
+        """
         if rate <= 0:
             return np.zeros(0)
         parts, end = [], 0.0

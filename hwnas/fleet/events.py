@@ -24,35 +24,38 @@ FAIL, RETURN, SLOW = simulator_core.FAIL, simulator_core.RETURN, simulator_core.
 
 @dataclass(frozen=True)
 class PoolArrays:
-    """Pools as arrays."""
+    """Pools of equal replicas as arrays, input of the simulator."""
 
     service_s: Floats  #: ``(pools, largest batch)``: mean seconds of a batch of n + 1 requests
-    max_batch: Ints  #: ``(pools,)``
+    max_batch: Ints  #: maximum requests of a batch ``(pools,)``
     wait_s: Floats  #: ``(pools,)``: maximum wait for a full batch, like Triton's; 0: none
-    replicas: Ints  #: ``(pools,)``
-    noise: Floats  #: factors of service times, of mean 1, drawn at random
+    replicas: Ints  #: number of replicas ``(pools,)``
+    noise: Floats  #: factors of mean 1 ``(n,)``: each batch draws one for its service time
     waking_s: Floats  #: ``(pools,)``: additional seconds of a batch on an idle replica
 
 
 @dataclass(frozen=True)
 class RouteArrays:
-    """Routes through the pools."""
+    """Routes of requests through one or two pools, as arrays ``(routes,)``."""
 
-    request_class: Ints  #: ``(routes,)``
-    chance: Floats  #: probability within the class
+    request_class: Ints  #: index of the class
+    chance: Floats  #: probability that a request of the class takes the route
     spare: Floats  #: weight (above 0) for taking over requests whose pool has no replica
-    first: Ints  #: pool
-    second: Ints  #: pool of escalated requests; -1: none
+    first: Ints  #: index of the first pool
+    second: Ints  #: index of the pool of escalated requests; -1: none
     share: Floats  #: fraction of requests that is escalated
-    reach_s: Floats  #: round trip from the origin to the first pool
-    pass_s: Floats  #: round trip from the first pool to the second
+    reach_s: Floats  #: round-trip seconds from the requests' region to the first pool
+    pass_s: Floats  #: round-trip seconds from the first pool to the second
 
 
 _MIN_SPARE = 1e-6  # weight of routes without spare capacity, as a fraction of their rate
 
 
 class Routing:
-    """Routes of an hour; routes of the degraded state take over requests of failed pools."""
+    """Routes of an hour; routes of the degraded state take over requests of failed pools.
+
+    ``table`` has the routes as arrays; ``reached`` has the names of the classes with a route.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Routing:
         )
 
     def draw(self, request_class: NDArray[np.intp], rng: np.random.Generator) -> Ints:
-        """Return a route index for each request of the given classes."""
+        """Return a random route index for each request, given its class index ``(requests,)``."""
         route = np.zeros(request_class.size, np.int32)
         for k in np.unique(request_class):
             own = np.flatnonzero((self.table.request_class == k) & (self.table.chance > 0))
@@ -113,17 +116,17 @@ def _spare(normal: Sequence[RequestRoute], degraded: Sequence[RequestRoute]) -> 
 
 @dataclass(frozen=True)
 class IncidentArrays:
-    """Failures, returns and slowdowns of replicas, in chronological order."""
+    """Failures, returns and slowdowns of replicas in chronological order ``(incidents,)``."""
 
-    at_s: Floats
-    replica: Ints  #: counted through all pools
+    at_s: Floats  #: time in seconds
+    replica: Ints  #: index of the replica, counted through all pools
     kind: Ints  #: ``FAIL``, ``RETURN`` or ``SLOW``
     factor: Floats  #: of ``SLOW``: factor of service times from then on
     detect_s: float = 1.0  #: delay until requests of a failed replica are sent again
 
     @staticmethod
     def none() -> "IncidentArrays":
-        """Return no incidents."""
+        """Return arrays of length 0."""
         empty = np.zeros(0, np.int32)
         return IncidentArrays(np.zeros(0), empty, empty, np.zeros(0))
 
@@ -132,10 +135,10 @@ class IncidentArrays:
 class RequestOutcomes:
     """Results of a simulation."""
 
-    latency_s: Floats  #: of each request; NaN: lost
-    busy_s: Floats  #: of each replica
-    retried: int
-    events: int
+    latency_s: Floats  #: seconds from arrival to response ``(requests,)``; NaN: lost
+    busy_s: Floats  #: seconds of computing ``(replicas,)``
+    retried: int  #: number of requests sent again after a failure
+    events: int  #: number of simulated events
 
 
 def simulate(
@@ -146,10 +149,10 @@ def simulate(
     incidents: IncidentArrays | None = None,
     seed: int = 0,
 ) -> RequestOutcomes:
-    """Simulate requests.
+    """Return the latency of each request, and the load of the replicas, by simulation.
 
     Args:
-        arrivals: Ascending arrival times at the origins in seconds ``(requests,)``.
+        arrivals: Ascending times in seconds at which clients send requests ``(requests,)``.
         route: Index of the route of each request ``(requests,)``.
         pools: Pools.
         routes: Routes.
@@ -173,7 +176,15 @@ def simulate(
 def single_pool(
     service_s: Floats, wait_s: float, replicas: int, noise: Floats, waking_s: float = 0.0
 ) -> tuple[PoolArrays, RouteArrays]:
-    """Return one pool and its route."""
+    """Return one pool, and a route to it without network time, as simulator input.
+
+    Args:
+        service_s: Mean seconds of batches of 1, 2, ... requests ``(largest batch,)``.
+        wait_s: Maximum seconds that a request waits for a full batch.
+        replicas: Number of replicas.
+        noise: Factors of service times, of mean 1 ``(n,)``.
+        waking_s: Additional seconds of a batch on an idle replica.
+    """
     one, zero = np.zeros(1, np.int32), np.zeros(1)
     pools = PoolArrays(
         service_s[None], np.array([service_s.size], np.int32), np.array([wait_s]),
@@ -184,7 +195,10 @@ def single_pool(
 
 
 def lognormal_noise(sigma: float, seed: int = 0, n: int = 4096) -> Floats:
-    """Return factors of mean 1: shuffled samples of a log-normal distribution."""
+    """Return ``n`` random factors of mean 1 from a log-normal distribution ``(n,)``.
+
+    ``sigma`` is the standard deviation of their logarithm.
+    """
     rng = np.random.default_rng(seed)
     result: Floats = np.exp(sigma * np.sort(rng.standard_normal(n)))
     rng.shuffle(result)

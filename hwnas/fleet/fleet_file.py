@@ -20,36 +20,36 @@ Carbon = Annotated[float, NumberBounds(0, 10)] | list[Annotated[float, NumberBou
 
 @dataclass(frozen=True)
 class DeviceType:
-    """A type of machine."""
+    """A type of machine of ``fleet.yaml``."""
 
     region: Name
-    buy: Buy
+    buy: Buy  #: ``bought`` and ``reserved`` pay all hours, ``on_demand`` and ``spot`` used ones
     quota: Annotated[int, NumberBounds(1, 100_000)]  #: maximum number of machines
     price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour
     target: Name | None = None  #: target of the fronts' latencies; default: the device's name
     like: Name | None = None  #: device whose latencies, divided by ``speed``, apply
-    speed: Annotated[float, NumberBounds(1e-6, 1e6)] = 1.0
-    sketch: bool = False  #: does not exist yet: evaluate buying it
-    slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: replicas per machine
-    memory_mib: Positive | None = None  #: of a machine, shared by its slots
-    idle_w: Watt = 0.0
-    busy_w: Watt | None = None
+    speed: Annotated[float, NumberBounds(1e-6, 1e6)] = 1.0  #: speed relative to ``like``
+    sketch: bool = False  #: True: does not exist yet; the plan evaluates buying it
+    slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: maximum replicas per machine
+    memory_mib: Positive | None = None  #: of a machine, shared by its replicas; default: unlimited
+    idle_w: Watt = 0.0  #: power in W of an idle machine
+    busy_w: Watt | None = None  #: power in W of a busy machine; default: ``idle_w``
     derate: Annotated[float, NumberBounds(1e-3, 1)] = (
         1.0  #: fraction of speed left by thermal throttling
     )
-    start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: from the order to the first answer
+    start_s: Annotated[float, NumberBounds(0, 3600)] = 0.0  #: seconds from order to first response
     #: execution provider and threads of servers; default: those of the timings
     provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
     threads: Annotated[int, NumberBounds(1, 1024)] | None = None
 
     @property
     def power_w(self) -> float:
-        """Power of a busy machine: the upper end; by default that of an idle machine."""
+        """Power of a busy machine in W; without ``busy_w`` that of an idle machine."""
         return self.idle_w if self.busy_w is None else self.busy_w
 
     @property
     def is_hourly(self) -> bool:
-        """True if only running hours are paid."""
+        """True if only the hours in which a machine runs are paid."""
         return self.buy in ("on_demand", "spot")
 
 
@@ -57,59 +57,63 @@ class DeviceType:
 class RegionLink:
     """A network link between two regions."""
 
-    rtt_ms: Annotated[float, NumberBounds(0, 1e6)]
-    mbit_s: Positive | None = None  #: default: unlimited
+    rtt_ms: Annotated[float, NumberBounds(0, 1e6)]  #: round-trip time in ms
+    mbit_s: Positive | None = None  #: capacity in Mbit/s; default: unlimited
     usd_per_gb: Annotated[float, NumberBounds(0, 1000)] = 0.0  #: per 2**30 bytes
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """``fleet.yaml``."""
+    """Content of ``fleet.yaml``: types of machines, network links and carbon intensities."""
 
-    devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]
-    #: by their ends: ``edge-cloud``; regions with hyphens: ``edge - eu-west``
+    devices: Annotated[dict[Name, DeviceType], NumberBounds(1, 1000)]  #: by name
+    #: by their regions: ``edge-cloud``; if these have hyphens: ``edge - eu-west``
     links: dict[str, RegionLink] = field(default_factory=dict)
+    #: kg of CO2 per kWh by region: a constant, a value per hour, or a CSV file
     carbon: dict[str, Carbon] = field(default_factory=dict)
 
     @property
     def regions(self) -> set[str]:
-        """Regions of the devices."""
+        """Names of the regions that have a device."""
         return {device.region for device in self.devices.values()}
 
     @property
     def existing(self) -> dict[str, DeviceType]:
-        """Devices that exist; all if every device is a sketch."""
+        """Devices without ``sketch``, by name; all devices if every one is a sketch."""
         return {n: d for n, d in self.devices.items() if not d.sketch} or self.devices
 
 
 @dataclass(frozen=True)
 class RegionPath:
-    """A network path between two regions."""
+    """A network path between two regions, over one or more links."""
 
-    links: tuple[str, ...]
-    rtt_ms: float
-    usd_per_gb: float
-    kib_per_ms: float  #: of the narrowest link
+    links: tuple[str, ...]  #: names of the links; empty: within one region
+    rtt_ms: float  #: round-trip time in ms, sum over the links
+    usd_per_gb: float  #: price in $ per 2**30 bytes, sum over the links
+    kib_per_ms: float  #: capacity of the narrowest link in KiB/ms
 
     def ms(self, payload_kib: float) -> float:
-        """Return the round-trip time of a request in ms."""
+        """Return the round-trip time in ms of a request with a payload in KiB."""
         return self.rtt_ms + (payload_kib / self.kib_per_ms if self.links else 0.0)
 
     def usd(self, payload_kib: float) -> float:
-        """Return the transfer cost of a request."""
+        """Return the transfer cost in $ of a request with a payload in KiB."""
         return self.usd_per_gb * payload_kib / (1 << 20)
 
 
 def read_fleet(path: Path, service: Service) -> Fleet:
-    """Return the fleet of a ``fleet.yaml``.
+    """Return the checked content of a ``fleet.yaml``.
 
     Raises:
-        ConfigError: the file is missing, or contradicts itself or the service.
+        ConfigError: the file is missing or invalid, names something unknown, or no device of it can
+            be reached by some class of the service.
     """
     try:
         result = read_yaml(Fleet, path, ConfigError)
     except FileNotFoundError:
-        raise ConfigError(f"fleet={path}: file not found.") from None
+        raise ConfigError(
+            f"fleet={path}: file not found; examples are in experiments/fleet."
+        ) from None
     for name, device in result.devices.items():
         _check_device(result, name, device, str(path))
     result = replace(
@@ -123,13 +127,14 @@ def read_fleet(path: Path, service: Service) -> Fleet:
             but = f" except sketches ({', '.join(sketched)})" if sketched else ""
             raise ConfigError(
                 f"{path}: no device{but} is in a region of class '{name}' "
-                f"({', '.join(request_class.regions)}); devices: {', '.join(sorted(regions))}."
+                f"({', '.join(request_class.regions)}): add a device there, or add a region with "
+                f"devices ({', '.join(sorted(regions))}) to classes.{name}.regions in service.yaml."
             )
         if not {*there} & {*network_paths(result, request_class.source)}:
             raise ConfigError(
                 f"{path}: no link leads from {request_class.source} to a device of class '{name}': "
-                f"give links.{_link_name(request_class.source, there[0])}; links: "
-                f"{', '.join(result.links) or 'none'}."
+                f"add links.{_link_name(request_class.source, there[0])} with rtt_ms; links so "
+                f"far: {', '.join(result.links) or 'none'}."
             )
     for region in [*service.budgets.power_w, *result.carbon]:
         if region not in result.regions | service.regions:
@@ -147,16 +152,23 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
         )
     if device.power_w < device.idle_w:
         raise ConfigError(
-            f"{where}: device '{name}': busy_w {device.busy_w:g} is below idle_w {device.idle_w:g}."
+            f"{where}: device '{name}': busy_w={device.busy_w:g} is below idle_w="
+            f"{device.idle_w:g}: give the power in W of a busy machine, which is not lower."
         )
     seen, at = {name}, device
     while at.like is not None:
         if at.like not in fleet.devices:
             raise ConfigError(f"{where}: {unknown_name('device', at.like, fleet.devices)}")
         if at.like in seen:
-            raise ConfigError(f"{where}: device '{name}' is like itself, by '{at.like}'.")
+            raise ConfigError(
+                f"{where}: like of device '{name}' leads back to '{at.like}': name a device with "
+                "timings of its own."
+            )
         if fleet.devices[at.like].sketch:
-            raise ConfigError(f"{where}: device '{name}' is like '{at.like}', which is a sketch.")
+            raise ConfigError(
+                f"{where}: device '{name}' has like: {at.like}, which is a sketch: name a device "
+                "that exists."
+            )
         seen.add(at.like)
         at = fleet.devices[at.like]
 
@@ -170,12 +182,12 @@ def _normalise_links(
         a, b = _ends_of(name, regions, path)
         if a == b:
             raise ConfigError(
-                f"{path}: link '{name}' leads from {a} to itself: links connect two regions, as "
-                "edge-cloud."
+                f"{path}: link '{name}' leads from {a} to itself: name two regions, as edge-cloud."
             )
         if {_link_name(a, b), _link_name(b, a)} & {*result}:
             raise ConfigError(
-                f"{path}: link '{_link_name(a, b)}' is given twice, in both directions."
+                f"{path}: link '{_link_name(a, b)}' is given twice: links hold in both directions, "
+                "remove one."
             )
         result[_link_name(a, b)] = link
     return result
@@ -205,7 +217,10 @@ def _link_name(a: str, b: str) -> str:
 
 
 def network_paths(fleet: Fleet, source: str) -> Mapping[str, RegionPath]:
-    """Return the fastest (then cheapest) path from a region to each reachable one (Dijkstra)."""
+    """Return the path from a region to each reachable region, by region (Dijkstra).
+
+    The path has the lowest round-trip time; of equal ones, the lowest price.
+    """
     result: dict[str, RegionPath] = {}
     begin = RegionPath((), 0.0, 0.0, float("inf"))
     number = itertools.count()  # of equal paths, the first
@@ -235,7 +250,7 @@ def _links_of(fleet: Fleet, region: str) -> Iterator[tuple[str, str, RegionLink]
 
 
 def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
-    """Yield messages on regions of classes that have no device or no link."""
+    """Yield a message per region of a class that has no device, or cannot be reached by links."""
     for name, request_class in service.classes.items():
         for region in request_class.regions:
             if region not in fleet.regions:
@@ -245,5 +260,5 @@ def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
 
 
 def payload_mbit(payload_kib: Kib) -> float:
-    """Return a payload in megabits."""
+    """Return a payload in megabits (1e6 bits)."""
     return payload_kib * 1024 * 8 / 1e6

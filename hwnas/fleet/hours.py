@@ -1,4 +1,4 @@
-"""Hours of a solution, and a heuristic: the relaxed program rounded up."""
+"""Hours of a solution, and a heuristic: the solution of the linear program rounded up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,26 +13,29 @@ Flow = tuple[int, int, float]  #: scenario, option, requests a second
 
 @dataclass(frozen=True)
 class PoolRow:
-    """A pool in an hour."""
+    """A pool (equal replicas of a model on a device) in an hour of a solution."""
 
-    placement: int
-    config: int
-    max_per_machine: int
-    replicas: int
+    placement: int  #: index into the task's placements
+    config: int  #: index into the placement's serving configs
+    max_per_machine: int  #: maximum replicas on one machine, and number of spare ones; 0: no limit
+    replicas: int  #: including spare ones
 
 
 @dataclass
 class Hour:
     """An hour of a solution."""
 
-    machines: Array  #: ``(devices,)``
+    machines: Array  #: number of machines ``(devices,)``
     pools: list[PoolRow]
     flows: list[Flow]
-    unserved: Array  #: fractions of demands ``(scenarios, classes)``
+    unserved: Array  #: unserved fraction of the demand, in [0, 1] ``(scenarios, classes)``
 
 
 def round_up(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> Hour:
-    """Return an hour that serves the relaxed flows with whole replicas; it may exceed quotas."""
+    """Return hour ``i`` with the flows of the linear program, served by whole replicas.
+
+    The hour may exceed quotas.
+    """
     c = guide.columns
     flows = [
         (int(c.scenario[j]), int(c.option[j]), float(guide.rates[j]))
@@ -54,7 +57,7 @@ def round_up(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> Hour:
 
 
 def served_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
-    """Return the requests/s that flows serve ``(scenarios, classes)``."""
+    """Return the requests/s of each class that flows serve ``(scenarios, classes)``."""
     result = np.zeros((task.n_scenarios, len(task.problem.classes)))
     for s, option, rate in flows:
         result[s, task.choices.options.request_class[option]] += rate
@@ -62,10 +65,10 @@ def served_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
 
 
 def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
-    """Return an hour that serves its demands in the proportions of ``flows``.
+    """Return hour ``i`` with ``flows`` scaled so that they serve the demand of the task.
 
-    Existing pools keep or gain replicas, and new pools may be added; so may machines. The result
-    may exceed quotas.
+    Pools of ``hour`` keep or gain replicas; pools and machines may be added. The result may exceed
+    quotas.
     """
     wanted, have = task.problem.load.provisioned_rates[:, task.hours[i]], served_rates(task, flows)
     request_class = task.choices.options.request_class
@@ -93,7 +96,10 @@ def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) ->
 
 
 def placement_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
-    """Return the requests/s that flows send to placements ``(scenarios, placements)``."""
+    """Return the requests/s that flows send to each placement ``(scenarios, placements)``.
+
+    Escalated requests count at both placements.
+    """
     rates, o = np.zeros((task.n_scenarios, len(task.choices.placements))), task.choices.options
     for s, option, rate in flows:
         rates[s, o.first[option]] += rate
@@ -103,7 +109,7 @@ def placement_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
 
 
 def transfer_usd(task: PlanningTask, i: int, hour: Hour) -> float:
-    """Return the transfer cost of an hour in $."""
+    """Return the cost of network transfers in hour ``i`` in $."""
     sending = task.sending(i)
     return sum(float(sending[o]) * x for s, o, x in hour.flows if s == 0)
 

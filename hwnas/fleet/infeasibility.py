@@ -17,18 +17,18 @@ _MORE = 100  # factor of relaxed quotas
 
 
 def explain_unserved(solution: Solution, progress: Progress) -> str:
-    """Return one line on the binding limit and a value that would serve the demand."""
+    """Return one line: the limit that leaves demand unserved, and a value that would serve it."""
     task = solution.task
     names = [name for name, _ in task.problem.classes]
     k = int(solution.unserved.argmax())
     served = max(0.0, 1 - float(solution.unserved[k]))
     where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
     with progress.phase("Binding limit", 1) as advance:
-        if solution.kept and solve_task(task, _LIMIT_S, NullProgress()).serves:
+        if solution.hour_columns and solve_task(task, _LIMIT_S, NullProgress()).serves:
             advance(1)
             return (
-                f"No plan that serves all demand was found in time: {where}. No limit binds: "
-                "increase limit_s, or make a new plan (hwnas plan)."
+                f"No plan that serves all demand was found in time: {where}. No limit of the files "
+                "is the cause: increase limit_s, or make a new plan (hwnas plan)."
             )
         for words, lifted in _relaxed_problems(task.problem):
             other = solve_task(replace(task, problem=lifted), _LIMIT_S, NullProgress())
@@ -37,8 +37,9 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
                 needed = _describe_relaxed_plan(task.problem, other)
                 return f"No plan serves all demand: {where}. {words} {needed}"
     return (
-        f"No plan serves all demand: {where}; several limits bind at once (quotas, budgets, power, "
-        "links, survive): reduce the demand or accuracy_min, or increase p99_ms of that class."
+        f"No plan serves all demand: {where}; several limits of service.yaml and fleet.yaml are "
+        "too tight at once (quotas, budgets, power, links, survive): reduce the demand or "
+        "accuracy_min, or increase p99_ms of that class."
     )
 
 
@@ -51,18 +52,24 @@ def _relaxed_problems(problem: PlanningProblem) -> Iterator[tuple[str, PlanningP
     ):
         if limit is not None:
             lifted = replace(problem, service=replace(service, budgets=without))
-            yield f"budgets.{name}={limit:g} binds:", lifted
+            yield f"budgets.{name}={limit:g} in service.yaml is too low:", lifted
     if budgets.power_w:
         lifted = replace(problem, service=replace(service, budgets=replace(budgets, power_w={})))
-        yield "budgets.power_w binds:", lifted
+        yield "budgets.power_w in service.yaml is too low:", lifted
     devices = {n: replace(d, quota=max(1, d.quota) * _MORE) for n, d in fleet.devices.items()}
-    yield "Quotas bind:", replace(problem, fleet=replace(fleet, devices=devices))
+    yield (
+        "Quotas in fleet.yaml are too low:",
+        replace(problem, fleet=replace(fleet, devices=devices)),
+    )
     if any(link.mbit_s is not None for link in fleet.links.values()):
         links = {name: replace(link, mbit_s=None) for name, link in fleet.links.items()}
-        yield "Links bind:", replace(problem, fleet=Fleet(fleet.devices, links, fleet.carbon))
+        yield (
+            "mbit_s of links in fleet.yaml is too low:",
+            replace(problem, fleet=Fleet(fleet.devices, links, fleet.carbon)),
+        )
     if service.survive != FailureTolerance():
         yield (
-            "survive binds:",
+            "survive in service.yaml asks for too much:",
             replace(problem, service=replace(service, survive=FailureTolerance())),
         )
 
@@ -95,4 +102,5 @@ def _describe_relaxed_plan(problem: PlanningProblem, other: Solution) -> str:
         lifted = "carbon"
     elif of.cost_per_day != now.cost_per_day:
         lifted = "cost"
-    return f"the best plan without it takes {other.taken(lifted) / days:.4g} {UNITS[lifted]} a day."
+    per_day = other.objective_value(lifted) / days
+    return f"the best plan without it takes {per_day:.4g} {UNITS[lifted]} a day."

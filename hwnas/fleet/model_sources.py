@@ -14,7 +14,7 @@ from hwnas.fleet.service_file import Service, SplitNetwork
 
 
 def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
-    """Refuse a device without any timed model, and a target without timings.
+    """Check that each device has a latency of at least one model of the fronts.
 
     Raises:
         ConfigError: latencies are missing; the message has the command that measures them.
@@ -25,14 +25,14 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
         if not is_known or not any(catalogue.on(fleet, device, name) for name in catalogue.models):
             target, known = at.target or device, join_names(timed)
             raise ConfigError(
-                f"device '{device}': no model of the fronts has a latency on target '{target}' "
-                f"(timed targets: {known}): measure with: hwnas search "
-                f"+target={target}   or set its target: devices.{device}.target."
+                f"fleet.yaml: device '{device}': no model of fronts has a latency on target "
+                f"'{target}' (targets with latencies: {known}): run a search on it, as hwnas "
+                f"search +target={target}, and add it to fronts; or set devices.{device}.target."
             )
 
 
 def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
-    """Yield messages on targets with timings of single images only."""
+    """Yield a message if some targets have latencies of batches of one image only."""
     targets: dict[str, set[int]] = {}
     for (target, _), by_batch in catalogue.latency_ms.items():
         if any(figure.source in ("measured", "table") for figure in by_batch.values()):
@@ -41,13 +41,13 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
     alone = [t for t, batches in targets.items() if t in used and batches == {1}]
     if alone:
         yield (
-            f"Only batches of 1 were timed on {join_names(alone)}: hwnas search "
-            f"+target={alone[0]} target.batch=8 times larger ones; or add a CSV file to profiles."
+            f"Only batches of 1 image were timed on {join_names(alone)}: time larger ones with "
+            f"hwnas search +target={alone[0]} target.batch=8, or add a CSV file to profiles."
         )
 
 
 def join_names(names: Iterable[str], most: int = 6) -> str:
-    """Return sorted names, at most ``most`` of them."""
+    """Return names sorted and joined by commas; of more than ``most`` the number of the others."""
     every: Sequence[str] = sorted(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 
@@ -55,18 +55,23 @@ def join_names(names: Iterable[str], most: int = 6) -> str:
 def read_splits(
     service: Service, catalogue: ModelCatalogue, base_folder: Path
 ) -> tuple[SplitNetwork, ...]:
-    """Return all split networks, and add the latencies of their parts to the catalogue.
+    """Return the split networks of a service; latencies of their parts go to the catalogue.
+
+    Args:
+        service: The service.
+        catalogue: Models and latencies; gains those of the parts.
+        base_folder: Folder of ``service.yaml``, for relative paths.
 
     Raises:
-        RunError: a folder was not written by ``split``, or is damaged.
+        RunError: a folder was not written by the verb ``split``, or is damaged.
         ConfigError: a model or a part is unknown.
     """
     result = list[SplitNetwork]()
-    for said in service.splits:
-        if isinstance(said, str):
-            result += _read_split(resolve_path(said, base_folder), catalogue)
+    for split in service.splits:
+        if isinstance(split, str):
+            result += _read_split(resolve_path(split, base_folder), catalogue)
         else:
-            result.append(said)
+            result.append(split)
     _check(result, catalogue)
     return tuple(result)
 
@@ -78,7 +83,9 @@ def _read_split(folder: Path, catalogue: ModelCatalogue) -> Iterator[SplitNetwor
         try:
             _add_row(catalogue, raw, folder, f"row {i}")
         except SchemaError as problem:
-            raise ConfigError(f"{folder / PROFILE} cannot be read: {problem}.") from None
+            raise ConfigError(
+                f"{folder / PROFILE} cannot be read: {problem}. Write it again with hwnas split."
+            ) from None
     for cut in cuts:
         yield SplitNetwork(cut["model"], cut["head"], cut["tail"], cut["activation_kib"])
 
@@ -110,7 +117,7 @@ def _check(splits: list[SplitNetwork], catalogue: ModelCatalogue) -> None:
         for name, known in (("model", {*catalogue.models}), ("head", timed), ("tail", timed)):
             if getattr(split, name) not in known:
                 raise ConfigError(
-                    f"splits: {name} '{getattr(split, name)}' is not "
-                    f"{'a model of the fronts' if name == 'model' else 'a row of profiles'}; "
-                    f"available (ID-PRECISION): {join_names(known)}."
+                    f"service.yaml: splits: {name} '{getattr(split, name)}' is not "
+                    f"{'a model of fronts' if name == 'model' else 'a row of profiles'}: give one "
+                    f"of (as ID-PRECISION) {join_names(known)}."
                 )

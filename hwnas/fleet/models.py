@@ -23,33 +23,33 @@ from hwnas.hardware.target import Target, from_facts
 from hwnas.models.families import annotations
 from hwnas.nas.member import artefact_metric, metric_of
 
-# Runtimes of the timings: servers must run models alike.
+# Runtimes with which latencies were measured: servers must run models with the same settings.
 
 
 def batch_and_threads(
     genotype: Mapping[str, object], batch: object, threads: object, where: str
 ) -> tuple[int, int]:
-    """Return the batch size and threads of a network: its own choice, else its target's.
+    """Return the batch size and threads of a genotype; by default those given (of its target).
 
     Raises:
-        RunError: either is not one number.
+        RunError: either is not one positive integer.
     """
     text = genotype.get(annotations.BATCH, batch), genotype.get(annotations.THREADS, threads)
     if not all(str(number).isdecimal() for number in text):
-        raise RunError(f"{where}: a network's batch is {text[0]}, its threads are {text[1]}; "
-                       "expected one number each.")  # fmt: skip
+        raise RunError(f"{where}: the batch size of a network is {text[0]}, its threads {text[1]}; "
+                       "plans need one number each: give a run of one target.")  # fmt: skip
     return int(str(text[0])), int(str(text[1]))
 
 
 def runtime_of_target(target: Target, place: Path, threads: int | None = None) -> TimedRuntime:
-    """Return the runtime that times networks of a target."""
+    """Return the runtime of a target; ``place`` is the run, export or table with the latencies."""
     return runtime_by_name(target.engine, target.name, place, threads or target.threads)
 
 
 def runtime_by_name(engine: str, target: str, place: Path, threads: int) -> TimedRuntime:
-    """Return the same by the target's and engine's names, as in names of latency tables.
+    """Return a runtime by its engine, as in names of latency tables (RUNTIME-VARIANT).
 
-    The provider of a target that is not connected is unknown.
+    The provider is empty if the runtime is unknown or does not measure.
     """
     runtime = next((n for n in backends.names() if f"{engine}-".startswith(f"{n}-")), "")
     variant = engine.removeprefix(runtime).removeprefix("-").partition(".")[0]
@@ -60,7 +60,7 @@ def runtime_by_name(engine: str, target: str, place: Path, threads: int) -> Time
 
 
 def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
-    """Return the target of a run from the config of its manifest.
+    """Return the target that a run searched for, from the config in its manifest.
 
     Raises:
         RunError: the target is invalid.
@@ -68,7 +68,8 @@ def target_of_run(config: Mapping[str, Any], place: Path) -> Target:
     try:
         return from_facts(config["target"])
     except (SchemaError, HwnasError) as problem:
-        raise RunError(f"fronts: {place}: the target of its manifest: {problem}.") from None
+        reason = str(problem).rstrip(".")
+        raise RunError(f"fronts: {place}: invalid target in manifest.json: {reason}.") from None
 
 
 MAX_BATCH = 256
@@ -79,42 +80,44 @@ class FleetModel:
     """A network at a precision."""
 
     id: str
-    precision: str
-    accuracy: Quantity
-    memory_mib: float
+    precision: str  #: ``float32``, ``int8``, ...
+    accuracy: Quantity  #: fraction in [0, 1]
+    memory_mib: float  #: memory of a replica in MiB; 0: unknown
     place: str  #: source folder or file
 
     @property
     def name(self) -> str:
-        """Name in plans: an id may have several precisions."""
+        """Name in plans, ``ID-PRECISION``: an id may have several precisions."""
         return f"{self.id}-{self.precision}"
 
 
 @dataclass
 class ModelCatalogue:
-    """Models, and latencies by target, model and batch size."""
+    """Models with their accuracies, latencies and memory."""
 
-    models: dict[str, FleetModel] = field(default_factory=dict)
+    models: dict[str, FleetModel] = field(default_factory=dict)  #: by name, ``ID-PRECISION``
+    #: ms of a batch, by (target, model) and batch size
     latency_ms: dict[tuple[str, str], dict[int, Quantity]] = field(default_factory=dict)
-    #: runtimes of some of the latencies
+    #: runtimes with which latencies were measured, where known; keys as of ``latency_ms``
     ran: dict[tuple[str, str], dict[int, TimedRuntime]] = field(default_factory=dict)
-    profiled_mib: dict[str, float] = field(default_factory=dict)  #: memory according to profiles
+    #: memory of a replica in MiB by model, according to profiles
+    profiled_mib: dict[str, float] = field(default_factory=dict)
 
     def add(self, model: FleetModel) -> None:
-        """Add a model; of duplicates the one with the higher lower end of accuracy stays."""
+        """Add a model; of the same name the one whose accuracy has the higher lower end stays."""
         known = self.models.get(model.name)
         if known is None or model.accuracy.lower > known.accuracy.lower:
             self.models[model.name] = model
 
     def memory_mib(self, name: str) -> float | None:
-        """Return the memory of a replica of a model or part; ``None`` if unknown."""
+        """Return the memory of a replica of a model or part in MiB; ``None`` if unknown."""
         model = self.models.get(name)
         return max(self.profiled_mib.get(name, 0.0), model.memory_mib if model else 0.0) or None
 
     def time(
         self, target: str, name: str, batch: int, figure: Quantity, ran: TimedRuntime | None = None
     ) -> None:
-        """Add the latency of a batch, and its runtime if known.
+        """Add the latency of a batch on a target, and its runtime if known.
 
         Raises:
             ConfigError: other latencies of the model on the target have another number of threads.
@@ -123,15 +126,18 @@ class ModelCatalogue:
             known = self.ran.setdefault((target, name), {})
             if other := next((o for o in known.values() if o.threads != ran.threads), None):
                 raise ConfigError(
-                    f"{ran.place} has latencies of {name} on target '{target}' on {ran.threads} "
-                    f"threads, {other.place} on {other.threads}: remove one of them, or rename one "
-                    "of the targets."
+                    f"{ran.place} has latencies of {name} on target '{target}' with {ran.threads} "
+                    f"threads, {other.place} with {other.threads}: remove one of them from fronts "
+                    "or profiles, or give the targets different names."
                 )
             known[batch] = ran
         self.latency_ms.setdefault((target, name), {})[batch] = figure
 
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Quantity]:
-        """Return a model's latencies on a device by batch size, with ``derate`` and ``speed``."""
+        """Return latencies in ms of a model on a device by batch size (key, ascending).
+
+        Empty if the model was timed neither on the device nor on its ``like``.
+        """
         at: DeviceType = fleet.devices[device]
         if where := self._timed(device, at, name):
             result = self.latency_ms[where, name]
@@ -143,7 +149,7 @@ class ModelCatalogue:
         return {b: _scale_latency(f, scale, "modelled") for b, f in modelled.items()}
 
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
-        """Return the runtime of a model's timings on a device, with the fleet's overrides."""
+        """Return a latency's runtime; ``provider`` and ``threads`` of ``fleet.yaml`` prevail."""
         at: DeviceType = fleet.devices[device]
         if at.like is not None and not self._timed(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
@@ -172,11 +178,11 @@ def _scale_latency(
 
 
 def read_models(service: Service, folder: Path) -> ModelCatalogue:
-    """Return the models of all fronts, exports, tables and profiles of a service.
+    """Return models and latencies of a service; ``folder`` is that of ``service.yaml``.
 
     Raises:
-        RunError: one cannot be read.
-        ConfigError: one is missing or has no models.
+        RunError: a run, export or table cannot be read.
+        ConfigError: a file or folder is missing, or there are no models.
     """
     result = ModelCatalogue()
     for name in service.fronts:
@@ -185,18 +191,19 @@ def read_models(service: Service, folder: Path) -> ModelCatalogue:
         path = resolve_path(name, folder)
         _read_table(result, path) if path.is_dir() else _read_csv(result, path)
     if not result.models:
-        raise ConfigError(f"fronts={', '.join(service.fronts)}: they contain no member of a front.")
+        raise ConfigError(f"fronts={', '.join(service.fronts)}: they contain no network: give "
+                          "searches, exports, or CSV files with id and accuracy.")  # fmt: skip
     return result
 
 
 def resolve_path(name: str, folder: Path) -> Path:
-    """Return a path relative to the working directory, else to the folder ``folder``."""
+    """Return the path itself if it exists in the working directory, else ``folder / name``."""
     return Path(name) if Path(name).exists() else folder / name
 
 
 def _read_front(catalogue: ModelCatalogue, path: Path) -> None:
     if not path.exists():
-        raise ConfigError(f"fronts: {path}: no such folder or file.")
+        raise ConfigError(f"fronts: {path}: no such folder or file; correct it in service.yaml.")
     if path.is_file():
         _read_csv(catalogue, path)
     elif (path / PROOF).is_file():
@@ -214,7 +221,7 @@ def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
     target = proof_file.target_of(proof)
     ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
     if "accuracy" not in ran:
-        raise RunError(f"fronts: {path}: its artefact has no accuracy; plans need one.")
+        raise RunError(f"fronts: {path} is an export without accuracy: remove it from fronts.")
     model = FleetModel(
         proof_file.name_of(proof),
         target.dtype,
@@ -239,7 +246,7 @@ def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
         if not member.is_deliverable:
             continue
         if metric_of(member.figures) != "accuracy":
-            raise RunError(f"fronts: {path} is a regression; plans need accuracies.")
+            raise RunError(f"fronts: {path} is a regression without accuracy: remove it.")
         accuracy = member.figures[artefact_metric("accuracy", member.figures)]
         memory = replica_mib(member.figures)
         dtype = member.dtype(target.dtype)
@@ -280,20 +287,20 @@ class _ProfileRow(TypedDict):
 
 
 def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
-    """Return the rows of a CSV file; ``named`` precedes the path in messages.
+    """Return the rows of a CSV file as dicts from column to text; ``named`` is its option.
 
     Raises:
-        ConfigError: the file is missing, invalid or empty.
+        ConfigError: the file is missing, invalid, or has no rows.
     """
     try:
         result = schema.parse_csv(safe_read.read_text(path, schema.MAX_CSV_BYTES))
     except FileNotFoundError:
         where = f"{named}: {path}" if named else str(path)
-        raise ConfigError(f"{where}: file not found.") from None
+        raise ConfigError(f"{where}: file not found; correct the path.") from None
     except (safe_read.CorruptFileError, SchemaError) as problem:
         raise ConfigError(f"{path} cannot be read: {problem}.") from None
     if not result:
-        raise ConfigError(f"{path} is empty: it needs a row below its header.")
+        raise ConfigError(f"{path} has no rows: add at least one below the names of columns.")
     return result
 
 
@@ -308,7 +315,7 @@ def _read_csv(catalogue: ModelCatalogue, path: Path) -> None:
     known: dict[tuple[str, ...], str] = {}
     for i, raw in enumerate(csv_rows(path)):
         if "verified_fits_budget" in raw:
-            raise ConfigError(f"{path} belongs to a search: give its folder, {path.parent}.")
+            raise ConfigError(f"{path} is part of a search: give its folder, {path.parent}.")
         try:
             add_row(catalogue, raw, str(path), f"row {i}")
         except SchemaError as problem:
@@ -329,10 +336,10 @@ def add_row(
     at: str,
     ran: TimedRuntime | None = None,
 ) -> None:
-    """Add a row of a front or a profile; empty values count as missing.
+    """Add the accuracy or latency in a CSV row ``raw`` of file ``place``; ``at`` names the row.
 
     Raises:
-        SchemaError: a value has the wrong type, or the row has no figure.
+        SchemaError: a value has the wrong type, or the row has neither accuracy nor latency.
     """
     row: _ProfileRow = schema.parse_row(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
@@ -344,11 +351,11 @@ def add_row(
         catalogue.add(FleetModel(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))
     if "latency_ms" in row:
         if "target" not in row:
-            raise SchemaError(f"{at} has a latency but no target")
+            raise SchemaError(f"{at} has a latency_ms but no target: name the target it is of")
         figure = _interval(row, "latency_ms", source, at)
         catalogue.time(row["target"], name, row.get("batch", 1), figure, ran)
     elif "accuracy" not in row:
-        raise SchemaError(f"{at} has neither an accuracy nor a latency_ms")
+        raise SchemaError(f"{at} has neither accuracy nor latency_ms: give one of them")
 
 
 def _interval(row: _ProfileRow, name: str, source: QuantitySource, at: str) -> Quantity:
@@ -356,7 +363,7 @@ def _interval(row: _ProfileRow, name: str, source: QuantitySource, at: str) -> Q
     low, value, high = (text.get(f"{name}{end}") for end in ("_low", "", "_high"))
     figure = Quantity(value, source, low, high)  # type: ignore[arg-type]
     if not figure.lower <= figure.value <= figure.upper:
-        raise SchemaError(f"{at}: the interval of {name} does not contain its value {value}")
+        raise SchemaError(f"{at}: {name}={value} is not between {name}_low and {name}_high")
     return figure
 
 
@@ -366,12 +373,15 @@ def _read_table(catalogue: ModelCatalogue, path: Path) -> None:
     numbers = r"(\d+(?:\+\d+)*)"
     setting = re.fullmatch(rf"(.+?)-(\w+)-{numbers}t-b{numbers}(?:-[0-9a-f]+)?", path.name)
     if setting is None:
-        raise RunError(f"profiles: {path} is not named like a table, as RUNTIME-DTYPE-1t-b1.")
-    engine, dtype, said_threads, said_batch = setting.groups()
+        raise RunError(
+            f"profiles: {path} is not named like a table, as RUNTIME-DTYPE-1t-b1 (runtime, "
+            "precision, threads, batch size): give a table with the name that hwnas profile chose."
+        )
+    engine, dtype, named_threads, named_batch = setting.groups()
     for row in table.networks:
         name, at = f"{row.get('id')}-{dtype}", f"profiles: {path}"
         if name in catalogue.models:
-            batch, threads = batch_and_threads(_genotype(row, path), said_batch, said_threads, at)
+            batch, threads = batch_and_threads(_genotype(row, path), named_batch, named_threads, at)
             low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
             figure = Quantity(float(row["measured_ms"]), "measured", low, high)
             ran = runtime_by_name(engine, path.parent.name, path, threads)
@@ -384,5 +394,6 @@ def _genotype(row: latency_table.TableRow, path: Path) -> dict[str, Any]:
             dict[str, Any], safe_read.parse_json(row.get("genotype", "{}"))
         )
     except (safe_read.CorruptFileError, SchemaError) as problem:
-        raise RunError(f"profiles: {path}: a genotype cannot be read: {problem}.") from None
+        raise RunError(f"profiles: {path}: a genotype in it cannot be read: {problem}. Write the "
+                       "table again with hwnas profile.") from None  # fmt: skip
     return result

@@ -1,4 +1,4 @@
-"""Networks of exports split in two parts for two devices; no torch."""
+"""Networks of exports split into two parts for two devices; without torch."""
 
 from dataclasses import dataclass
 from math import prod
@@ -24,36 +24,42 @@ SIDES = ("head", "tail")
 
 @dataclass(frozen=True)
 class ExportedNetwork:
-    """The network of an export, from its ONNX file."""
+    """The network of an export, read from its ONNX file."""
 
     id: str
-    precision: str
+    precision: str  #: ``float32`` or ``int8``
     network: TrainedNetwork
-    model: bytes  #: ONNX file
+    model: bytes  #: content of the ONNX file
 
     @property
     def name(self) -> str:
-        """Name in plans."""
+        """Name in plans: ``ID-PRECISION``."""
         return f"{self.id}-{self.precision}"
 
 
 @dataclass(frozen=True)
 class ExportSplit:
-    """A split of a network, with both parts as compilable networks and ONNX files."""
+    """A network split into ``head`` and ``tail``, which can be compiled for different devices."""
 
-    name: str  #: ``cut2``
-    cut: GraphSplit
-    parts: dict[str, TrainedNetwork]  #: by ``SIDES``
-    files: dict[str, bytes]  #: ONNX with a free batch size; int8 parts exchange bytes
+    name: str  #: ``cut1``, ``cut2``, ...
+    cut: GraphSplit  #: operators of both parts, and shape of the tensor between them
+    parts: dict[str, TrainedNetwork]  #: operators and weights, by ``head`` and ``tail``
+    #: content of ONNX files with a free batch size, by ``head`` and ``tail``; int8 parts exchange
+    #: uint8 tensors
+    files: dict[str, bytes]
     share: float  #: head's fraction of the multiply-accumulates
 
     def part_id(self, side: str, whole: ExportedNetwork) -> str:
-        """Return a part's id in plans, without the precision: ``ID-cut2-head``."""
+        """Return the id of a part in plans, without the precision, as ``ID-cut2-head``."""
         return f"{whole.id}-{self.name}-{side}"
 
 
 def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
     """Return the network of an export.
+
+    Args:
+        folder: Folder of the export.
+        recorded: Its ``proof.json``.
 
     Raises:
         CompileError: the ONNX file is of another network.
@@ -65,7 +71,8 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
     files = {"int8": onnx_files.INT8, "float32": onnx_files.FLOAT32}
     if target.dtype not in files:
         raise ConfigError(
-            f"{folder} computes in {target.dtype}; split supports {' and '.join(files)}."
+            f"{folder} computes in {target.dtype}, but split supports {' and '.join(files)}: give "
+            "an export in one of these precisions."
         )
     weights = read_fp32((folder / onnx_files.FLOAT32).read_bytes(), graph)
     model = (folder / files[target.dtype]).read_bytes()
@@ -75,9 +82,9 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
 
 
 def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
-    """Return at most ``n`` splits of a network, the shortest head first.
+    """Return at most ``n`` splits of a network, evenly chosen, the smallest head first.
 
-    A split is skipped if a shorter head sends as little.
+    A split is left out if a smaller head has an output of at most the same size.
 
     Raises:
         ConfigError: no split exists.
@@ -90,7 +97,11 @@ def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
             result.append(cut)
             least = size
     if not result:
-        raise ConfigError(f"{whole.name} cannot be split: no single tensor separates it anywhere.")
+        raise ConfigError(
+            f"{whole.name} cannot be split: between no two of its operators a single tensor passes "
+            "that is smaller than those before, with at least 1 % of the computation on each side. "
+            "Give another export."
+        )
     kept = np.unique(np.linspace(0, len(result) - 1, min(n, len(result))).round().astype(int))
     return [_split(f"cut{i + 1}", result[k], whole) for i, k in enumerate(kept.tolist())]
 
@@ -134,23 +145,24 @@ def _part_onnx(side: str, part: TrainedNetwork, *, as_bytes: bool) -> bytes:
 
 @dataclass(frozen=True)
 class SplitOutputs:
-    """Outputs of both parts."""
+    """Outputs of both parts for ``N`` images."""
 
-    sent: Array  #: output of the head's file ``(N, C, H, W)``
-    real: Floats  #: the same, dequantised
-    outputs: Floats  #: of the tail, equal to those of the whole network
+    sent: Array  #: output of the head, as sent to the tail ``(N, C, H, W)``
+    real: Floats  #: the same as real numbers: dequantised if it is int8
+    outputs: Floats  #: output of the tail, equal to that of the whole network ``(N, classes)``
 
     @property
     def sent_kib(self) -> float:
-        """Size of the boundary tensor of one image."""
+        """Size in KiB of the tensor that is sent for one image."""
         return self.sent.nbytes / len(self.sent) / 1024
 
 
 def run_split(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> SplitOutputs:
-    """Run both parts one after another, and compare them with the whole network.
+    """Return the outputs of head and tail for images ``(N, C, H, W)``.
 
     Raises:
-        ProofError: outputs differ: in int8 by a bit, in float32 by more than rounding.
+        ProofError: the tail's outputs differ from those of the whole network: in int8 at all, in
+            float32 by more than rounding.
     """
     head, tail = (onnx_files.session(split.files[side]) for side in SIDES)
     sent = head.run(images)
@@ -161,7 +173,13 @@ def run_split(split: ExportSplit, whole: ExportedNetwork, images: Floats) -> Spl
 
 
 def check_close(name: str, outputs: Floats, expected: Floats, allowed: float) -> None:
-    """Refuse outputs whose largest error, relative to the largest output, exceeds a limit.
+    """Check the largest absolute error, relative to the largest absolute output.
+
+    Args:
+        name: Name of the network, for the message.
+        outputs: Outputs of a part.
+        expected: Outputs of the whole network, of the same shape.
+        allowed: Maximum relative error.
 
     Raises:
         ProofError: the error exceeds ``allowed``.
@@ -169,8 +187,9 @@ def check_close(name: str, outputs: Floats, expected: Floats, allowed: float) ->
     error = float(np.abs(outputs - expected).max() / np.abs(expected).max())
     if not error <= allowed:
         raise ProofError(
-            f"{name}: outputs differ from the whole network's by {error:.2g} of the largest "
-            f"output; allowed: {allowed:g}."
+            f"{name}: outputs differ from those of the whole network by {error:.2g} of the largest "
+            f"output; allowed: {allowed:g}. This is an error in hwnas or the runtime; please "
+            "report it."
         )
 
 
@@ -193,16 +212,16 @@ _Name = Annotated[str, NumberBounds(1, 200)]
 
 
 class SplitPoint(TypedDict):
-    """A split of a network."""
+    """A split of a network, as in ``split.json``."""
 
-    name: _Name  #: folder of the parts
-    model: _Name  #: name in plans
-    head: _Name
-    tail: _Name
-    activation_kib: Annotated[float, NumberBounds(0, 1e6)]  #: boundary tensor of an image
-    after: _Name  #: the operator that computes the boundary tensor
-    shape: Annotated[list[int], NumberBounds(3, 3)]
-    dtype: _Name
+    name: _Name  #: folder of the parts, as ``cut1``
+    model: _Name  #: name of the whole network in plans, ``ID-PRECISION``
+    head: _Name  #: name of the first part in plans
+    tail: _Name  #: name of the second part in plans
+    activation_kib: Annotated[float, NumberBounds(0, 1e6)]  #: KiB that are sent per image
+    after: _Name  #: last operator of the head
+    shape: Annotated[list[int], NumberBounds(3, 3)]  #: of the sent tensor: (C, H, W)
+    dtype: _Name  #: of the sent tensor
     head_macs: Fraction  #: head's fraction of the multiply-accumulates
 
 
@@ -213,14 +232,14 @@ class _SplitFile(TypedDict):
 
 
 def read_cuts(folder: Path) -> list[SplitPoint]:
-    """Return the splits of a folder that ``split`` wrote.
+    """Return the splits of a folder that the verb ``split`` wrote, from ``split.json``.
 
     Raises:
-        RunError: the folder is not one of ``split``, or is damaged.
+        RunError: the folder has no valid ``split.json``.
     """
     try:
         return read_json(_SplitFile, folder / FILE, RunError, newest=FORMAT)["cuts"]
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
-            f"{folder} is not a folder of a split; create one: hwnas split EXPORT"
+            f"{folder} has no {FILE}: create a folder of split networks with hwnas split EXPORT."
         ) from None

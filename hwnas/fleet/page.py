@@ -38,7 +38,11 @@ _HOURS = "hour"
 
 
 def plan_figures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
-    """Return the figures of a plan by name, as PNG and SVG."""
+    """Return the figures of a plan by name: ``serving``, ``margins``, and maybe ``front``.
+
+    Each is a dict from format (``png``, ``svg``) to the content of the file. ``tables`` has the
+    rows of the plan's CSV files by name.
+    """
     with mpl.rc_context(_STYLE):
         result = {
             "serving": _render(_serving_figure(plan)),
@@ -53,9 +57,9 @@ def plan_page(
     plan: DeploymentPlan,
     tables: Mapping[str, Sequence[Row]],
     sentences: Sequence[str],
-    drawn: Mapping[str, Pictures],
+    figures: Mapping[str, Pictures],
 ) -> str:
-    """Return the page of a plan as HTML."""
+    """Return the HTML page of a plan, with messages, tables (by file name) and figures."""
     wanted = {
         "decisions": "Changes and their reasons",
         "plans": "The plan and non-dominated alternatives: cost, carbon, accuracy, latency",
@@ -73,7 +77,7 @@ def plan_page(
             tables=[_table(title, tables[name], name)
                     for name, title in wanted.items() if tables.get(name)],
             pictures=[SvgFigure(_TITLES[name], by["svg"].decode(), _NOTES[name])
-                      for name, by in drawn.items()],
+                      for name, by in figures.items()],
             facts=[("objective", plan.objective), ("unit", plan.unit)],
         )
     )  # fmt: skip

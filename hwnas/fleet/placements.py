@@ -1,7 +1,7 @@
-"""Placements: a model on a device within a latency limit of its pool.
+"""Placements: a model on a device, in a pool of equal replicas with a latency limit.
 
 A placement has serving configs: batch size, wait and minimum number of replicas, each with its
-goodput, so that the program contains no latencies.
+goodput, so that the mixed-integer program contains no latencies.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,12 @@ _REQUESTS, _SEED = 20_000, 1
 
 
 def service_times(latency_ms: dict[int, float], largest: int) -> Array:
-    """Return the seconds of batches of 1 to ``largest``, interpolated ``(largest,)``."""
+    """Return the seconds of batches of 1, 2, ..., ``largest`` images ``(largest,)``.
+
+    Args:
+        latency_ms: ms by batch size; values between are interpolated, and never decrease.
+        largest: Maximum batch size.
+    """
     known = sorted(latency_ms)
     times = np.interp(np.arange(1, largest + 1), known, [latency_ms[b] for b in known])
     result: Array = np.maximum.accumulate(times) / 1e3
@@ -44,7 +49,10 @@ def service_times(latency_ms: dict[int, float], largest: int) -> Array:
 
 @dataclass
 class Goodputs:
-    """Goodputs by simulation, cached."""
+    """Latencies and goodputs of pools by simulation, cached.
+
+    The goodput is the requests/s of a replica at which the p99 latency of its pool keeps a limit.
+    """
 
     jitter: float  #: standard deviation of the log of service times
     _known: dict[tuple[int, int, int, float], Array] = field(default_factory=dict)
@@ -52,7 +60,14 @@ class Goodputs:
     def curve(
         self, arrivals: Arrivals, service_s: Array, replicas: int, wait_s: float = 0.0
     ) -> Array:
-        """Return p99 in seconds at each of the loads of ``rates``."""
+        """Return the p99 latency of a pool in s at each of the loads of ``rates`` ``(loads,)``.
+
+        Args:
+            arrivals: Arrival process.
+            service_s: Seconds of batches of 1, 2, ... images, as ``service_times``.
+            replicas: Number of replicas.
+            wait_s: Maximum seconds that a request waits for a full batch.
+        """
         one, whole, batch = service_s[0], service_s[-1], service_s.size
         each = (whole - one) / (batch - 1) if batch > 1 else one
         fixed = float(np.clip((one - each) / one, 0.0, 1.0)) if batch > 1 else 0.0
@@ -67,12 +82,15 @@ class Goodputs:
 
     @staticmethod
     def rates(service_s: Array) -> Array:
-        """Return the rates of one replica that belong to ``curve``."""
+        """Return the requests/s per replica to which ``curve`` belongs ``(loads,)``, ascending."""
         result: Array = _LOADS * (service_s.size / service_s[-1])
         return result
 
     def rate(self, limit_s: float, curve: Array, service_s: Array) -> float:
-        """Return the rate of one replica at which p99 reaches a limit; 0 if infeasible."""
+        """Return the requests/s per replica at which p99 reaches ``limit_s``, interpolated.
+
+        0 if p99 is above the limit at any load.
+        """
         if curve[0] > limit_s:
             return 0.0
         return float(np.interp(limit_s, curve, self.rates(service_s)))
@@ -80,7 +98,7 @@ class Goodputs:
     def prepare(
         self, arguments: Iterable[tuple[Arrivals, Array, int, float]], progress: Progress
     ) -> None:
-        """Simulate everything that ``curve`` needs for the arguments."""
+        """Run the simulations that calls of ``curve`` with these arguments need."""
         wanted = {
             (id(arrivals), replicas, service_s.size, wait): arrivals
             for arrivals, service_s, replicas, wait_s in arguments
@@ -123,9 +141,15 @@ def latency_quantile(
     arrivals: Arrivals, service_s: Array, replicas: int, load: float, noise: Array,
     wait_s: float = 0.0,
 ) -> float:  # fmt: skip
-    """Return p99 of one pool at a fraction of its capacity, without the first requests.
+    """Return the p99 latency in s of one pool by simulation, without the first 5 % of requests.
 
-    An overloaded pool shows by the waits of the last requests.
+    Args:
+        arrivals: Arrival process.
+        service_s: Seconds of batches of 1, 2, ... images.
+        replicas: Number of replicas.
+        load: Demand as a fraction of the capacity with full batches.
+        noise: Factors of service times, of mean 1.
+        wait_s: Maximum seconds that a request waits for a full batch.
     """
     rate = load * replicas * service_s.size / service_s[-1]
     times = arrivals.at(rate, _REQUESTS, np.random.default_rng(_SEED))
@@ -141,33 +165,37 @@ _NEAR = 0.03  # relative distance below which limits are merged
 
 @dataclass(frozen=True)
 class ServingConfig:
-    """A way to run a placement."""
+    """Batch size, wait and minimum number of replicas of a placement, with its goodput."""
 
-    batch: int
-    wait_ms: float
+    batch: int  #: maximum batch size
+    wait_ms: float  #: maximum time that a request waits for a full batch
     least: int  #: minimum number of replicas
-    goodput: float  #: requests/s of a replica
-    most: float  #: upper bound of corrected goodputs: beyond it the queue grows
+    goodput: float  #: requests/s of a replica at which the limit holds
+    most: float  #: requests/s of a replica beyond which the queue grows without limit
 
 
 @dataclass(frozen=True)
 class Placement:
     """A model on a device for one arrival process, within a latency limit."""
 
-    device: int
-    model: str
-    process: int
-    limit_ms: float
+    device: int  #: index of the device type
+    model: str  #: ``ID-PRECISION``
+    process: int  #: index of the arrival process
+    limit_ms: float  #: limit of the p99 latency of its pool, without the network
     configs: tuple[ServingConfig, ...]
 
     @property
     def best(self) -> float:
-        """Highest goodput of a replica."""
+        """Highest goodput of its serving configs: requests/s of a replica."""
         return max(v.goodput for v in self.configs)
 
 
 def pool_limits(problem: PlanningProblem) -> Array:
-    """Return the latency limits of pools, ascending."""
+    """Return the p99 limits in ms that pools may have, ascending ``(limits,)``.
+
+    They are those of ``tiers_ms``; by default what the limits of classes leave after the network,
+    and fractions of it for the stages of cascades.
+    """
     if problem.service.tiers_ms is not None:
         return np.unique(np.array(problem.service.tiers_ms))
     left = {
@@ -187,7 +215,7 @@ def pool_limits(problem: PlanningProblem) -> Array:
 def placements_of(
     problem: PlanningProblem, goodputs: Goodputs, limits: Array
 ) -> Iterator[Placement]:
-    """Yield all placements that keep one of the limits."""
+    """Yield the placements that can keep one of the limits in ms, for each of these limits."""
     for where, upper in _device_models(problem):
         yield from _placements_at_limits(where, upper, limits, problem, goodputs)
 
@@ -217,7 +245,10 @@ def _device_models(
 
 
 def has_room(problem: PlanningProblem, at: DeviceType, name: str) -> bool:
-    """Return True if a machine's memory holds a model or part in each of its slots."""
+    """Return True if a machine has memory for as many replicas of a model as it has slots.
+
+    True if either memory is unknown.
+    """
     needed = (problem.catalogue.memory_mib(name) or 0.0) * at.slots
     return at.memory_mib is None or needed <= at.memory_mib
 

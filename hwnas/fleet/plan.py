@@ -26,80 +26,83 @@ _Count = Annotated[int, NumberBounds(0, 1e9)]
 
 @dataclass(frozen=True)
 class PlannedMachine:
-    """A machine type that the plan uses."""
+    """A type of machine that the plan uses."""
 
     region: str
-    buy: str
-    price: _Rate  #: $ per hour
-    slots: Size
-    quota: _Count  #: machines that are up; 0: none
-    idle_w: _Rate
-    busy_w: _Rate
-    start_s: _Rate
-    bought: _Count  #: machines owned; 0 if rented by the hour
+    buy: str  #: ``bought``, ``reserved``, ``on_demand`` or ``spot``
+    price: _Rate  #: $ per machine-hour
+    slots: Size  #: maximum replicas per machine
+    quota: _Count  #: maximum number of machines, without those that are down
+    idle_w: _Rate  #: power in W of an idle machine
+    busy_w: _Rate  #: power in W of a busy machine
+    start_s: _Rate  #: seconds from order to first response
+    bought: _Count  #: machines paid in all hours; 0 if rented by the hour
 
 
 @dataclass(frozen=True)
 class TimedRuntime:
-    """The runtime of a model's timings, as far as known; servers run the model alike."""
+    """The runtime with which a model's latencies were measured, as far as known.
+
+    Servers run the model with the same settings.
+    """
 
     target: str  #: target of the latencies
     place: str = ""  #: source: run, export or latency table
     runtime: str = ""  #: runtime of the target
     provider: str = ""  #: execution provider: ``cpu``, ``cuda``, ...
-    threads: Annotated[int, NumberBounds(0, 1024)] = 0
+    threads: Annotated[int, NumberBounds(0, 1024)] = 0  #: 0: unknown
 
 
 @dataclass(frozen=True)
 class PoolType:
-    """A serving config of a model on a device."""
+    """A model on a device with a batch size, wait and latency limit."""
 
     device: str
-    model: str
-    batch: Annotated[int, NumberBounds(1, 65_536)]
-    wait_ms: _Ms
+    model: str  #: ``ID-PRECISION``, or a part of a split network
+    batch: Annotated[int, NumberBounds(1, 65_536)]  #: maximum batch size
+    wait_ms: _Ms  #: maximum wait of a request for a full batch
     limit_ms: Positive  #: limit of the pool's 99th percentile
     goodput: Positive  #: requests/s of a replica, by simulation
     least: Size  #: minimum replicas for this goodput
-    accuracy: QuantityRow | None
-    latency_ms: dict[str, QuantityRow]  #: by batch size
-    memory_mib: _Rate
+    accuracy: QuantityRow | None  #: ``None``: a part of a split network
+    latency_ms: dict[str, QuantityRow]  #: of a batch, by batch size
+    memory_mib: _Rate  #: of a replica; 0: unknown
     place: str  #: source folder or file of the model
     ran: TimedRuntime | None = None  #: ``None`` in plans of earlier versions
 
 
 @dataclass(frozen=True)
 class ReplicaPool:
-    """A pool in an hour."""
+    """A pool in an hour: equal replicas that share a queue."""
 
-    kind: str
-    replicas: Size
-    spread: _Count  #: spare replicas = maximum on one machine; 0: no redundancy
-    goodput: Positive  #: of a replica, corrected for the hour
+    kind: str  #: name of its ``PoolType``
+    replicas: Size  #: including spare ones
+    spread: _Count  #: spare replicas, and maximum on one machine; 0: no redundancy
+    goodput: Positive  #: requests/s of a replica, corrected for the hour
 
 
 @dataclass(frozen=True)
 class RequestRoute:
-    """A route of requests of a class."""
+    """A route of requests of a class through one or two pools."""
 
-    klass: str
-    rate: _Rate  #: requests/s, with spikes
-    first: str
-    second: str | None
+    klass: str  #: class of requests
+    rate: _Rate  #: requests/s at the peak demand, ``demand.spike`` included
+    first: str  #: pool
+    second: str | None  #: pool of escalated requests; ``None``: none
     share: Fraction  #: fraction escalated to the second pool
     threshold: float  #: confidence of the first model below which requests are escalated
-    accuracy: Fraction
-    reach_ms: _Ms
-    pass_ms: _Ms
-    usd: _Rate  #: per request
+    accuracy: Fraction  #: lower end of the interval
+    reach_ms: _Ms  #: round trip from the requests' region to the first pool
+    pass_ms: _Ms  #: round trip from the first pool to the second
+    usd: _Rate  #: transfer cost in $ per request
 
 
 @dataclass(frozen=True)
 class HourPlan:
-    """Machines, pools and routes of equal hours."""
+    """Machines, pools and routes of hours in which they are the same."""
 
-    hours: Annotated[list[_Count], NumberBounds(1)]  #: hours of the demand
-    machines: dict[str, _Count]
+    hours: Annotated[list[_Count], NumberBounds(1)]  #: hours of the plan, from 0 on
+    machines: dict[str, _Count]  #: number by device
     pools: list[ReplicaPool]
     routes: list[RequestRoute]
     degraded: list[RequestRoute]  #: routes while all spot machines are down
@@ -107,34 +110,34 @@ class HourPlan:
 
 @dataclass(frozen=True)
 class ClassRequirements:
-    """Requirements and demand of a class."""
+    """Requirements and demand of a class of requests."""
 
-    p99_ms: Positive
-    accuracy_min: Fraction
-    degraded_accuracy: Fraction
-    regions: list[str]
-    demand: list[_Rate]  #: requests/s by hour, behind the cache
-    borne: list[_Rate]  #: the same with spikes: the provisioned rate
-    trace: str
+    p99_ms: Positive  #: limit of the 99th percentile of latencies, with the network
+    accuracy_min: Fraction  #: minimum mean accuracy over the requests of an hour
+    degraded_accuracy: Fraction  #: the same during a failure
+    regions: list[str]  #: where requests may be served
+    demand: list[_Rate]  #: expected requests/s by hour, without those answered by the cache
+    borne: list[_Rate]  #: the same times ``demand.spike``: what the plan must serve
+    trace: str  #: file of arrival times; empty: Poisson arrivals
 
 
 @dataclass(frozen=True)
 class DeploymentPlan:
-    """``plan.yaml``."""
+    """Content of ``plan.yaml``."""
 
     format: int
     objective: Literal["cost", "carbon", "energy"]
-    unit: str
+    unit: str  #: of ``value``: ``$``, ``kg of CO2`` or ``kWh``
     value: float  #: of the objective over all hours
-    bound_kept: float  #: lower bound over the pruned options
-    bound_all: float  #: lower bound over all options
-    jitter: Annotated[float, NumberBounds(0, 2)]
-    classes: dict[str, ClassRequirements]
-    devices: dict[str, PlannedMachine]
-    kinds: dict[str, PoolType]
+    bound_kept: float  #: lower bound of ``value`` over the options left after pruning
+    bound_all: float  #: lower bound of ``value`` over all options
+    jitter: Annotated[float, NumberBounds(0, 2)]  #: standard deviation of log service times
+    classes: dict[str, ClassRequirements]  #: by name
+    devices: dict[str, PlannedMachine]  #: by name
+    kinds: dict[str, PoolType]  #: types of pools by name
     hours: list[HourPlan]
-    carbon: dict[str, list[_Rate]]
-    notes: list[str] = field(default_factory=list)
+    carbon: dict[str, list[_Rate]]  #: kg of CO2 per kWh by region and hour
+    notes: list[str] = field(default_factory=list)  #: messages on ignored or missing inputs
     #: minutes from 0:00 UTC (of a week: Monday) to hour 0; ``None``: 0
     begin_min: Annotated[int, NumberBounds(0, 168 * 60)] | None = None
 
@@ -144,11 +147,11 @@ class DeploymentPlan:
         return sum(len(hour_plan.hours) for hour_plan in self.hours)
 
     def at(self, hour: int) -> HourPlan:
-        """Return the record of an hour."""
+        """Return the machines, pools and routes of an hour of the plan."""
         return next(hour_plan for hour_plan in self.hours if hour in hour_plan.hours)
 
     def by_hour(self) -> dict[int, HourPlan]:
-        """Return the record of each hour, in order."""
+        """Return the machines, pools and routes by hour, from hour 0 on."""
         return {hour: self.at(hour) for hour in range(self.n_hours)}
 
     def is_split(self, first: str, second: str | None) -> bool:
@@ -156,18 +159,18 @@ class DeploymentPlan:
         return second is not None and self.kinds[second].accuracy is None
 
     def sent(self, route: "RequestRoute", hour: int) -> float:
-        """Return the requests/s of a route in an hour, without spikes."""
+        """Return the expected requests/s of a route in an hour, without ``demand.spike``."""
         request_class = self.classes[route.klass]
         borne = request_class.borne[hour]
         return route.rate * request_class.demand[hour] / borne if borne else 0.0
 
     def spikes(self, hour: int) -> bool:
-        """Return True if an hour has a spike."""
+        """Return True if the peak demand (``demand.spike``) of an hour exceeds the expected one."""
         return any(c.borne[hour] > c.demand[hour] for c in self.classes.values())
 
     @property
     def gap(self) -> float:
-        """Relative distance of the value to ``bound_kept``."""
+        """Relative distance of ``value`` to ``bound_kept``, in [0, 1]."""
         return max(0.0, 1 - self.bound_kept / self.value) if self.value > 0 else 0.0
 
 
@@ -176,7 +179,7 @@ _MOST = 16 << 20  # bytes
 
 
 def to_yaml(plan: DeploymentPlan) -> bytes:
-    """Return a plan as the text of its file; equal plans give equal bytes."""
+    """Return the content of ``plan.yaml``; equal plans give equal bytes."""
     content = asdict(plan)
     # Omitted when not given, as in plans of earlier versions.
     if plan.begin_min is None:
@@ -188,10 +191,10 @@ def to_yaml(plan: DeploymentPlan) -> bytes:
 
 
 def read_plan(folder: Path) -> DeploymentPlan:
-    """Return the plan in a folder.
+    """Return the plan in a folder, from ``plan.yaml``.
 
     Raises:
-        RunError: the plan is missing or damaged.
+        RunError: the file is missing or damaged.
     """
     path = folder / FILE
     try:
@@ -201,9 +204,13 @@ def read_plan(folder: Path) -> DeploymentPlan:
         _check(result)
         _check_latencies(result)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"plan={folder} is not a plan: it has no {FILE}.") from None
+        raise RunError(
+            f"plan={folder} has no {FILE}: give the folder of a plan (hwnas plan writes one)."
+        ) from None
     except (CorruptFileError, SchemaError) as problem:
-        raise RunError(f"{path} cannot be read: {problem}.") from None
+        raise RunError(
+            f"{path} cannot be read: {problem}. Restore the file, or plan again with hwnas plan."
+        ) from None
     return result
 
 
@@ -217,22 +224,33 @@ def _check(plan: DeploymentPlan) -> None:
         for route in (*hour_plan.routes, *hour_plan.degraded):
             if route.klass not in plan.classes or not {route.first} <= names:
                 raise SchemaError(
-                    f"'hours[{i}]' has a route of '{route.klass}' to no pool of the hour"
+                    f"'hours[{i}]': a route of class '{route.klass}' leads to '{route.first}', "
+                    "but the class or the pool is missing"
                 )
             if route.second is not None and route.second not in names:
                 raise SchemaError(
-                    f"'hours[{i}]' has a route of '{route.klass}' to no pool of the hour"
+                    f"'hours[{i}]': a route of class '{route.klass}' leads to '{route.second}', "
+                    "which is no pool of the hour"
                 )
         for kind in names:
             if kind not in plan.kinds or plan.kinds[kind].device not in plan.devices:
-                raise SchemaError(f"'hours[{i}]' has a pool of unknown kind '{kind}'")
+                raise SchemaError(
+                    f"'hours[{i}]': the pool '{kind}' is not in 'kinds', or its device not in "
+                    "'devices'"
+                )
     for name, requirements in plan.classes.items():
         if not len(requirements.demand) == len(requirements.borne) == len(text):
-            raise SchemaError(f"'classes.{name}' must have a demand for each of {len(text)} hours")
+            raise SchemaError(
+                f"'classes.{name}': demand and borne must have a value for each of {len(text)} "
+                "hours"
+            )
 
 
 def _check_latencies(plan: DeploymentPlan) -> None:
     for name, kind in plan.kinds.items():
         for batch, row in kind.latency_ms.items():
             if not 0 < row[0] <= (row[3] or row[0]) <= MAX_MS:
-                raise SchemaError(f"'kinds.{name}': latency {batch} must be in (0, {MAX_MS:g}] ms")
+                raise SchemaError(
+                    f"'kinds.{name}': latency_ms of batch {batch} is {row[0]:g}; it must be above "
+                    f"0 and at most {MAX_MS:g}"
+                )

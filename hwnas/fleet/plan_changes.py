@@ -1,4 +1,4 @@
-"""Changes that telemetry shows: of demand, of goodputs where requests are late, of machines."""
+"""Changes that telemetry shows: higher or lower demand, late requests, failed machines."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,28 +23,28 @@ class ReplanCause:
 
     what: Literal["demand", "late", "down", "back", "files"]
     name: str  #: class or device; empty: all
-    hours: frozenset[int]
-    words: str
+    hours: frozenset[int]  #: hours of the plan that are planned again
+    text: str  #: for messages, as ``demand of search +20% (measured)``
 
 
 @dataclass(frozen=True)
 class PlanChanges:
-    """Changed rates and their causes."""
+    """Demand according to telemetry, and the causes to plan again."""
 
     rates: Array  #: ``(classes, hours)`` expected requests/s
-    provisioned_rates: Array  #: the same with spikes
-    slower: Mapping[tuple[str, int], float]  #: factors of the goodputs of late classes' pools
+    provisioned_rates: Array  #: the same times ``demand.spike``: what a plan must serve
+    slower: Mapping[tuple[str, int], float]  #: factors of goodputs by (late class, hour)
     causes: Sequence[ReplanCause]
 
 
 def detect_changes(
     plan: DeploymentPlan, telemetry: Telemetry, tolerance: float, *, extrapolate: bool
 ) -> PlanChanges:
-    """Return the changes that telemetry shows.
+    """Return the changes of demand and the late classes that telemetry shows.
 
     Args:
         plan: Current plan.
-        telemetry: Telemetry.
+        telemetry: Observed demand, latencies and failed machines.
         tolerance: Relative change of demand that is ignored.
         extrapolate: If True, scale unobserved hours like the observed ones.
     """
@@ -113,17 +113,18 @@ def _late_cause(name: str, hour: int, telemetry: Telemetry) -> ReplanCause:
 def apply_changes(
     problem: PlanningProblem, plan: DeploymentPlan, changes: PlanChanges, telemetry: Telemetry
 ) -> PlanningProblem:
-    """Return a problem with the observed demands, and without the machines that are down.
+    """Return the problem with the observed demand, and quotas without the machines that are down.
 
     Raises:
-        ConfigError: telemetry names an unknown device, or the service has changed.
+        ConfigError: telemetry names an unknown device, or the service has other classes or hours
+            than the plan.
     """
     names = [name for name, _ in problem.classes]
     if names != [*plan.classes] or problem.load.n_hours != changes.rates.shape[1]:
         raise ConfigError(
-            f"The service has classes {', '.join(names)} and {problem.load.n_hours} hours, the "
-            f"plan {', '.join(plan.classes)} and {changes.rates.shape[1]}: make a new plan with "
-            "hwnas plan."
+            f"service.yaml has the classes {', '.join(names)} and {problem.load.n_hours} hours, "
+            f"the plan {', '.join(plan.classes)} and {changes.rates.shape[1]} hours: replan needs "
+            "the same; make a new plan with hwnas plan."
         )
     devices = dict(problem.fleet.devices)
     for name, down in telemetry.down.items():
@@ -136,7 +137,11 @@ def apply_changes(
 
 
 def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]:
-    """Yield devices that are up again and had no redundancy in some hours."""
+    """Yield a cause per device that is up again: its redundancy can be restored.
+
+    Args:
+        bare: (hour, device) pairs that the current plan left without redundancy.
+    """
     for name in sorted({name for _, name in bare}):
         hours = frozenset(hour for hour, other in bare if other == name)
         yield ReplanCause("back", name, hours, f"all {name} up again: redundancy restored")
@@ -145,7 +150,7 @@ def restored_devices(bare: Collection[tuple[int, str]]) -> Iterator[ReplanCause]
 def devices_down(
     plan: DeploymentPlan, problem: PlanningProblem, telemetry: Telemetry
 ) -> Iterator[ReplanCause]:
-    """Yield devices of which the plan uses more machines than are up."""
+    """Yield a cause per device of which the plan uses more machines than are up."""
     for name, down in telemetry.down.items():
         left = problem.fleet.devices[name].quota
         hours = {

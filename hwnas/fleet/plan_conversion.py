@@ -1,4 +1,4 @@
-"""Conversion of solutions to plans and back."""
+"""Conversion of solutions of the optimiser to plans (``plan.yaml``) and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ _MIN_RATE = 1e-6  # of a route: below is rounding
 
 
 def to_plan(solution: Solution, notes: Sequence[str] = ()) -> DeploymentPlan:
-    """Return a solution as a plan."""
+    """Return a solution as a plan with messages ``notes``."""
     task = solution.task
     problem = task.problem
     kinds: dict[str, PoolType] = {}
@@ -55,7 +55,7 @@ def _digits(value: float) -> float:
 
 
 def class_requirements(problem: PlanningProblem) -> dict[str, ClassRequirements]:
-    """Return the requirements of classes as records of a plan."""
+    """Return the requirements and demand of classes by name, as in plans."""
     load = problem.load
     return {
         name: ClassRequirements(
@@ -80,7 +80,7 @@ def _devices(solution: Solution) -> dict[str, PlannedMachine]:
 
 
 def to_hour_plan(task: PlanningTask, hour: Hour, i: int, kinds: dict[str, PoolType]) -> HourPlan:
-    """Return hour ``i`` of a task as a record of a plan, and add its pool types to ``kinds``."""
+    """Return hour ``i`` of a solution as in plans, and add its pool types to ``kinds`` by name."""
     names: dict[int, str] = {}
     pools = []
     for row in sorted(hour.pools, key=lambda row: row.placement):
@@ -99,7 +99,11 @@ def to_hour_plan(task: PlanningTask, hour: Hour, i: int, kinds: dict[str, PoolTy
 
 
 def pool_type_name(task: PlanningTask, placement: int, config: int) -> str:
-    """Return the name of a placement's serving config in plans."""
+    """Return the name of a pool type in plans, as ``DEVICE/MODEL/b8w2/20ms``.
+
+    b is the batch size, w the wait in ms (if any), then the p99 limit; index of the arrival process
+    and minimum of replicas follow where they are needed.
+    """
     at, problem = task.choices.placements[placement], task.problem
     how = at.configs[config]
     name = f"{problem.devices[at.device][0]}/{at.model}/b{how.batch}"
@@ -165,12 +169,12 @@ def _times(task: PlanningTask, k: int, first: int, second: int) -> tuple[float, 
 
 # From a plan back to a solution.
 
-PlacementsByName = Mapping[str, tuple[int, int]]  #: placements and configs by pool type name
+PlacementsByName = Mapping[str, tuple[int, int]]  #: (placement, config) by name of the pool type
 _Options = Mapping[tuple[int, int, int, float], int]
 
 
 def running_replicas(plan: DeploymentPlan, hour_plan: HourPlan) -> Running:
-    """Return the replicas of an hour by device, model, batch size and wait."""
+    """Return the number of replicas in an hour by (device, model, batch size, wait in ms)."""
     result: dict[tuple[str, str, int, float], int] = {}
     for pool in hour_plan.pools:
         kind = plan.kinds[pool.kind]
@@ -180,7 +184,7 @@ def running_replicas(plan: DeploymentPlan, hour_plan: HourPlan) -> Running:
 
 
 def placements_by_name(task: PlanningTask) -> PlacementsByName:
-    """Return the placements and configs of a task by the names of their pool types."""
+    """Return (placement, config) indices of a task by the name of the pool type in plans."""
     return {
         pool_type_name(task, q, v): (q, v)
         for q, placement in enumerate(task.choices.placements)
@@ -189,7 +193,7 @@ def placements_by_name(task: PlanningTask) -> PlacementsByName:
 
 
 def bought_machines(task: PlanningTask, plan: DeploymentPlan) -> Array:
-    """Return the machines that a plan has bought ``(devices,)``."""
+    """Return the number of machines that a plan has bought ``(devices,)``."""
     there = plan.devices
     return np.array([float(there[n].bought) if n in there else 0.0
                      for n, _ in task.problem.devices])  # fmt: skip
@@ -198,7 +202,12 @@ def bought_machines(task: PlanningTask, plan: DeploymentPlan) -> Array:
 def hours_without_redundancy(
     plan: DeploymentPlan, devices: Mapping[str, DeviceType]
 ) -> frozenset[tuple[int, str]]:
-    """Return (hour, device) pairs without a spare machine, of devices with failed machines."""
+    """Return the (hour, device) pairs in which a plan has no spare replicas, as machines are down.
+
+    Args:
+        plan: The plan.
+        devices: Devices of ``fleet.yaml``; machines are down if the plan has a lower quota.
+    """
     short = {n for n, at in plan.devices.items() if n in devices and at.quota < devices[n].quota}
     return frozenset(
         (hour, plan.kinds[pool.kind].device)
@@ -212,7 +221,7 @@ def hours_without_redundancy(
 def goodput_corrections(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> dict[tuple[int, int], float]:
-    """Return a plan's corrections of goodputs by hour index and placement."""
+    """Return the factors of goodputs that a plan has, by (hour index, placement); none equals 1."""
     hours = plan.by_hour()
     return {
         (i, names[pool.kind][0]): scale
@@ -226,7 +235,10 @@ def goodput_corrections(
 def restore_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
-    """Return a plan's hours as hours of a task; ``None`` where the task no longer allows them."""
+    """Return the hours of a plan as hours of a task's solution.
+
+    ``None`` for an hour that the task would write differently: names, figures or quotas changed.
+    """
     return [
         hour if hour and _is_same(task, hour, i, plan) else None
         for i, hour in enumerate(translate_hours(task, plan, names))
@@ -236,7 +248,10 @@ def restore_hours(
 def translate_hours(
     task: PlanningTask, plan: DeploymentPlan, names: PlacementsByName
 ) -> list[Hour | None]:
-    """Return a plan's hours as hours of a task; ``None`` where names no longer exist."""
+    """Return the hours of a plan as hours of a task's solution.
+
+    ``None`` for an hour with a device, pool type or route that the task does not have.
+    """
     options, hours = _options(task), plan.by_hour()
     return [_hour(task, hours[hour], names, options) for hour in task.hours]
 
@@ -276,14 +291,14 @@ def _key(
 def _is_same(task: PlanningTask, back: Hour, i: int, plan: DeploymentPlan) -> bool:
     """Return True if an hour would be written as it was read, within the quotas."""
     kinds: dict[str, PoolType] = {}
-    said, was = to_hour_plan(task, back, i, kinds), plan.at(task.hours[i])
+    now, was = to_hour_plan(task, back, i, kinds), plan.at(task.hours[i])
     quota = np.array([device.quota for _, device in task.problem.devices])
     fits = bool((back.machines <= quota).all())
-    said, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))
-                 for of in (said, was))  # fmt: skip
+    now, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))
+                for of in (now, was))  # fmt: skip
     return (
         fits
-        and said == was
+        and now == was
         and all(_is_kind(kind, plan.kinds[name]) for name, kind in kinds.items())
     )
 

@@ -39,7 +39,10 @@ Scale = dict[tuple[int, int], float]  #: factors of goodputs by hour index and p
 def find_headroom(
     solution: Solution, plan: DeploymentPlan, setup: SimulationSetup, seed: int, progress: Progress
 ) -> Scale:
-    """Return higher goodputs for the pools of a plan, if simulations sustain them."""
+    """Return factors of goodputs (above 1) for pools that sustain more load in simulations.
+
+    Keys are (hour index, placement); pools without headroom are left out.
+    """
     scale: Scale = {}
     with progress.phase("Headroom", len(plan.hours)) as advance:
         for i, of in enumerate(plan.hours):
@@ -60,13 +63,12 @@ def _max_loads_of_hour(
 
 
 def max_loads(simulate: Callable[[float], Mapping[str, ClassStatistics]]) -> dict[str, float]:
-    """Return the largest sustained factor of demand by class, all classes loaded together.
+    """Return the largest factor of the demand, at most 3, at which each class is not late.
+
+    Classes that are late at the lowest factor, 1.04, are left out. All classes are loaded together.
 
     Args:
-        simulate: Returns the statistics of classes at a factor of the demand.
-
-    Args:
-        simulate: Gives what a simulation sees of classes at so many times what comes.
+        simulate: Returns the statistics of the classes at a factor of the demand.
     """
     borne: dict[str, float] = {}
     late: set[str] = set()
@@ -113,7 +115,7 @@ _LOOSER_ROUNDS, _GAIN = 6, 1e-3  # raising goodputs: maximum rounds, minimum gai
 
 Runs = tuple[
     list[HourStatistics], list[HourStatistics]
-]  #: statistics of hours, and of their spikes
+]  #: statistics of hours at the expected demand, and at the peak demand (``demand.spike``)
 Resolve = Callable[[Solution, PlanningTask, Sequence[int]], Solution]
 
 
@@ -122,17 +124,17 @@ class PlanningOutcome:
     """A plan and the statistics of its simulations."""
 
     plan: DeploymentPlan
-    solution: Solution
-    seen: Sequence[HourStatistics]
-    killed: Mapping[str, Sequence[HourStatistics]]  #: by failed device
-    rounds: int  #: number of corrections
-    spiked: Sequence[HourStatistics] = ()  #: statistics of spikes
+    solution: Solution  #: of the optimiser; the plan is made from it
+    statistics: Sequence[HourStatistics]  #: of all simulated hours and seeds, without spikes
+    failures: Mapping[str, Sequence[HourStatistics]]  #: by failed device, or ``spot``
+    rounds: int  #: number of corrections of goodputs
+    spike_statistics: Sequence[HourStatistics] = ()  #: of hours at their peak demand
     is_late: bool = False  #: True if some class is late after all corrections
 
     @property
     def late(self) -> float:
-        """Largest fraction of late requests over classes and hours."""
-        runs = (*self.seen, *self.spiked)
+        """Largest fraction of late requests over classes, hours and seeds, in [0, 1]."""
+        runs = (*self.statistics, *self.spike_statistics)
         return max((c.late for seen in runs for c in seen.classes.values()), default=0.0)
 
 
@@ -143,17 +145,19 @@ def make_plan(
     seeds: Sequence[int],
     progress: Progress,
 ) -> PlanningOutcome:
-    """Return the best plan found, corrected until no class is late in any hour.
+    """Return the best plan found in time, corrected by simulations so that no class is late.
+
+    ``is_late`` of the result is True if 12 corrections did not suffice.
 
     Args:
-        problem: Problem.
+        problem: Service, fleet, models and demand.
         objective: Minimised quantity.
         limit_s: Time limit of the first solution in seconds.
         seeds: Seeds of the simulations.
         progress: Receives phases.
 
     Raises:
-        ConfigError: no model fits a class.
+        ConfigError: no model keeps the limits of a class.
         BudgetError: a limit leaves demand unserved; the message names it.
     """
     result = find_choices(problem, Goodputs(problem.service.jitter), progress)
@@ -163,11 +167,11 @@ def make_plan(
 def plan_task(
     task: PlanningTask, limit_s: float, seeds: Sequence[int], progress: Progress
 ) -> PlanningOutcome:
-    """Return the best plan for a task; as ``make_plan``.
+    """Return the best plan for a task, as ``make_plan``.
 
     Goodputs of late pools are lowered; those of pools with headroom are raised (once, in half the
-    time, if the task is large). Plans corrected until just in time are biased by their seeds, so
-    the result is simulated again with twice as many other seeds.
+    time, if the task is large). Corrections fit the seeds of their simulations, so the result is
+    simulated and corrected again with twice as many other seeds.
     """
 
     def resolve(solution: Solution, task: PlanningTask, hours: Sequence[int]) -> Solution:
@@ -175,7 +179,7 @@ def plan_task(
 
     first = correct(solve_task(task, limit_s, progress), resolve, seeds, progress)
     best = raise_goodputs(
-        first, resolve, limit_s / (1 + bool(first.solution.kept)), seeds, progress
+        first, resolve, limit_s / (1 + bool(first.solution.hour_columns)), seeds, progress
     )
     others = range(max(seeds) + 1, max(seeds) + 1 + _CONFIRMING * len(seeds))
     solution = [_confirm(best, resolve, others, progress)]
@@ -193,11 +197,14 @@ def raise_goodputs(
     seeds: Sequence[int],
     progress: Progress,
 ) -> PlanningOutcome:
-    """Return a plan with goodputs raised by its simulations, if it is better."""
+    """Return a plan with goodputs raised as simulations allow; ``best`` itself if none is better.
+
+    ``limit_s`` is the time limit of each new solution in seconds.
+    """
     if best.is_late:
         return best
     scene = SimulationSetup(arrivals_by_class(best.solution.task.problem))
-    for _ in range(1 if best.solution.kept else _LOOSER_ROUNDS):
+    for _ in range(1 if best.solution.hour_columns else _LOOSER_ROUNDS):
         task = best.solution.task
         scale = find_headroom(best.solution, best.plan, scene, seeds[0], progress)
         if not scale:
@@ -234,14 +241,16 @@ def correct(
     progress: Progress,
     only: Sequence[int] | None = None,
 ) -> PlanningOutcome:
-    """Return a solution as a plan, solved again with lower goodputs until no class is late.
+    """Return the plan of a solution, solved again with lower goodputs until no class is late.
+
+    ``is_late`` of the result is True if 12 corrections did not suffice.
 
     Args:
         solution: Solution.
         resolve: Solves hours of a solution again for a task with lower goodputs.
         seeds: Seeds of the simulations.
         progress: Receives phases.
-        only: Indices of the simulated hours; default: all.
+        only: Indices of the hours to simulate; default: all.
 
     Raises:
         BudgetError: a limit leaves demand unserved; the message names it.
@@ -285,12 +294,12 @@ def simulate_hours(
     progress: Progress,
     hours: Sequence[int],
 ) -> Runs:
-    """Return the statistics of hours, and of their spikes."""
-    seen = simulation.simulate(plan, setup, seeds, progress, hours)
+    """Return the statistics of hours at the expected demand, and at their peak demand if higher."""
+    expected = simulation.simulate(plan, setup, seeds, progress, hours)
     spikes = [h for h in hours if plan.spikes(h)]
     if not spikes:
-        return seen, []
-    return seen, simulation.simulate(plan, replace(setup, spike=True), seeds, progress, spikes)
+        return expected, []
+    return expected, simulation.simulate(plan, replace(setup, spike=True), seeds, progress, spikes)
 
 
 def _merge_runs(before: Runs, kept: Collection[int], anew: Runs) -> Runs:
@@ -303,7 +312,7 @@ def _merge_runs(before: Runs, kept: Collection[int], anew: Runs) -> Runs:
 
 
 def arrivals_by_class(problem: PlanningProblem) -> dict[str, Arrivals]:
-    """Return the arrival process of each class."""
+    """Return the arrival process of each class, by name of the class."""
     return {
         name: problem.arrivals[process]
         for (name, _), process in zip(problem.classes, problem.process_of, strict=True)
@@ -311,7 +320,7 @@ def arrivals_by_class(problem: PlanningProblem) -> dict[str, Arrivals]:
 
 
 def read_choices(problem: PlanningProblem, progress: Progress) -> PlanChoices:
-    """Return the options of a plan."""
+    """Return the placements and options of a problem, with newly simulated goodputs."""
     return find_choices(problem, Goodputs(problem.service.jitter), progress)
 
 

@@ -28,14 +28,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """Service, fleet, models and demand."""
+    """Inputs of a plan: service, fleet, models and demand."""
 
     service: Service
     fleet: Fleet
-    catalogue: ModelCatalogue
-    load: ArrivalRates
-    carbon: dict[str, Array]  #: kg per kWh by region and hour
-    answers: PredictionSet
+    catalogue: ModelCatalogue  #: accuracies and latencies
+    load: ArrivalRates  #: demand
+    carbon: dict[str, Array]  #: kg of CO2 per kWh in each hour, by region
+    answers: PredictionSet  #: predictions of models on the same images, for cascades
     arrivals: tuple[Arrivals, ...]  #: distinct arrival processes
     process_of: tuple[int, ...]  #: index of the arrival process of each class
     splits: tuple[SplitNetwork, ...] = ()  #: split networks
@@ -43,23 +43,23 @@ class PlanningProblem:
 
     @cached_property
     def devices(self) -> list[tuple[str, DeviceType]]:
-        """Devices with their names."""
+        """(name, device) pairs, as in ``fleet.yaml``; arrays over devices have this order."""
         return [*self.fleet.devices.items()]
 
     @cached_property
     def classes(self) -> list[tuple[str, RequestClass]]:
-        """Classes with their names."""
+        """(name, class) pairs, as in ``service.yaml``; arrays over classes have this order."""
         return [*self.service.classes.items()]
 
     @cached_property
     def network_paths(self) -> dict[str, dict[str, RegionPath]]:
-        """Paths from each region to the reachable ones."""
+        """Network path from each region (first key) to each reachable one (second key)."""
         regions = self.fleet.regions | self.service.regions
         return {region: dict(network_paths(self.fleet, region)) for region in sorted(regions)}
 
 
 def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
-    """Return the missing keys of ``fleet.yaml`` that energy and carbon need."""
+    """Return the keys of ``fleet.yaml`` that are missing for ``energy`` and for ``carbon``."""
     devices = problem.devices
     energy = [f"devices.{name}.busy_w" for name, device in devices if device.busy_w is None]
     regions = sorted({device.region for _, device in devices})
@@ -68,7 +68,7 @@ def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
 
 
 def missing_key_notes(problem: PlanningProblem) -> list[str]:
-    """Return a message on missing values that count as 0."""
+    """Return one message on missing values that count as 0, or none."""
     keys = [
         *missing_keys(problem)["carbon"],
         *(f"memory_mib of {name}" for name in _models_without_memory(problem)),
@@ -89,19 +89,19 @@ def _models_without_memory(problem: PlanningProblem) -> list[str]:
 
 
 def ignored_predictions(problem: PlanningProblem) -> list[str]:
-    """Return a message on models whose predictions are of other weights."""
+    """Return one message on predictions ignored as they are of other weights, or none."""
     names = problem.answers.left_out
     if not names:
         return []
     places = {problem.catalogue.models[name].place for name in names}
     return [
-        f"The predictions of {join_names(names)} are of other weights and were ignored: add "
-        f"{join_names(places)} to answers to use these models in cascades."
+        f"The predictions of {join_names(names)} are of other weights than in fronts and were "
+        f"ignored: add {join_names(places)} to answers to use these models in cascades."
     ]
 
 
 def check_required_keys(problem: PlanningProblem, objective: str, path: Path) -> None:
-    """Refuse an objective or a budget whose values are missing from ``fleet.yaml``.
+    """Check that ``fleet.yaml`` has the values that the objective and the budgets need.
 
     Raises:
         ConfigError: keys are missing; the message names them.
@@ -118,15 +118,17 @@ def check_required_keys(problem: PlanningProblem, objective: str, path: Path) ->
     for what, keys in {**request_class, "budgets.power_w": powered}.items():
         if keys:
             raise ConfigError(
-                f"{path}: {what} needs {', '.join(keys)}: busy_w in W of a busy machine, carbon in "
-                "kg of CO2 per kWh (about 0.02 to 0.8; 0 if there is none)."
+                f"{path}: {what} needs {', '.join(keys)}: give busy_w in W of a busy machine, and "
+                "carbon in kg of CO2 per kWh (about 0.02 to 0.8; 0 if there is none)."
             )
 
 
 def read_problem(
     service_path: Path, fleet_path: Path, begin_s: float | None = None
 ) -> PlanningProblem:
-    """Return the problem of a ``service.yaml`` and a ``fleet.yaml``.
+    """Return the planning problem of ``service.yaml`` and ``fleet.yaml``, with all named files.
+
+    ``begin_s`` is the time of hour 0 in seconds since 1970; ``None``: 0:00 UTC.
 
     Raises:
         HwnasError: a file is invalid or incomplete; the message says how to fix it.

@@ -24,32 +24,32 @@ from hwnas.fleet.task import TIE, Array, Ints, PlanningTask, machine_values, pen
 
 @dataclass(frozen=True)
 class OptionColumns:
-    """Options in scenarios and hours ``(n,)``."""
+    """Variables of a program: options, each in one scenario and hour, as arrays ``(n,)``."""
 
-    scenario: Ints
+    scenario: Ints  #: 0: normal; 1: all spot machines are down
     hour: Ints  #: index into the program's hours
-    option: Ints
+    option: Ints  #: index into the task's options
 
     def __len__(self) -> int:
         return self.hour.size
 
     @staticmethod
     def of(rows: NDArray[np.intp]) -> "OptionColumns":
-        """Return columns from rows ``(n, 3)``."""
+        """Return columns from an array of scenario, hour and option ``(n, 3)``."""
         return OptionColumns(rows[:, 0], rows[:, 1], rows[:, 2])
 
 
 @dataclass(frozen=True)
 class PoolCandidates:
-    """Candidate pools: configs of placements in hours, as arrays ``(pools,)``."""
+    """Candidate pools: serving configs of placements in hours, as arrays ``(pools,)``."""
 
     hour: Ints  #: index into the program's hours
-    placement: Ints
-    config: Ints
-    max_per_machine: Ints  #: 0: unlimited
-    goodput: Array
-    least: Ints
-    device: Ints
+    placement: Ints  #: index into the task's placements
+    config: Ints  #: index into the placement's configs
+    max_per_machine: Ints  #: maximum replicas on a machine, and number of spare ones; 0: unlimited
+    goodput: Array  #: requests/s of a replica, corrected for the hour
+    least: Ints  #: minimum number of replicas
+    device: Ints  #: index of the device
 
     def __len__(self) -> int:
         return self.hour.size
@@ -57,23 +57,23 @@ class PoolCandidates:
 
 @dataclass(frozen=True)
 class HourBlock:
-    """A part of a task's hours."""
+    """Hours of a task that are solved together."""
 
     hours: tuple[int, ...]  #: indices into the task's hours
-    weight: Array  #: number of equal hours
-    owned: Array | None = None  #: machines bought, as an upper bound ``(devices,)``
-    bought: Array | None = None  #: machines bought, as a lower bound ``(devices,)``
-    #: what other hours take of daily budgets; ``None``: budgets are shared by weight
+    weight: Array  #: number of equal hours of the plan that each stands for ``(hours,)``
+    owned: Array | None = None  #: upper bound of machines bought ``(devices,)``
+    bought: Array | None = None  #: lower bound of machines bought ``(devices,)``
+    #: $ (``cost``) and kg (``carbon``) of other hours; ``None``: budgets are shared by weight
     spent: Mapping[str, float] | None = None
 
 
 def all_hours(task: PlanningTask) -> HourBlock:
-    """Return all hours of a task."""
+    """Return all hours of a task as one block."""
     return HourBlock(tuple(range(len(task.hours))), task.weight)
 
 
 def pool_candidates(task: PlanningTask, columns: OptionColumns, part: HourBlock) -> PoolCandidates:
-    """Return all configs of the placements that columns use, in their hours."""
+    """Return the candidate pools: all configs of the placements that columns use in an hour."""
     o = task.choices.options
     pairs = np.concatenate(
         [np.stack([columns.hour, side[columns.option]], 1) for side in (o.first, o.second)]
@@ -93,19 +93,21 @@ def pool_candidates(task: PlanningTask, columns: OptionColumns, part: HourBlock)
 
 @dataclass
 class Program:
-    """A mixed-integer program: ``low <= matrix v <= high``."""
+    """A mixed-integer program: minimise ``cost v`` with ``low <= matrix v <= high``."""
 
-    matrix: sp.csr_matrix
-    low: Array
-    high: Array
-    cost: Array
-    lower: Array
-    upper: Array
-    integer: NDArray[np.bool_]
+    matrix: sp.csr_matrix  #: ``(constraints, variables)``
+    low: Array  #: ``(constraints,)``
+    high: Array  #: ``(constraints,)``
+    cost: Array  #: ``(variables,)``
+    lower: Array  #: lower bounds of variables
+    upper: Array  #: upper bounds of variables
+    integer: NDArray[np.bool_]  #: True for integer variables
     columns: OptionColumns
-    pools: PoolCandidates | None  #: ``None``: the relaxation without replicas
-    begin: dict[str, int]  #: first index of each kind of variable: x, z, m, r, u, y
-    rows: dict[str, slice]  #: rows by name
+    pools: PoolCandidates | None  #: ``None``: the linear program without replicas
+    #: first index of each kind of variable: x requests/s of options, z unserved fractions,
+    #: m machines, r machines bought, u replicas without spare ones, y whether a pool exists
+    begin: dict[str, int]
+    rows: dict[str, slice]  #: indices of constraints by name
 
 
 _Entry = tuple[Ints, Ints, Array | float]  # rows, columns and values
@@ -145,7 +147,7 @@ def assemble(
         task: Task.
         columns: Options; their hours are indices into those of ``part``.
         part: Hours.
-        relaxed: If True, omit replicas: the value of this linear program is a bound.
+        relaxed: If True, omit replicas: the value of this linear program is a lower bound.
     """
     return _Assembly(task, columns, part, relaxed=relaxed).program()
 

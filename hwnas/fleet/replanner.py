@@ -1,4 +1,4 @@
-"""Replanning: unchanged hours stay; the others are solved again near the running plan."""
+"""Replanning: unchanged hours stay; the others are solved again with few moved replicas."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -39,20 +39,20 @@ _AGAIN = 0.1  # time limit of a correction, as a fraction of the first solution'
 
 @dataclass(frozen=True)
 class ReplanPolicy:
-    """Limits on the changes of a plan."""
+    """Limits on the changes of a plan; the options of the verb ``replan``."""
 
     tolerance: float  #: relative change of demand that is ignored
-    move_cost: float  #: of a started or stopped replica, in replica-hours
-    most_moved: float  #: maximum fraction of an hour's replicas that is stopped
-    extrapolate: bool  #: scale unobserved hours like the observed ones
-    limit_s: float
+    move_cost: float  #: penalty of a started or stopped replica, in mean costs of a replica-hour
+    max_moved_fraction: float  #: maximum fraction of an hour's replicas that is stopped
+    extrapolate: bool  #: True: scale unobserved hours like the observed ones
+    limit_s: float  #: time limit of the solver in seconds
 
 
 @dataclass(frozen=True)
 class ReplanningOutcome:
-    """A plan that follows another plan."""
+    """A new plan that replaces the current one."""
 
-    found: PlanningOutcome
+    planning: PlanningOutcome
     causes: Sequence[ReplanCause]  #: empty: the plan is unchanged
     move_cost: float  #: penalty of a started or stopped replica, in the plan's unit
 
@@ -65,19 +65,21 @@ def replan(
     seeds: Sequence[int],
     progress: Progress,
 ) -> ReplanningOutcome:
-    """Return a plan for the observed telemetry; unchanged hours stay as they are.
+    """Return a plan for the observed demand and failures; unchanged hours stay as they are.
+
+    If nothing changed beyond the tolerance, the plan is the current one and ``causes`` is empty.
 
     Args:
-        problem: Problem.
+        problem: Planning problem as in ``service.yaml`` and ``fleet.yaml`` now.
         plan: Current plan.
-        telemetry: Telemetry.
+        telemetry: Observed demand, latencies and failed machines.
         policy: Limits on the changes.
         seeds: Seeds of the simulations.
         progress: Receives phases.
 
     Raises:
         ConfigError: telemetry, plan and service do not match.
-        BudgetError: a limit leaves demand unserved; it says which.
+        BudgetError: a limit leaves demand unserved; the message names it.
     """
     began = time.perf_counter()
     result = detect_changes(plan, telemetry, policy.tolerance, extrapolate=policy.extrapolate)
@@ -132,8 +134,13 @@ def replan(
     others = [i for i in range(len(best.plan.hours)) if i not in places]
     runs, spiked = _simulate_places(best.plan, problem, seeds, progress, others)
     bounded = replace(best.plan, bound_kept=least, bound_all=least)
-    best = replace(best, plan=bounded, seen=[*best.seen, *runs], spiked=[*best.spiked, *spiked])
-    return ReplanningOutcome(best, causes, before.cost)
+    best = replace(
+        best,
+        plan=bounded,
+        statistics=[*best.statistics, *runs],
+        spike_statistics=[*best.spike_statistics, *spiked],
+    )
+    return ReplanningOutcome(best, causes, before.move_cost)
 
 
 def _hour_marks(plan: DeploymentPlan, changed_hours: set[int]) -> tuple[int, ...]:
@@ -172,8 +179,8 @@ def _file_causes(
         or (at := back[i]) is None
         or not is_feasible(task, _without_spares(task, at, i), i, owned)
     }
-    words = "service.yaml, fleet.yaml or files that they name have changed"
-    return [ReplanCause("files", "", frozenset(hours), words)] if hours else []
+    text = "service.yaml, fleet.yaml or files that they name have changed"
+    return [ReplanCause("files", "", frozenset(hours), text)] if hours else []
 
 
 def _has_same_facts(task: PlanningTask, plan: DeploymentPlan, back: Sequence[Hour | None]) -> bool:
@@ -223,7 +230,7 @@ def _previous_plan(
         running,
         plan_conversion.bought_machines(task, plan),
         policy.move_cost * plan.value / max(hours, 1),
-        policy.most_moved,
+        policy.max_moved_fraction,
         frozenset(cause.name for cause in causes if cause.what == "down"),
     )
 
@@ -235,7 +242,7 @@ def _start_solution(
     hours = [was[hour] or _empty_hour(task) for hour in task.hours]
     result = _solution(task, plan, [_without_spares(task, hour, i) for i, hour in enumerate(hours)])
     there = [hour for hour in was.values() if hour is not None]
-    result.kept = [columns_of(task, i, there) for i in range(len(task.hours))]
+    result.hour_columns = [columns_of(task, i, there) for i in range(len(task.hours))]
     result.hours = continue_hours(
         result, [i for i, hour in enumerate(task.hours) if hour in changed_hours]
     )

@@ -32,41 +32,42 @@ from hwnas.fleet.task import UNSERVED, Array, Ints, Objective, PlanningTask, mac
 # Moves have a penalty and a limit. Replicas are equal if device, model, batch size and wait are.
 # Each started or stopped replica, and each newly loaded model, costs a fraction of a replica-hour.
 
-RunningPool = tuple[str, str, int, float]  #: device, model, batch size and wait
+RunningPool = tuple[str, str, int, float]  #: device, model, batch size and wait in ms
 Running = Mapping[RunningPool, int]  #: number of replicas
 
 
 @dataclass(frozen=True)
 class PreviousPlan:
-    """The running plan, and the penalty of moves."""
+    """The current plan, and the penalty and limit on replicas that a new plan starts or stops."""
 
-    running: Mapping[int, Running]  #: by hour of the demand
+    running: Mapping[int, Running]  #: number of replicas by hour of the plan and type of replica
     owned: Array  #: machines bought ``(devices,)``
-    cost: float  #: penalty of a replica started or stopped in an hour, in the objective's unit
-    most: float  #: maximum fraction of an hour's replicas that is stopped
-    broken: frozenset[str] = frozenset()  #: devices that are down: their replicas stop anyway
-    free: frozenset[int] = frozenset()  #: hours without that limit
+    move_cost: float  #: penalty of a replica started or stopped in an hour, in the plan's unit
+    max_moved_fraction: float  #: maximum fraction of an hour's replicas that is stopped
+    devices_down: frozenset[str] = frozenset()  #: their replicas do not count for the limit
+    unlimited_hours: frozenset[int] = frozenset()  #: hours without ``max_moved_fraction``
 
     def most_stopped(self, hour: int) -> float:
-        """Return the maximum number of stopped replicas of an hour."""
-        return (1.0 if hour in self.free else self.most) * self.kept(hour)
+        """Return the maximum number of replicas of an hour that may be stopped."""
+        fraction = 1.0 if hour in self.unlimited_hours else self.max_moved_fraction
+        return fraction * self.n_replicas(hour)
 
-    def kept(self, hour: int) -> int:
+    def n_replicas(self, hour: int) -> int:
         """Return the number of replicas of an hour on devices that are up."""
-        return sum(n for key, n in self.running[hour].items() if key[0] not in self.broken)
+        return sum(n for key, n in self.running[hour].items() if key[0] not in self.devices_down)
 
 
 def add_move_costs(
     program: Program, task: PlanningTask, before: PreviousPlan, part: HourBlock
 ) -> Program:
-    """Return a program with penalties for moves.
+    """Return a program with a penalty for each replica started or stopped.
 
-    Variables from ``begin["k"]`` on: the replicas started, then those stopped, by type and hour.
+    Its new variables, from ``begin["k"]`` on, are the replicas started, then those stopped.
     """
     hours = [task.hours[i] for i in part.hours]
     keys, group = _groups(program, task, before, hours)
     n, end = len(keys), program.begin["end"]
-    weight = part.weight[[i for i, _ in keys]] * before.cost
+    weight = part.weight[[i for i, _ in keys]] * before.move_cost
     matrix = _matrix(program, group, n)
     ran = np.array([before.running[hours[i]].get(key, 0) for i, key in keys], np.float64)
     caps, most = _caps(keys, before, hours, end, n)
@@ -92,7 +93,7 @@ def add_move_costs(
 
 
 def complete_values(program: Program, values: Array | None) -> Array | None:
-    """Return values of the variables with those of moves, which follow from the others."""
+    """Return values of all variables, given those of the others; ``None`` if these are ``None``."""
     if values is None:
         return None
     rows, k = program.rows["moves"], program.begin["k"]
@@ -135,7 +136,7 @@ def _caps(
     keys: list[tuple[int, RunningPool]], before: PreviousPlan, hours: list[int], end: int, n: int
 ) -> tuple[sp.csr_matrix, Array]:
     """Return rows that limit the stopped replicas of an hour, and their limits."""
-    own = [(i, g) for g, (i, key) in enumerate(keys) if key[0] not in before.broken]
+    own = [(i, g) for g, (i, key) in enumerate(keys) if key[0] not in before.devices_down]
     table = np.array(own, np.intp).reshape(-1, 2).T
     where = (table[0], end + n + table[1])
     caps = sp.csr_matrix((np.ones(len(own)), where), shape=(len(hours), end + 2 * n))
@@ -143,7 +144,7 @@ def _caps(
 
 
 def count_moves(ran: Running, runs: Running) -> tuple[int, int]:
-    """Return the numbers of replicas started and stopped."""
+    """Return the numbers of replicas started and stopped between two hours of plans."""
     keys: Iterable[RunningPool] = {*ran, *runs}
     change = [runs.get(key, 0) - ran.get(key, 0) for key in keys]
     return sum(c for c in change if c > 0), -sum(c for c in change if c < 0)
@@ -154,9 +155,9 @@ _NEAR = 1e-5  # relative tolerance of limits
 
 
 def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumns:
-    """Return the options of hour ``i``.
+    """Return the options with which hour ``i`` is solved again.
 
-    All of a small task; else those cheap at list prices or on placements of the hours ``used``.
+    All of a small task; else those cheap at list prices, or on placements of the hours ``used``.
     """
     o, n_s = task.choices.options, task.n_scenarios
     wanted = np.arange(len(o))
@@ -174,10 +175,10 @@ def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumn
 
 
 def continue_hours(solution: Solution, hours: Sequence[int]) -> list[Hour]:
-    """Return the hours of a solution, some of them with the new demands of its task.
+    """Return the hours of a solution, those with an index in ``hours`` scaled to their demand.
 
-    Former routes are kept. Additional requests follow them, or go where the relaxed program has the
-    lowest cost; the cheaper alternative over all hours is returned.
+    Former routes stay. Additional requests follow them, or the linear program (without whole
+    replicas); the cheaper alternative over all hours is returned.
     """
     tried = []
     for placed in (False, True):
@@ -208,7 +209,7 @@ def _continue_hour(solution: Solution, i: int, *, placed: bool) -> Hour:
 
 def _place_rest(solution: Solution, i: int, rest: Array) -> list[Flow]:
     """Return the relaxed program's flows of requests ``(scenarios, classes)`` next to an hour's."""
-    task, columns, hour = solution.task, solution.kept[i], solution.hours[i]
+    task, columns, hour = solution.task, solution.hour_columns[i], solution.hours[i]
     lp = assemble(task, columns, HourBlock((i,), task.weight[[i]]), relaxed=True)
     lp.low[lp.rows["demand"]] = lp.high[lp.rows["demand"]] = rest.ravel()
     b, devices = lp.begin, [device for _, device in task.problem.devices]
@@ -239,13 +240,13 @@ def resolve_with_more(
 ) -> Solution:
     """Return a solution with some hours solved again, as ``resolve_near``.
 
-    Hours with unserved demand get the options of column generation, too.
+    Hours with unserved demand are solved once more with options of column generation.
     """
     new = resolve_near(solution, task, hours, before, limit_s, progress)
     short = [i for i in hours if (new.hours[i].unserved > UNSERVED).any()]
     if not short or not _is_large(task):
         return new
-    new.kept = _more_columns(new, short, limit_s, progress)
+    new.hour_columns = _more_columns(new, short, limit_s, progress)
     return resolve_near(new, task, short, before, limit_s, progress)
 
 
@@ -257,16 +258,16 @@ def resolve_near(
     limit_s: float,
     progress: Progress,
 ) -> Solution:
-    """Return a solution with some hours solved again; purchases stay.
+    """Return a solution with some hours solved again; machines that were bought stay.
 
     Small programs are solved at once, others hour by hour and then together in the remaining time.
     The limit on stopped replicas is lifted for hours with unserved demand.
 
     Args:
-        solution: Solution; ``kept`` has the options of its hours.
+        solution: Solution; ``hour_columns`` has the options of its hours.
         task: Task with new goodputs or demands.
         hours: Indices of the hours to solve.
-        before: Running plan.
+        before: Current plan.
         limit_s: Time limit in seconds.
         progress: Receives phases.
     """
@@ -278,7 +279,8 @@ def resolve_near(
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
             _resolve(new, some, settled, before, seconds)
             if any((new.hours[i].unserved > UNSERVED).any() for i in some):
-                before = replace(before, free=before.free | {task.hours[i] for i in some})
+                unlimited = before.unlimited_hours | {task.hours[i] for i in some}
+                before = replace(before, unlimited_hours=unlimited)
                 _resolve(new, some, settled, before, seconds)
             settled |= {*some}
             advance(len(some))
@@ -295,7 +297,7 @@ def _more_columns(
     solution: Solution, hours: Sequence[int], limit_s: float, progress: Progress
 ) -> list[OptionColumns]:
     """Return the options of hours, some extended by column generation."""
-    guide, kept = generate_columns(solution.task, progress, limit_s), [*solution.kept]
+    guide, kept = generate_columns(solution.task, progress, limit_s), [*solution.hour_columns]
     for i in hours:
         parts = (kept[i], select_options(solution.task, guide, i))
         rows = [np.stack([c.scenario, c.hour, c.option], 1) for c in parts]
@@ -310,7 +312,7 @@ def _is_large(task: PlanningTask) -> bool:
 def _parts(solution: Solution, hours: Sequence[int], before: PreviousPlan) -> list[list[int]]:
     """Return groups of hours that are solved together."""
     together = [*hours]
-    if sum(len(solution.kept[i]) for i in together) <= MOST_COLUMNS:
+    if sum(len(solution.hour_columns[i]) for i in together) <= MOST_COLUMNS:
         program = _program(solution, together, set(), before)[0]
         if len(program.pools or ()) <= MOST_POOLS:
             return [together]
@@ -338,7 +340,7 @@ def _program(
     spent = _spent(solution, {*range(len(solution.hours))} - {*some})
     bought = _machines_bought(solution, settled, before)
     part = HourBlock(tuple(some), solution.task.weight[[*some]], bought=bought, spent=spent)
-    return assemble(solution.task, join_columns(solution.kept, some), part), part
+    return assemble(solution.task, join_columns(solution.hour_columns, some), part), part
 
 
 def _resolve(
@@ -371,7 +373,10 @@ def _spent(solution: Solution, others: set[int]) -> dict[str, float]:
 
 
 def is_feasible(task: PlanningTask, hour: Hour, i: int, owned: Array) -> bool:
-    """Return True if an hour keeps all requirements except daily budgets."""
+    """Return True if hour ``i`` keeps all constraints of a task except daily budgets.
+
+    ``owned`` has the machines bought ``(devices,)``.
+    """
     used = {q for s, o, _ in hour.flows for q in _placements_of(task, o)}
     plain = replace(hour, pools=[row for row in hour.pools if row.placement in used])
     rows = np.array([(s, 0, o) for s, o, _ in hour.flows], np.intp).reshape(-1, 3)

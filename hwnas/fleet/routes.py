@@ -36,12 +36,12 @@ _SLACK = 0.03  # accuracies within this distance of the floor are mixed with oth
 class OptionArrays:
     """Options of all classes, as arrays ``(options,)``."""
 
-    request_class: Ints
-    first: Ints  #: placement
-    second: Ints  #: placement of escalated requests; -1: none
-    share: Array  #: fraction escalated
-    accuracy: Array  #: the lower end
-    usd: Array  #: transfer cost of a request
+    request_class: Ints  #: index of the class
+    first: Ints  #: index of the placement
+    second: Ints  #: index of the placement of escalated requests; -1: none
+    share: Array  #: fraction of requests that is escalated
+    accuracy: Array  #: lower end of the accuracy, in [0, 1]
+    usd: Array  #: transfer cost of a request in $
     threshold: Array  #: confidence of the first model below which requests are escalated
     links: NDArray[np.float64]  #: ``(options, links)``: megabits of a request
 
@@ -49,24 +49,25 @@ class OptionArrays:
         return self.request_class.size
 
     def only(self, which: Ints) -> "OptionArrays":
-        """Return a subset."""
+        """Return the options with the indices ``which``."""
         return OptionArrays(**{name: value[which] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class PlanChoices:
-    """Placements and options of a program."""
+    """Placements and options from which a plan chooses."""
 
     placements: tuple[Placement, ...]
     options: OptionArrays
-    goodputs: Goodputs  #: simulated goodputs
+    goodputs: Goodputs  #: simulated requests/s of replicas, cached
 
 
 def find_choices(problem: PlanningProblem, goodputs: Goodputs, progress: Progress) -> PlanChoices:
     """Return the placements and options of a problem.
 
     Raises:
-        ConfigError: a class has no option; the message has the limit and the nearest value.
+        ConfigError: a class has no option; the message has the limit that is too tight, and the
+            nearest feasible value.
     """
     limits = pool_limits(problem)
     goodputs.prepare(curve_arguments(problem), progress)
@@ -254,11 +255,6 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         problem: Problem.
         name: Class.
         best: Highest accuracy within ``p99_ms``; 0 if none.
-
-    Args:
-        problem: The problem.
-        name: Of the class.
-        best: The highest accuracy that it gets within its ``p99_ms``; 0: none.
     """
     request_class, models = problem.service.classes[name], problem.catalogue.models
     where = (
@@ -272,23 +268,26 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
         needed, model, device = min(fitting)
         which = f"{model} on {device}" + ", alone and idle" * (needed < request_class.p99_ms)
         within = f"; the highest accuracy within it is {best:.4f}" if best else ""
-        return f"{where}: p99_ms binds; the nearest is {which}, {needed:.3g} ms{within}."
+        return (
+            f"{where}: p99_ms is too low; the fastest accurate enough is {which} with "
+            f"{needed:.3g} ms{within}."
+        )
     if able:
         _, model, device = min(able)
         at, each = problem.fleet.devices[device], problem.catalogue.memory_mib(model)
         return (
-            f"{where}: memory_mib binds; {model} takes {each:.4g} MiB in each of the {at.slots} "
-            f"slots of {device}, which has {at.memory_mib:g}."
+            f"{where}: memory_mib in fleet.yaml is too low; {model} takes {each:.4g} MiB in each "
+            f"of the {at.slots} slots of {device}, which has {at.memory_mib:g} MiB."
         )
     if not there:
-        return f"{where}: no model was timed on a device there."
+        return f"{where}: no model was timed on a device there: add latencies to profiles."
     top = max((models[model] for _, model, _ in there), key=lambda m: m.accuracy.lower)
     text = f"the most accurate there, {top.name}, has {top.accuracy.lower:.4f}"
     other = max(models.values(), key=lambda m: m.accuracy.lower)
     if other.accuracy.lower >= request_class.accuracy_min:
         text += f" ({other.name} has {other.accuracy.lower:.4f}, but was not timed there)"
     nearest = _round_down(best or top.accuracy.lower)
-    return f"{where}: accuracy_min binds; {text}: accuracy_min={nearest} would suffice."
+    return f"{where}: accuracy_min is too high; {text}: accuracy_min={nearest} is feasible."
 
 
 def _idle_latencies(

@@ -16,36 +16,38 @@ Kib = Annotated[float, NumberBounds(0, 1e6)]
 
 @dataclass(frozen=True)
 class RequestDemand:
-    """Requests/s: a constant, hourly rates, or a column of a CSV file."""
+    """Requests/s of a class: one of ``rate``, ``hours`` and ``csv``."""
 
-    rate: Rate | None = None
-    hours: Annotated[list[Rate], NumberBounds(1, MOST_HOURS)] | None = None
-    csv: str | None = None  #: file with one row per hour
+    rate: Rate | None = None  #: constant requests/s
+    hours: Annotated[list[Rate], NumberBounds(1, MOST_HOURS)] | None = None  #: requests/s by hour
+    csv: str | None = None  #: file with requests/s, one row per hour
     column: str | None = None  #: column of the file; default: the name of the class
-    trace: str | None = None  #: CSV file of arrivals whose bursts are replayed
-    spike: Annotated[float, NumberBounds(1, 100)] = 1.0  #: factor of the rate that must be served
+    trace: str | None = None  #: CSV file of arrival times to replay; default: Poisson arrivals
+    #: peak demand that the plan must serve, as a factor of the expected one
+    spike: Annotated[float, NumberBounds(1, 100)] = 1.0
 
 
 @dataclass(frozen=True)
 class RequestClass:
-    """Requirements of a class of requests."""
+    """Requirements and demand of a class of requests."""
 
+    #: limit of the 99th percentile of latencies, with the network
     p99_ms: Annotated[float, NumberBounds(0, 1e7, exclusive=True)]
     regions: Annotated[list[Name], NumberBounds(1, 100)]  #: where requests may be served
     demand: RequestDemand
     accuracy_min: Fraction = 0.0  #: minimum mean accuracy over the requests of an hour
     degraded_accuracy: Fraction | None = None  #: minimum during a failure; default: the same
     origin: Name | None = None  #: region of the requests; default: the first of ``regions``
-    payload_kib: Kib = 0.0
+    payload_kib: Kib = 0.0  #: size of a request
     cache_hit: Annotated[float, NumberBounds(0, 0.999)] = 0.0  #: fraction answered by a cache
 
     @property
     def source(self) -> str:
-        """Region of the requests."""
+        """Name of the region that sends the requests."""
         return self.origin or self.regions[0]
 
     def floor(self, *, degraded: bool) -> float:
-        """Return the required accuracy."""
+        """Return the required accuracy in [0, 1], during a failure if ``degraded``."""
         if degraded and self.degraded_accuracy is not None:
             return self.degraded_accuracy
         return self.accuracy_min
@@ -56,43 +58,43 @@ class FailureTolerance:
     """Failures that a plan must survive with at most 1 % late requests."""
 
     any_one: Literal["device"] | None = None  #: any one machine
-    all_of: list[Literal["spot"]] = field(default_factory=list)  #: all machines of a kind
+    all_of: list[Literal["spot"]] = field(default_factory=list)  #: ``spot``: all spot machines
 
 
 @dataclass(frozen=True)
 class PlanBudgets:
     """Upper limits of a plan."""
 
-    cost_per_day: Annotated[float, POSITIVE] | None = None
-    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None
-    power_w: dict[str, Positive] = field(default_factory=dict)  #: by region
+    cost_per_day: Annotated[float, POSITIVE] | None = None  #: $; default: unlimited
+    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None  #: default: unlimited
+    power_w: dict[str, Positive] = field(default_factory=dict)  #: W of all machines, by region
 
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A network split in two parts, which are timed as separate models."""
+    """A network split into two parts, which are timed as separate models."""
 
-    model: Name  #: whole network, with its accuracy
-    head: Name
-    tail: Name
-    activation_kib: Kib  #: size of the boundary tensor
+    model: Name  #: whole network, as ``ID-PRECISION`` in fronts
+    head: Name  #: first part, as ``ID-PRECISION`` in profiles
+    tail: Name  #: second part, as ``ID-PRECISION`` in profiles
+    activation_kib: Kib  #: size of the tensor sent between the parts, of one image
 
 
 @dataclass(frozen=True)
 class Service:
-    """``service.yaml``."""
+    """Content of ``service.yaml``: models, request classes and requirements."""
 
-    fronts: Annotated[list[str], NumberBounds(1, 1000)]
-    classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]
-    profiles: list[str] = field(default_factory=list)  #: CSV files of latencies by batch size
+    fronts: Annotated[list[str], NumberBounds(1, 1000)]  #: searches, exports or CSV files of models
+    classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]  #: by name
+    profiles: list[str] = field(default_factory=list)  #: CSV files or tables of latencies
     answers: list[str] = field(default_factory=list)  #: predictions of models on validation images
     #: split networks: folders of the verb split, or own measurements
     splits: list[str | SplitNetwork] = field(default_factory=list)
     survive: FailureTolerance = field(default_factory=FailureTolerance)
     budgets: PlanBudgets = field(default_factory=PlanBudgets)
-    #: latency limits of pools; default: derived from the classes
+    #: p99 limits of pools in ms; default: derived from those of the classes
     tiers_ms: Annotated[list[Positive], NumberBounds(1, 64)] | None = None
-    #: maximum waits for full batches, like Triton's
+    #: maximum waits for full batches in ms, of which plans choose; as Triton's queue delay
     wait_ms: Annotated[list[Annotated[float, NumberBounds(0, 1e6)]], NumberBounds(1, 8)] = field(
         default_factory=lambda: [0.0]
     )
@@ -101,21 +103,23 @@ class Service:
 
     @property
     def regions(self) -> set[str]:
-        """Regions of all classes."""
+        """Names of the regions that send or may serve requests."""
         named = {region for c in self.classes.values() for region in c.regions}
         return named | {c.source for c in self.classes.values()}
 
 
 def read_service(path: Path) -> Service:
-    """Return the service of a ``service.yaml``.
+    """Return the checked content of a ``service.yaml``.
 
     Raises:
-        ConfigError: the file is missing or contradicts itself.
+        ConfigError: the file is missing or invalid.
     """
     try:
         result = read_yaml(Service, path, ConfigError)
     except FileNotFoundError:
-        raise ConfigError(f"service={path}: file not found.") from None
+        raise ConfigError(
+            f"service={path}: file not found; examples are in experiments/fleet."
+        ) from None
     for name, each in result.classes.items():
         _check(each, f"{path}: class '{name}'")
     return result
@@ -126,13 +130,14 @@ def _check(request_class: RequestClass, where: str) -> None:
     given = [n for n in ("rate", "hours", "csv") if getattr(demand, n) is not None]
     if len(given) != 1:
         raise ConfigError(
-            f"{where}: demand needs one of rate, hours and csv, got {', '.join(given) or 'none'}."
+            f"{where}: demand needs one of rate, hours and csv; it has "
+            f"{' and '.join(given) or 'none'}."
         )
     low = request_class.degraded_accuracy
     if low is not None and low > request_class.accuracy_min:
         raise ConfigError(
-            f"{where}: degraded_accuracy {low:g} is above accuracy_min "
-            f"{request_class.accuracy_min:g}."
+            f"{where}: degraded_accuracy={low:g} is above accuracy_min="
+            f"{request_class.accuracy_min:g}: give a lower one, or omit it."
         )
 
 

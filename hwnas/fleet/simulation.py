@@ -19,7 +19,7 @@ from hwnas.fleet.plan import DeploymentPlan, HourPlan
 Array = NDArray[np.float64]
 
 LATE = 0.01  #: fraction of requests that may be late
-WARY = 0.8 * LATE  #: limit in a plan's own simulations: other seeds differ
+WARY = 0.8 * LATE  #: stricter limit while a plan is made: results of other seeds differ
 _WARM = 0.05  # fraction of the time that is ignored: queues start empty
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, per simulated hour
 _FITTING = 20_000_000  # maximum requests of a simulation: 2 GB
@@ -31,20 +31,20 @@ _AFTER = 60.0  # seconds evaluated after a failure
 
 @dataclass(frozen=True)
 class Kill:
-    """A failure of one more machine of a device, or of all spot machines (``spot``)."""
+    """A simulated failure of one more machine of a device, or of all spot machines."""
 
-    what: str
+    what: str  #: name of the device, or ``spot``
     at: float = 1 / 3  #: time, as a fraction of the simulated time
-    back: float | None = None  #: time of the return; ``None``: never
+    back: float | None = None  #: time of the return, as a fraction as well; ``None``: never
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """Thermal throttling of a device's machines."""
+    """Simulated thermal throttling of all machines of a device."""
 
     device: str
     factor: float  #: factor of the speed
-    at: float = 1 / 3
+    at: float = 1 / 3  #: time from which on, as a fraction of the simulated time
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,19 @@ class SimulationSetup:
     arrivals: Mapping[str, Arrivals]  #: by class
     kills: Sequence[Kill] = ()
     throttles: Sequence[Throttle] = ()
-    detect_s: float = 0.5  #: delay until requests of a failed machine are sent again
+    detect_s: float = 0.5  #: seconds until requests of a failed machine are sent again
     load: float = 1.0  #: factor of the demand
-    spike: bool = False  #: if True, all classes have their spikes
+    spike: bool = False  #: if True, at the peak demand of all classes (``demand.spike``)
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
     """Results of a class in a simulated hour."""
 
-    requests: int
-    late: float  #: fraction of requests that are late or lost
-    late_after: float  #: the same within a minute after a failure
-    lost: int
+    requests: int  #: number of requests, without the first 5 % of the time
+    late: float  #: fraction of requests that are later than ``p99_ms`` or lost
+    late_after: float  #: the same within a minute after a failure; 0 without a failure
+    lost: int  #: number of requests without a response
     p50_ms: float
     p99_ms: float
 
@@ -77,34 +77,38 @@ class HourStatistics:
 
     hour: int
     seed: int
-    seconds: float
-    classes: Mapping[str, ClassStatistics]
-    retried: int
-    usd: float  #: per hour, as energy and CO2
-    kwh: float
-    kg: float
-    busy: Mapping[str, float] = field(default_factory=dict)  #: utilisation by pool
-    spike: bool = False  #: if True, with spikes
+    seconds: float  #: simulated time
+    classes: Mapping[str, ClassStatistics]  #: of classes with requests, by name
+    retried: int  #: number of requests sent again after a failure
+    usd: float  #: cost of machines and transfers per hour in $
+    kwh: float  #: energy per hour
+    kg: float  #: emissions per hour in kg of CO2
+    busy: Mapping[str, float] = field(default_factory=dict)  #: utilisation in [0, 1] by pool
+    spike: bool = False  #: if True, at the peak demand (``demand.spike``)
     failed: Sequence[int] = ()  #: number of failed replicas of each kill
 
 
 def simulate_hour(
     plan: DeploymentPlan, hour: int, setup: SimulationSetup, seed: int
 ) -> HourStatistics:
-    """Return the statistics of one hour of a plan; deterministic for a seed.
+    """Return the statistics of one hour of a plan; equal seeds give equal results.
 
-    The simulated time covers enough requests of the rarest class, at most an hour.
+    The simulated time covers 4000 requests of the rarest class if possible, at most an hour.
     """
     rates = _rates(plan, hour, setup)
     seconds = _simulated_s(plan, rates, setup)
-    return _Hour(plan, plan.at(hour), hour, setup, seconds, seed).seen(rates)
+    return _Hour(plan, plan.at(hour), hour, setup, seconds, seed).statistics(rates)
 
 
 def simulate(
     plan: DeploymentPlan, setup: SimulationSetup, seeds: Sequence[int], progress: Progress,
     hours: Sequence[int] | None = None,
 ) -> list[HourStatistics]:  # fmt: skip
-    """Return the statistics of hours for each seed; default: one of each group of equal hours."""
+    """Return the statistics of each hour and seed; by default of one hour per group of equal ones.
+
+    Raises:
+        ConfigError: an hour has too many replicas or requests to simulate.
+    """
     chosen = [hour_plan.hours[0] for hour_plan in plan.hours] if hours is None else hours
     for hour in chosen:
         _check_size(plan, hour, setup)
@@ -127,7 +131,7 @@ def _check_size(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> None
     if replicas > events.MAX_REPLICAS:
         raise ConfigError(
             f"Hour {hour} of the plan has {replicas:,} replicas; a simulation holds at most "
-            f"{events.MAX_REPLICAS:,}."
+            f"{events.MAX_REPLICAS:,}: reduce the demand in service.yaml."
         )
     rates = _rates(plan, hour, setup)
     seconds, rate = _simulated_s(plan, rates, setup), sum(rates.values())
@@ -135,8 +139,8 @@ def _check_size(plan: DeploymentPlan, hour: int, setup: SimulationSetup) -> None
     is_short = seconds < max(c.p99_ms for c in plan.classes.values()) / 1e3
     if is_short or rate * seconds * _REQUEST_BYTES > memory:
         raise ConfigError(
-            f"Hour {hour} has too many requests to simulate, {rate:.4g}/s: memory holds "
-            f"{min(_FITTING, memory // _REQUEST_BYTES):,}; reduce the demand or load."
+            f"Hour {hour} has {rate:.4g} requests/s, too many to simulate: the simulator holds "
+            f"{min(_FITTING, memory // _REQUEST_BYTES):,} requests; reduce the demand or load."
         )
 
 
@@ -157,7 +161,7 @@ def _simulated_s(plan: DeploymentPlan, rates: Mapping[str, float], setup: Simula
 
 
 def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool:
-    """Return True if an hour's simulations are the same for two plans of the same demand."""
+    """Return True if two plans of the same demand have the same simulation of an hour."""
     own, its = plan.at(hour), other.at(hour)
     there = own.machines, own.pools, own.routes, own.degraded
     return (
@@ -167,8 +171,11 @@ def is_same_hour(plan: DeploymentPlan, other: DeploymentPlan, hour: int) -> bool
     )
 
 
-def over_few(values: Sequence[float], source: QuantitySource = "modelled") -> Quantity:
-    """Return the mean over seeds or repeats with its 95 % interval (Student's t)."""
+def mean_with_interval(values: Sequence[float], source: QuantitySource = "modelled") -> Quantity:
+    """Return the mean over seeds or repeats with its 95 % interval (Student's t).
+
+    A single value has no interval.
+    """
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return Quantity(mean, source)
@@ -209,7 +216,7 @@ class _Hour:
         self.pool = {pool.kind: i for i, pool in enumerate(hour_plan.pools)}
         self.first_replica = np.cumsum([0, *(pool.replicas for pool in hour_plan.pools)])
 
-    def seen(self, rates: Mapping[str, float]) -> HourStatistics:
+    def statistics(self, rates: Mapping[str, float]) -> HourStatistics:
         """Return the statistics of the hour."""
         rng = np.random.default_rng([self.seed, self.hour])
         scene, routes = self.scene, self._routes()

@@ -30,17 +30,17 @@ _IN_LINE = 2  # maximum queued batches per replica
 
 
 class RequestQueue(NamedTuple):
-    """Queued batches and loose requests of each pool."""
+    """Queued batches, and requests without a batch, of each pool ``(pools,)``."""
 
-    size: Ints  #: ``(pools, places)`` sizes of queued batches: a ring buffer
-    begun: Floats  #: ``(pools, places)`` arrival of their oldest request
-    first: Ints  #: ``(pools,)`` position of the first
+    size: Ints  #: ``(pools, length)`` sizes of queued batches: a ring buffer
+    begun: Floats  #: ``(pools, length)`` arrival of their oldest request
+    first: Ints  #: position of the first batch in the ring buffer
     batches: Ints  #: number of queued batches
     closed: Ints  #: 1: the last batch may not grow, or is gone
     grown: Ints  #: requests of the last batch if it is not closed; 0: none
-    enough: Ints  #: number of loose requests at which the batcher acts
-    loose: Ints  #: requests without a batch
-    next: Ints  #: oldest request without a batch
+    enough: Ints  #: number of requests without a batch at which the batcher acts
+    loose: Ints  #: number of requests without a batch
+    next: Ints  #: index of the oldest request without a batch
     due: Floats  #: end of the wait of that request
 
 
@@ -194,7 +194,10 @@ def simulate_requests(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one l
     request_class: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
     at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
 ) -> Any:  # fmt: skip
-    """Simulate requests; see ``events.simulate``."""
+    """Return (latency_s, busy_s, retried, events), as in ``events.RequestOutcomes``.
+
+    The arguments are the arrays of ``events.simulate``.
+    """
     np.random.seed(seed)
     count, n_pools, n_replicas = arrivals.size, replicas.size, replicas.sum()
     begin = np.zeros(n_pools + 1, np.int64)

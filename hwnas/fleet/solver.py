@@ -37,26 +37,25 @@ _EXACT = 1e-7
 
 @dataclass
 class Solution:
-    """Purchases, and the pools and flows of each hour."""
+    """Machines bought, and the machines, pools and flows of each hour."""
 
     task: PlanningTask
-    hours: list[Hour]  #: of the task's hours
-    owned: Array  #: ``(devices,)``
-    bound_kept: float  #: lower bound over the kept options
-    bound_all: float  #: lower bound over all options
-    seconds: dict[str, float] = field(default_factory=dict)
-    n_columns: int = 0
-    kept: list[OptionColumns] = field(
-        default_factory=list
-    )  #: options by hour; empty: solved at once
+    hours: list[Hour]  #: in the order of the task's hours
+    owned: Array  #: machines bought ``(devices,)``
+    bound_kept: float  #: lower bound of the value over the options left after pruning
+    bound_all: float  #: lower bound of the value over all options
+    seconds: dict[str, float] = field(default_factory=dict)  #: times of the solver by step
+    n_columns: int = 0  #: number of options in hours of the program
+    #: options of each hour after pruning; empty: the task was small enough to be solved at once
+    hour_columns: list[OptionColumns] = field(default_factory=list)
 
     @property
     def value(self) -> float:
-        """Objective value, without the terms that break ties."""
-        return self.taken(self.task.objective)
+        """Value of the task's objective over all hours in $, kg of CO2 or kWh."""
+        return self.objective_value(self.task.objective)
 
-    def taken(self, objective: Objective) -> float:
-        """Return the value of an objective, the task's or another."""
+    def objective_value(self, objective: Objective) -> float:
+        """Return the value of an objective over all hours in $, kg of CO2 or kWh."""
         task, total = self.task, 0.0
         rent, owned = machine_values(task, objective)
         for i, hour in enumerate(self.hours):
@@ -67,13 +66,13 @@ class Solution:
 
     @property
     def unserved(self) -> Array:
-        """Largest unserved fraction of a demand by class."""
+        """Largest unserved fraction of the demand over hours and scenarios ``(classes,)``."""
         result: Array = np.max([hour.unserved.max(0) for hour in self.hours], 0)
         return result
 
     @property
     def serves(self) -> bool:
-        """True if all demands are served."""
+        """True if the demand of all classes is served in all hours and scenarios."""
         return bool((self.unserved < UNSERVED).all())
 
 
@@ -83,13 +82,13 @@ def solve_task(
     progress: Progress,
     start: tuple[Sequence[Hour], Array] | None = None,
 ) -> Solution:
-    """Return the best solution found within ``limit_s``; it may leave demands unserved.
+    """Return the best solution found in time; it may leave demand unserved (see ``serves``).
 
     Args:
         task: Task.
         limit_s: Time limit in seconds.
         progress: Receives phases.
-        start: Initial hours and purchases; used if the task is solved at once.
+        start: Initial hours and machines bought; used only for small tasks.
     """
     if (program := small_program(task)) is not None:
         begun = None if start is None else start_values(program, *start)
@@ -100,7 +99,7 @@ def solve_task(
 
 
 def small_program(task: PlanningTask) -> Program | None:
-    """Return the program of a task that is small enough to be solved at once."""
+    """Return the program of a task; ``None`` if it is too large to be solved at once."""
     if len(task.choices.options) * task.n_scenarios * len(task.hours) > MOST_COLUMNS:
         return None
     program = assemble(task, _all_columns(task), all_hours(task))
@@ -108,7 +107,7 @@ def small_program(task: PlanningTask) -> Program | None:
 
 
 def lower_bound(task: PlanningTask, limit_s: float, progress: Progress) -> float:
-    """Return a lower bound of a task's solutions, computed within ``limit_s``."""
+    """Return a lower bound of the value of all solutions, computed in about ``limit_s`` seconds."""
     if (program := small_program(task)) is None:
         return generate_columns(task, progress, limit_s).bound
     return _solve_program(task, program, limit_s, progress).bound_all
@@ -158,7 +157,10 @@ def _solve_program(
 def read_solution(
     task: PlanningTask, program: Program, result: SolverResult, part: HourBlock
 ) -> tuple[list[Hour], Array]:
-    """Return the hours and purchases of a solver's result."""
+    """Return the hours and the machines bought ``(devices,)`` of a solver's result.
+
+    Without a solution all demand is unserved.
+    """
     n_s, n_i, n_k = task.n_scenarios, len(part.hours), len(task.problem.classes)
     b, v = program.begin, result.values
     if v is None:  # no time for any solution: nothing is served
@@ -191,7 +193,7 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
     seconds = {"columns": time.perf_counter() - began}
     owned, hours = _solve_peaks(task, kept, firsts, limit_s / 3, progress)
     seconds["hours"] = time.perf_counter() - began - seconds["columns"]
-    result = Solution(task, hours, owned, guide.bound, guide.bound, seconds, kept=kept)
+    result = Solution(task, hours, owned, guide.bound, guide.bound, seconds, hour_columns=kept)
     result.n_columns = sum(len(each) for each in kept)
     left = max(_MIN_S, limit_s - (time.perf_counter() - began))
     _polish(result, kept, left, progress)
@@ -200,7 +202,7 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
 
 
 def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> OptionColumns:
-    """Return the options of an hour over the placements of low reduced cost."""
+    """Return the options of hour ``i`` after pruning: those of low reduced cost."""
     o, score = task.choices.options, np.full(len(task.choices.placements), np.inf)
     for s in range(task.n_scenarios):
         for k in range(len(task.problem.classes)):
@@ -234,7 +236,7 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
 
 
 def join_columns(kept: Sequence[OptionColumns], hours: Sequence[int]) -> OptionColumns:
-    """Return the options of some hours of a task as one program's."""
+    """Return the options ``kept[h]`` of some hours ``h`` as columns of one program."""
     parts = [
         np.stack([kept[h].scenario, np.full_like(kept[h].hour, i), kept[h].option], 1)
         for i, h in enumerate(hours)
@@ -303,17 +305,17 @@ def _hourly(task: PlanningTask) -> Array:
 def solve_again(
     solution: Solution, task: PlanningTask, hours: Sequence[int], limit_s: float, progress: Progress
 ) -> Solution:
-    """Return a solution of a task with corrected goodputs in some hours.
+    """Return a solution for corrected goodputs, given one for former goodputs.
 
-    If hours were solved separately, only these are solved again.
+    Only ``hours`` (indices) are solved again, or everything if the task is small.
     """
-    if not solution.kept:
+    if not solution.hour_columns:
         return solve_task(task, limit_s, progress)
     new = replace(solution, task=task, hours=[*solution.hours], owned=solution.owned.copy())
     with progress.phase("Hours again", len(hours)) as advance:
         for i in hours:
             new.hours[i], new.owned = _solve_hour(
-                task, solution.kept[i], i, new.owned, (_HOUR_S[1], new.hours[i])
+                task, solution.hour_columns[i], i, new.owned, (_HOUR_S[1], new.hours[i])
             )
             advance(1)
     return new
@@ -340,7 +342,10 @@ def _polish(
 
 
 def start_values(program: Program, hours: Sequence[Hour], owned: Array) -> Array | None:
-    """Return hours as values of the variables; ``None`` if a pool or an option is missing."""
+    """Return hours as values of a program's variables; ``None`` if it lacks a pool or an option.
+
+    ``owned`` has the machines bought ``(devices,)``.
+    """
     b, c, p = program.begin, program.columns, program.pools
     assert p is not None
     v = np.zeros(b["end"])

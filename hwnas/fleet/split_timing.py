@@ -30,19 +30,19 @@ _ONNX = (onnx_files.FLOAT32, onnx_files.INT8)
 
 @dataclass(frozen=True)
 class TimedPart:
-    """A part, or the whole network for comparison."""
+    """A part of a split network to be timed, or the whole network for comparison."""
 
     id: str  #: id in plans, without the precision
     place: str  #: folder of its files, ``cut1/head``; empty: the whole network
     network: TrainedNetwork
-    model: bytes  #: ONNX
-    read: Array  #: input of the ONNX file
-    real: Floats  #: the same, dequantised
-    wanted: Floats  #: expected output
+    model: bytes  #: content of the ONNX file
+    read: Array  #: input of the ONNX file ``(N, C, H, W)``
+    real: Floats  #: the same as real numbers: dequantised if it is int8
+    wanted: Floats  #: expected output, dequantised
 
     @property
     def file(self) -> str:
-        """Name of the ONNX file."""
+        """Name of the ONNX file: ``model.fp32.onnx`` or ``model.int8.onnx``."""
         return onnx_files.FLOAT32 if self.network.int8 is None else onnx_files.INT8
 
 
@@ -70,13 +70,13 @@ class PartTiming:
     part: TimedPart
     target: Target
     cost: Cost
-    files: Mapping[str, bytes]  #: the target's own files by name
+    files: Mapping[str, bytes]  #: content of target-specific files by name; empty if ONNX is run
 
 
 def time_parts(
     parts: Sequence[TimedPart], config: SplitConfig, target: Target, advance: Callable[[int], None]
 ) -> Iterator[PartTiming]:
-    """Yield the cost of each part at each batch size.
+    """Yield the cost of each part at each batch size, on the target.
 
     Args:
         parts: Parts.
@@ -85,7 +85,7 @@ def time_parts(
         advance: Receives the number of finished parts.
 
     Raises:
-        CompileError: the target refuses a part; the message names it.
+        CompileError: the target cannot run a part; the message names it.
         ProofError: a part's outputs differ from those of its ONNX file.
     """
     for batch in batch_sizes(config, target):
@@ -101,10 +101,10 @@ def time_parts(
 
 
 def check_runs_parts(target: Target) -> None:
-    """Refuse a target whose runtime returns only rows: a head returns an image.
+    """Check that the target's runtime can return outputs of shape (C, H, W), as heads have.
 
     Raises:
-        ConfigError: the runtime is unsuitable; the message names suitable ones.
+        ConfigError: it cannot; the message names runtimes that can.
     """
     if _is_onnx(target) or backends.get(target.runtime).exits:
         return
@@ -121,7 +121,7 @@ def _is_onnx(target: Target) -> bool:
 
 
 def batch_sizes(config: SplitConfig, target: Target) -> list[int]:
-    """Return the batch sizes that are timed; 1 if the runtime has no larger batches."""
+    """Return the batch sizes to time, ascending; only 1 if the runtime supports no others."""
     return sorted({*config.batches}) if backends.get(target.runtime).batched else [1]
 
 

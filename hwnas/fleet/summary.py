@@ -6,7 +6,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.fleet.plan import DeploymentPlan, HourPlan, to_yaml
 from hwnas.fleet.planner import PlanningOutcome
-from hwnas.fleet.simulation import LATE, HourStatistics, over_few
+from hwnas.fleet.simulation import LATE, HourStatistics, mean_with_interval
 
 as_bytes = to_yaml
 
@@ -17,13 +17,13 @@ def tables(
     killed: Mapping[str, Sequence[HourStatistics]],
     spiked: Sequence[HourStatistics] = (),
 ) -> dict[str, Sequence[Row]]:
-    """Return the tables of a plan by the name of their CSV file.
+    """Return the rows of a plan's CSV files by the name of the file without ``.csv``.
 
     Args:
         plan: Plan.
-        statistics: Statistics of its hours.
-        killed: Statistics of failures, by failed device.
-        spiked: Statistics of spikes.
+        statistics: Simulations at the expected demand.
+        killed: Simulations with failures, by failed device.
+        spiked: Simulations at the peak demand.
     """
     return {
         "classes": [*_classes(plan, statistics)],
@@ -72,7 +72,7 @@ def _classes(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iter
 
 def _columns(name: str, values: Sequence[float]) -> Row:
     """Return the columns of a simulated value, without its source."""
-    result = over_few(values).columns(name)
+    result = mean_with_interval(values).columns(name)
     del result[f"{name}_source"]
     return dict(result)
 
@@ -85,7 +85,7 @@ def _accuracy(hour_plan: HourPlan, name: str) -> float:
 
 
 def format_hours(hours: Sequence[int]) -> str:
-    """Return ascending hours as ``0-3 5``."""
+    """Return ascending hours as text, as ``0-3 5``."""
     parts: list[list[int]] = []
     for hour in hours:
         if parts and hour == parts[-1][-1] + 1:
@@ -107,7 +107,7 @@ def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterab
                 for r in hour_plan.routes if pool.kind in (r.first, r.second)
             )  # fmt: skip
             spare = pool.replicas - pool.spread - used / pool.goodput
-            busy = over_few([run.busy[pool.kind] for run in own]) if own else None
+            busy = mean_with_interval([run.busy[pool.kind] for run in own]) if own else None
             yield {
                 "hours": format_hours(hour_plan.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,
@@ -181,54 +181,54 @@ def _models(plan: DeploymentPlan) -> Iterable[Row]:
 
 
 def describe_plan(outcome: PlanningOutcome) -> list[str]:
-    """Return messages on a plan."""
+    """Return messages on a plan: its value and bounds, late requests, failures and bottleneck."""
     plan = outcome.plan
     n = plan.n_hours
     messages = [
         f"The plan takes {plan.value:.4g} {plan.unit} in {n} hours, at the upper ends of figures; "
-        f"lower bounds: {plan.bound_kept:.4g} over the kept options ({plan.gap:.1%} less), "
-        f"{plan.bound_all:.4g} over all options.",
-        *describe_statistics(plan, outcome.seen),
-        *(describe_statistics(plan, outcome.spiked) if outcome.spiked else ()),
+        f"lower bounds: {plan.bound_kept:.4g} over the options left after pruning "
+        f"({plan.gap:.1%} less), {plan.bound_all:.4g} over all options.",
+        *describe_statistics(plan, outcome.statistics),
+        *(describe_statistics(plan, outcome.spike_statistics) if outcome.spike_statistics else ()),
     ]
     if outcome.is_late:
         messages.append(
-            "Corrections ended before every class kept its limit: reduce the demand, or increase "
-            "p99_ms of the late classes."
+            "After all corrections some class still exceeds its limit: reduce the demand, or "
+            "increase p99_ms of the late classes."
         )
     if outcome.rounds:
         messages.append(
-            f"Goodputs of pools were corrected {outcome.rounds} times, after simulations with too "
-            "many or hardly any late requests."
+            f"Goodputs (requests/s of replicas) were corrected {outcome.rounds} times, after "
+            "simulations with too many or hardly any late requests."
         )
-    for row in _failures(plan, outcome.killed):
+    for row in _failures(plan, outcome.failures):
         if row["late_next_minute"] > LATE or row["lost"]:
             messages.append(
                 f"If {row['failed']} fails, {row['late_next_minute']:.1%} of class {row['class']} "
                 f"are late in the next minute, {row['lost']} are lost: more than allowed."
             )
-    tried = [what for what, seen in outcome.killed.items() if seen]
+    tried = [what for what, seen in outcome.failures.items() if seen]
     if tried and not any(s.startswith("If ") for s in messages):
         messages.append(
-            f"If any of {', '.join(tried)} fails at the peaks, no class has more than {LATE:.0%} "
-            "late in the next minute, and nothing is lost."
+            f"If any of {', '.join(tried)} fails at the peak demand, no class has more than "
+            f"{LATE:.0%} late in the next minute, and nothing is lost."
         )
-    if idle := [what for what in outcome.killed if what not in tried]:
+    if idle := [what for what in outcome.failures if what not in tried]:
         messages.append(
-            f"No failure of {', '.join(idle)} was simulated: at the peaks no pool with redundancy "
-            "runs on it."
+            f"No failure of {', '.join(idle)} was simulated: at the peak demand no pool with spare "
+            "replicas runs on it."
         )
     return [*messages, *describe_bottleneck(plan), *plan.notes]
 
 
 def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> list[str]:
-    """Return the class that is nearest to its limit, and the late and lost requests."""
+    """Return one message: the class with the largest late fraction, and the lost requests."""
     worst = max(
         ((c.late, name, run.hour) for run in statistics for name, c in run.classes.items()),
         default=None,
     )
     if worst is None:
-        return ["No request came in the hours that were simulated."]
+        return ["The simulated hours have no requests."]
     late, name, hour = worst
     lost = sum(c.lost for run in statistics for c in run.classes.values())
     n = len({run.seed for run in statistics})
@@ -239,7 +239,10 @@ def describe_statistics(plan: DeploymentPlan, statistics: Sequence[HourStatistic
 
 
 def describe_failures(statistics: Sequence[HourStatistics], whats: Sequence[str]) -> list[str]:
-    """Return the late requests after failures, and failures without replicas."""
+    """Return messages: late requests in the minute after failures, and failures without effect.
+
+    ``whats`` are the failed devices in the order of the setup.
+    """
     hit = [run for run in statistics if any(run.failed)]
     late = [(c.late_after, name, run.hour) for run in hit for name, c in run.classes.items()]
     messages = []
@@ -281,7 +284,7 @@ def _limits(plan: DeploymentPlan) -> list[Row]:
 
 
 def describe_bottleneck(plan: DeploymentPlan) -> list[str]:
-    """Return a message on the pool with the smallest margin."""
+    """Return one message on the pool that fills first if demand grows; none without requests."""
     return [
         f"First bottleneck if demand grows: {row['model']} on {row['device']} in "
         f"{'hour' if str(row['hours']).isdigit() else 'the hours'} {row['hours']}, "

@@ -1,4 +1,4 @@
-"""The optimisation task: a problem in its distinct hours, with values of machines."""
+"""The optimisation task: a problem with equal hours merged, and the values of machines."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,14 +21,14 @@ _SOME = 4  # a limit of replicas per machine, between 1 and its slots
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """A problem with its distinct hours, and corrections of goodputs."""
+    """A problem with equal hours merged, and corrections of goodputs."""
 
     problem: PlanningProblem
     choices: PlanChoices
-    objective: Objective
-    #: factors of goodputs by hour index and placement
+    objective: Objective  #: ``cost`` ($), ``carbon`` (kg of CO2) or ``energy`` (kWh)
+    #: factors of goodputs by (hour index, placement); default: 1
     scale: dict[tuple[int, int], float] = field(default_factory=dict)
-    #: of hours: hours of different marks are never merged
+    #: a number per hour of the plan: hours with different numbers are never merged
     marks: tuple[int, ...] = ()
     #: (hour, device) pairs in which a machine is already down: no spare is required
     without_redundancy: frozenset[tuple[int, str]] = frozenset()
@@ -49,11 +49,11 @@ class PlanningTask:
 
     hours: tuple[int, ...] = field(init=False)  #: one hour of each group of equal hours
     weight: Array = field(init=False)  #: number of hours in the group
-    group: Ints = field(init=False)  #: group index of each hour
+    group: Ints = field(init=False)  #: group index of each hour of the plan
 
     @property
     def n_scenarios(self) -> int:
-        """Number of scenarios."""
+        """Number of scenarios: 2 (normal; all spot machines down) or 1 (normal)."""
         return 1 + bool(self.problem.service.survive.all_of)
 
     @property
@@ -62,9 +62,10 @@ class PlanningTask:
         return self.problem.service.survive.any_one is not None
 
     def replica_limits(self, i: int, d: int) -> list[int]:
-        """Return candidates for the maximum replicas of a pool on one machine.
+        """Return candidates for the maximum replicas of a pool on one machine of device ``d``.
 
-        As many spare replicas survive the failure of any one machine; 0: no redundancy, no limit.
+        With as many spare replicas, hour ``i`` survives the failure of any one machine. [0]: no
+        redundancy is needed, so there is no limit.
         """
         name, device = self.problem.devices[d]
         if not self.has_redundancy or (self.hours[i], name) in self.without_redundancy:
@@ -72,16 +73,19 @@ class PlanningTask:
         return sorted({s for s in (1, _SOME) if s < device.slots} | {device.slots})
 
     def alive(self, s: int) -> NDArray[np.bool_]:
-        """Return which devices are up in a scenario ``(devices,)``."""
+        """Return which devices are up in scenario ``s``: True if up ``(devices,)``."""
         spot = np.array([device.buy == "spot" for _, device in self.problem.devices])
         return ~spot if s else np.ones_like(spot)
 
     def floors(self, s: int) -> Array:
-        """Return the required accuracies ``(classes,)``."""
+        """Return the required accuracies in scenario ``s``, in [0, 1] ``(classes,)``."""
         return np.array([c.floor(degraded=s > 0) for _, c in self.problem.classes])
 
     def sending(self, i: int) -> Array:
-        """Return the transfer cost in $/h per request/s of each option, without spikes."""
+        """Return the transfer cost of options in hour ``i``, in $/h per request/s ``(options,)``.
+
+        Rates include ``demand.spike``, the cost does not: it is that of the expected demand.
+        """
         load, o = self.problem.load, self.choices.options
         rates, borne = (table[:, self.hours[i]] for table in (load.rates, load.provisioned_rates))
         comes = np.divide(rates, borne, out=np.ones_like(borne), where=borne > 0)
@@ -89,20 +93,20 @@ class PlanningTask:
         return result
 
     def goodput(self, hour: int, placement: int, config: int) -> float:
-        """Return the corrected goodput of a serving config in an hour."""
+        """Return the corrected goodput of a serving config in an hour: requests/s of a replica."""
         result = self.choices.placements[placement].configs[config]
         return min(result.goodput * self.scale.get((hour, placement), 1.0), result.most)
 
 
 def copy_corrections(source: PlanningTask, task: PlanningTask) -> PlanningTask:
-    """Return a task with the corrected goodputs of another for the same placements.
+    """Return ``task`` with the corrections of goodputs of ``source`` for equal placements.
 
     A device without corrections takes those of the device in its ``like``.
     """
     own, its = source.problem.devices, task.problem.devices
     known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
              for q, s in enumerate(source.choices.placements)}  # fmt: skip
-    hours: dict[int, list[tuple[int, float]]] = {}  # of stations: hours, and their corrections
+    hours: dict[int, list[tuple[int, float]]] = {}  # (hour, correction) by placement
     for (i, q), factor in source.scale.items():
         hours.setdefault(q, []).extend((int(h), factor) for h in np.flatnonzero(source.group == i))
     scale: dict[tuple[int, int], float] = {}
@@ -120,9 +124,10 @@ def _carbon_rows(problem: PlanningProblem) -> list[Array]:
 
 
 def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Array]:
-    """Return the value of a machine per hour ``(hours, devices)`` and of owning it ``(devices,)``.
+    """Return what a machine takes of an objective, in $, kg of CO2 or kWh.
 
-    Rented hours include the start-up time. Power is the upper end: that of a busy machine.
+    The first array is per hour of use ``(hours, devices)``, the second for buying ``(devices,)``.
+    Rented hours include the start-up time. Power is that of a busy machine.
     """
     problem = task.problem
     total = float(problem.load.n_hours)
@@ -140,7 +145,10 @@ def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Arr
 
 
 def penalty(task: PlanningTask, wanted: Array) -> Array:
-    """Return the penalty of unserved demands in requests/s ``(n,)``; it exceeds any cost."""
+    """Return the penalties of leaving demands unserved ``(n,)``, in the objective's unit.
+
+    They exceed any cost of serving them. ``wanted`` has the demands in requests/s ``(n,)``.
+    """
     rent, owned = machine_values(task, task.objective)
     money, bought = machine_values(task, "cost")
     hour = rent.max(0) * task.weight.max() + owned + TIE * (money.max(0) + bought) + TIE

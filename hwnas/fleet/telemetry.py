@@ -1,4 +1,4 @@
-"""Telemetry from CSV files and Prometheus."""
+"""Telemetry: observed demand, latencies and failed machines, from CSV files and Prometheus."""
 
 import base64
 import http.client
@@ -47,36 +47,37 @@ _COLUMNS = ("time", *_Row.__annotations__)
 
 @dataclass(frozen=True)
 class TelemetrySample:
-    """An observation of a class or a device."""
+    """An observation of a class of requests, or of a device; values not observed are ``None``."""
 
     at: float  #: seconds since 1970, or since hour 0 of the plan
-    request_class: str = ""
-    rate: float | None = None  #: requests/s, behind the cache
-    p99_ms: float | None = None
-    late: float | None = None  #: fraction of requests
-    device: str = ""
-    down: int | None = None  #: machines; ``None``: all
+    request_class: str = ""  #: name of the class; empty: an observation of a device
+    rate: float | None = None  #: requests/s, without those answered by a cache
+    p99_ms: float | None = None  #: 99th percentile of latencies
+    late: float | None = None  #: fraction of late requests, in [0, 1]
+    device: str = ""  #: name of the device; empty: an observation of a class
+    down: int | None = None  #: number of machines down; ``None``: all
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Means over samples by class and hour of the plan."""
+    """Means over samples, by class (first key) and hour of the plan (second key)."""
 
-    rates: Mapping[str, Mapping[int, float]]
+    rates: Mapping[str, Mapping[int, float]]  #: requests/s
     p99_ms: Mapping[str, Mapping[int, float]]
-    late: Mapping[str, Mapping[int, float]]
-    down: Mapping[str, int | None]  #: machines by device, latest sample; ``None``: all
+    late: Mapping[str, Mapping[int, float]]  #: fraction of late requests, in [0, 1]
+    #: number of machines down by device, of the latest sample; ``None``: all
+    down: Mapping[str, int | None]
 
 
 def aggregate_samples(
     samples: Iterable[TelemetrySample], n_hours: int, begin_s: float
 ) -> Telemetry:
-    """Return samples by class and hour of a plan.
+    """Return means of samples by class and hour of a plan.
 
     Args:
         samples: Samples.
         n_hours: Number of hours of the plan, which repeat.
-        begin_s: Time of any hour 0, in seconds since 1970.
+        begin_s: Time of any hour 0, on the time scale of the samples.
     """
     ordered = sorted(samples, key=lambda sample: sample.at)
     result: dict[str, dict[str, dict[int, list[float]]]] = {"rate": {}, "p99_ms": {}, "late": {}}
@@ -102,7 +103,7 @@ def read_samples(path: Path, plan: DeploymentPlan) -> tuple[list[TelemetrySample
     empty: all).
 
     Raises:
-        ConfigError: the file is invalid, or names something that the plan lacks.
+        ConfigError: the file is missing or invalid, or names an unknown class or column.
     """
     result = csv_rows(path, "telemetry")
     for name in result[0]:
@@ -111,7 +112,8 @@ def read_samples(path: Path, plan: DeploymentPlan) -> tuple[list[TelemetrySample
     by_hour = "hour" in result[0]
     if by_hour == ("time" in result[0]):
         raise ConfigError(
-            f"{path} needs either a column time (dates) or a column hour (of the plan)."
+            f"{path} must have either a column time (dates) or a column hour (of the plan), not "
+            "both."
         )
     return [_telemetry_sample(raw, path, i, plan) for i, raw in enumerate(result)], by_hour
 
@@ -137,13 +139,13 @@ def _telemetry_sample(
 
 
 def check_sample(sample: TelemetrySample, plan: DeploymentPlan, where: str) -> None:
-    """Refuse a sample without values, or of an unknown class.
+    """Check that a sample has a value, and a known class; ``where`` names it in messages.
 
     Raises:
-        ConfigError: the sample is invalid.
+        ConfigError: the sample has neither class nor device, an unknown class, or no value.
     """
     if not sample.request_class and not sample.device:
-        raise ConfigError(f"{where} names neither a class nor a device.")
+        raise ConfigError(f"{where} names neither a class nor a device: give one of them.")
     if sample.request_class and sample.request_class not in plan.classes:
         raise ConfigError(f"{where}: {unknown_name('class', sample.request_class, plan.classes)}")
     if (
@@ -153,17 +155,21 @@ def check_sample(sample: TelemetrySample, plan: DeploymentPlan, where: str) -> N
         and sample.late is None
     ):
         raise ConfigError(
-            f"{where} has no value for class '{sample.request_class}': give requests_per_s."
+            f"{where} has no value for class '{sample.request_class}': give requests_per_s, p99_ms "
+            "or late."
         )
 
 
 def is_url(text: str) -> bool:
-    """Return True if the text is an HTTP URL."""
+    """Return True if the text begins with ``http://`` or ``https://``."""
     return re.match(r"https?://", text) is not None
 
 
 def as_rows(samples: Sequence[TelemetrySample], *, by_hour: bool) -> list[Row]:
-    """Return samples as rows of a file that ``read_samples`` reads."""
+    """Return samples as rows of a CSV file that ``read_samples`` reads.
+
+    ``by_hour``: times are hours of the plan, else seconds since 1970.
+    """
     return [
         {
             **({"hour": sample.at / HOUR} if by_hour else {"time": sample.at}),
@@ -202,7 +208,7 @@ class TimeRange:
 
     start_s: float
     end_s: float
-    step_s: float
+    step_s: float  #: distance of the values
 
 
 def query_samples(
@@ -219,7 +225,8 @@ def query_samples(
         plan: Plan with the classes.
 
     Raises:
-        RunError: the server does not respond, or its response is invalid.
+        RunError: the server does not respond, its response is invalid, or ``rate`` has no value.
+        ConfigError: a series names an unknown class.
     """
     result = []
     for name, query in queries.items():
@@ -227,21 +234,23 @@ def query_samples(
         for series in _query(url, query, over, timeout_s):
             if label not in series["metric"]:
                 raise RunError(
-                    f"query.{name}: its series have no label '{label}' (they have "
-                    f"{', '.join(sorted(series['metric'])) or 'none'}): sum by ({label}) (...)."
+                    f"query.{name}: the series that Prometheus returns have no label '{label}' "
+                    f"(labels: {', '.join(sorted(series['metric'])) or 'none'}): write the query "
+                    f"as sum by ({label}) (...)."
                 )
             of, values = series["metric"][label], series["values"]
             if name == "down" and not _is_now(values, over):
                 continue  # a count disappears when no machine is down any more
             result += [
-                s for t, said in values if (s := _prometheus_sample(name, of, t, said)) is not None
+                s for t, text in values if (s := _prometheus_sample(name, of, t, text)) is not None
             ]
     for sample in result:
         check_sample(sample, plan, f"telemetry={redact(url)}")
     if not any(sample.rate is not None for sample in result):
         raise RunError(
-            f"telemetry={redact(url)}: query.rate has no sample in the last "
-            f"{(over.end_s - over.start_s) / 3600:g} hours; test it on the server's web page."
+            f"telemetry={redact(url)}: query.rate returns no value for the last "
+            f"{(over.end_s - over.start_s) / 3600:g} hours: test the query on the web page of the "
+            "server."
         )
     return result
 
@@ -274,7 +283,10 @@ def _query(url: str, query: str, over: TimeRange, timeout_s: float) -> list[_Ser
     where = f"telemetry={redact(url)}"
     answer = parse_json_as(_ANSWER, _fetch(address, where, timeout_s), RunError, where)
     if answer["status"] == "error" or "data" not in answer:
-        raise RunError(f"{where} refuses {query!r}: {answer.get('error', 'no reason given')}.")
+        raise RunError(
+            f"{where}: Prometheus refuses the query {query!r}: "
+            f"{answer.get('error', 'no reason given')}. Correct it (options query.*)."
+        )
     result: list[_Series] = answer["data"]["result"]
     return result
 
@@ -284,7 +296,7 @@ def _request(address: str, where: str) -> urllib.request.Request:
     try:
         parts = urllib.parse.urlsplit(address)
     except ValueError:  # its message contains the password
-        raise RunError(f"{where} is not a URL: give http://HOST:9090.") from None
+        raise RunError(f"{where} is not a URL: give one as http://HOST:9090.") from None
     user, _, host = parts.netloc.rpartition("@")
     request = urllib.request.Request(parts._replace(netloc=host).geturl())
     if user:
@@ -313,7 +325,10 @@ def _fetch(address: str, where: str, timeout_s: float) -> str:
     try:
         result = results.get(timeout=timeout_s)
     except queue.Empty:
-        raise RunError(f"{where}: no complete response within {timeout_s:g} s.") from None
+        raise RunError(
+            f"{where}: no complete response within {timeout_s:g} s: increase query.timeout_s, or "
+            "ask for fewer hours."
+        ) from None
     if isinstance(result, RunError):
         raise result
     return result
@@ -331,12 +346,15 @@ def _read_response(address: str, where: str, timeout_s: float) -> str:
         if text.lstrip().startswith("{"):
             return text
         raise RunError(
-            f"{where} responds {refused.code} {refused.reason}: is it Prometheus?"
+            f"{where} responds {refused.code} {refused.reason}: give the URL of a Prometheus "
+            "server, as http://HOST:9090."
         ) from None
     except urllib.error.URLError as problem:
         reason = problem.reason
         text = short_reason(reason) if isinstance(reason, Exception) else str(reason)
-        raise RunError(f"{where} cannot be reached: {text or 'no answer'}.") from None
+        raise RunError(
+            f"{where} cannot be reached: {text or 'no answer'}. Is the server running?"
+        ) from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as problem:
         text = f"no answer within {timeout_s:g} s" if isinstance(problem, TimeoutError) else (
             short_reason(problem))  # fmt: skip
@@ -347,6 +365,6 @@ def _read_text(answer: Any) -> str:
     result: bytes = answer.read(_MAX_BYTES + 1)
     if len(result) > _MAX_BYTES:
         raise ValueError(
-            f"it answers more than {_MAX_BYTES >> 20} MiB; ask for a longer query.step_s"
+            f"the response is larger than {_MAX_BYTES >> 20} MiB; increase query.step_s"
         )
     return result.decode("utf-8", "replace")

@@ -51,9 +51,10 @@ class _Tuned:
 
 
 class BackendContract:
-    """Contract of backends. A subclass provides the fixture ``backend_target``.
+    """Tests that every backend must pass; backends that measure are measured on this machine.
 
-    The fixture may have parameters to test several dtypes. Measured backends are measured here.
+    A subclass provides the fixture ``backend_target``, a target with the backend's runtime. The
+    fixture may have parameters to test several dtypes.
     """
 
     @pytest.fixture
@@ -77,7 +78,7 @@ class BackendContract:
 
     @pytest.fixture
     def network(self) -> tuple[TrainedNetwork, Floats, Floats]:
-        """Return a network with images and torch's outputs."""
+        """Return a network, 20 images for it, and the outputs of torch ``(20, 10)``."""
         torch.manual_seed(0)
         where, signature = spaces.load_space(spaces.find("tiny")), Signature(1, 10)
         family, genotype = families.get(where.family), where.largest()
@@ -91,7 +92,7 @@ class BackendContract:
             return trained, images.numpy(), folded(images).numpy()
 
     def test_description_is_read_without_the_backend(self, description: BackendDescription) -> None:
-        """A description imports nothing of its backend: the packages may be missing."""
+        """Reading a description imports no package of the backend, as it may be missing."""
         code = (
             "import sys, hwnas.hardware.target, hwnas.hardware.backends as b; b.known(); "
             f"print({{*{list(description.needs)!r}, 'torch'}} & {{*sys.modules}})"
@@ -141,7 +142,7 @@ class BackendContract:
         network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
-        """``evaluate`` reads only the files, in batches of any size."""
+        """``evaluate`` runs the written files in batches of any size; outputs equal torch's."""
         trained, images, expected = network
         files = _built(artefacts, trained, tmp_path)
         outputs, cost = artefacts.evaluate(files, trained.graph, iter([images[:3], images[3:]]))
@@ -173,7 +174,7 @@ class BackendContract:
         bench: TimingBench | None,
         network: tuple[TrainedNetwork, Floats, Floats],
     ) -> None:
-        """An export contains the artefact on which the target's metrics are measured."""
+        """An export contains the file on which the target's metrics are measured, and it runs."""
         trained, images, expected = network
         files = artefacts.delivered(trained)
         expected_artefact = backends.artefacts()[description.dtypes[backend_target.dtype]]
@@ -193,7 +194,7 @@ class BackendContract:
     def test_network_in_int8_runs_here(
         self, backend_target: Target, network: tuple[TrainedNetwork, Floats, Floats]
     ) -> None:
-        """Every export contains an int8 file, for any dtype of the target."""
+        """Networks run in int8 on this machine for any dtype of the target: exports need it."""
         trained, images, expected = network
         assert trained.int8 is not None
         session = base.backend_of(backend_target).int8_session(trained.int8)
@@ -217,7 +218,10 @@ def _assert_near(outputs: Floats, expected: Floats, dtype: str) -> None:
 
 
 class CostModelContract:
-    """Contract of cost models. A subclass provides ``cost_model`` and ``cost_space``."""
+    """Tests that every cost model must pass.
+
+    A subclass provides the fixtures ``cost_model`` and ``cost_space``, a search space for it.
+    """
 
     def test_same_genotype_costs_the_same(
         self, cost_model: CostModel, cost_space: SearchSpace
@@ -245,7 +249,11 @@ class CostModelContract:
 
 
 class SessionContract:
-    """Contract of sessions. A subclass provides ``session``: a session, its graph, an oracle."""
+    """Tests that every session (a loaded model) must pass.
+
+    A subclass provides the fixtures ``session`` (the session, its graph, and a function that
+    returns the expected outputs for images) and ``tolerance`` (the maximum absolute error).
+    """
 
     def test_output_is_within_tolerance_of_the_oracle(
         self,

@@ -19,10 +19,11 @@ from hwnas.models.spaces import Genotype, SearchSpace
 
 
 class FamilyContract:
-    """Contract of network families.
+    """Tests that every network family must pass.
 
-    A subclass provides the fixtures ``family`` and ``family_space``, and optionally ``signature``
-    and ``genotypes``. Fixtures may have parameters to test several spaces.
+    A subclass provides the fixtures ``family`` and ``family_space`` (a search space of it), and
+    optionally ``signature`` (input channels and outputs) and ``genotypes`` (the tested networks).
+    Fixtures may have parameters to test several spaces.
     """
 
     @pytest.fixture
@@ -47,7 +48,7 @@ class FamilyContract:
         signature: Signature,
         training: bool,
     ) -> None:
-        """``extract(g)(x)`` equals ``forward(x, g)`` bit by bit, with batch norm statistics.
+        """``extract(g)(x)`` and ``forward(x, g)`` have exactly equal outputs, in both modes.
 
         Otherwise verification would compile another network than the search scored.
         """
@@ -69,7 +70,7 @@ class FamilyContract:
     def test_extracting_leaves_the_supernet_as_it_was(
         self, family: Family, family_space: SearchSpace, signature: Signature
     ) -> None:
-        """``extract`` copies weights: a subnet may be fine-tuned."""
+        """``extract`` copies weights, so that fine-tuning a subnet does not change the supernet."""
         supernet = family.supernet(family_space, signature)
         before = {k: v.clone() for k, v in supernet.module.state_dict().items()}
         network = supernet.extract(family_space.largest())
@@ -181,7 +182,7 @@ class FamilyContract:
         genotypes: list[Genotype],
         signature: Signature,
     ) -> None:
-        """Every weight is part of some network, else it would never be trained."""
+        """Every weight is part of some network of the space; others would never be trained."""
         supernet = family.supernet(family_space, signature)
         supernet.module.train()
         rng = random.Random(2)

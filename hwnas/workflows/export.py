@@ -18,7 +18,7 @@ from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
 from hwnas.export.proof_file import read_proof
-from hwnas.export.prove import Prover, kept_images, prove
+from hwnas.export.prove import Prover, choose_images, prove
 from hwnas.export.prove_exits import ExitNetworkFiles
 from hwnas.export.prove_exits import prove as prove_exits
 from hwnas.export.reference_images import IMAGES
@@ -284,7 +284,7 @@ def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export
         content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
         for file, parts in content.items():
             files.write_file(folder / file, parts)
-        kept = kept_images(ready, of.parts.data)
+        kept = choose_images(ready, of.parts.data)
         files.write_file(folder / IMAGES, kept.packed())
         names = [kind for kind in kinds() if kind in content]
         bench = Prover(

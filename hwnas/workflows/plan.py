@@ -83,7 +83,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
         alternatives.without_sketches(problem), objective, config.limit_s, seeds, reporter
     )
     bought = alternatives.sketch_rows(problem, found, config.limit_s, reporter)
-    tables = summary.tables(found.plan, found.seen, found.killed, found.spiked)
+    tables = summary.tables(found.plan, found.statistics, found.failures, found.spike_statistics)
     beside = None
     if config.front:
         beside = alternatives.plan_front(found, config.front, config.front_s, config.seed, reporter)
@@ -91,7 +91,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
     sentences = summary.describe_plan(found) + alternatives.describe_sketches(bought, found.plan)
     sentences += beside.sentences if beside else []
     result = FolderResult(Path(), sentences, tables, MAIN_TABLE)
-    content = files_of(found.plan, result, [*found.seen, *found.spiked])
+    content = files_of(found.plan, result, [*found.statistics, *found.spike_statistics])
     return write_plan_folder("plan", config, arguments, result, content)
 
 

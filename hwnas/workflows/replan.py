@@ -259,17 +259,17 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     seeds = range(config.seed, config.seed + config.n_seeds)
     demand = aggregate_samples(seen.samples, n_hours, begun)
     found = replanner.replan(problem, old, demand, manner, seeds, reporter)
-    new = found.found.plan
-    rows, now = decisions.rows(old, found), found.found
-    every = summary.tables(new, now.seen, now.killed, now.spiked)
+    new = found.planning.plan
+    rows, now = decisions.rows(old, found), found.planning
+    every = summary.tables(new, now.statistics, now.failures, now.spike_statistics)
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     sentences = [
         *decisions.describe_decisions(old, found, demand.down),
-        *summary.describe_plan(found.found),
+        *summary.describe_plan(found.planning),
     ]
     planned = FolderResult(Path(), sentences, tables, MAIN_TABLE)
-    content = files_of(new, planned, [*now.seen, *now.spiked])
+    content = files_of(new, planned, [*now.statistics, *now.spike_statistics])
     if config.in_place:
         return _in_place(config, arguments, planned, content)
     return write_plan_folder("replan", config, arguments, planned, content)

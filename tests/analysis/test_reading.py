@@ -73,17 +73,20 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("accuracy,latency\n0.9,1\n", "Unknown column 'latency_ms'. Did you mean 'latency'"),
-        ("accuracy,latency_ms\n", "its front is empty"),
+        ("accuracy,latency_ms\n", "has no rows"),
         ("", "Unknown column 'accuracy'"),
-        ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms is nan"),
+        ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms must be a finite number, got 'nan'"),
         ("accuracy,latency_ms\n0.9,1\n0.8,fast\n", "line 3: latency_ms must be a number"),
         ("accuracy,latency_ms\n0.9,1\n0.8,\n", "line 3: latency_ms must be a number, got ''"),
-        ("accuracy,latency_ms\n0.9,inf\n", "latency_ms is inf"),
-        ("accuracy,latency_ms\n0.9\n", "expected 2 values"),
-        ("accuracy,latency_ms\n0.9,1,2\n", "expected 2 values"),
-        ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "'accuracy' is there twice"),
-        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not contain its value"),
-        ("id,accuracy,latency_ms\nx,0.9,1\nx,0.9,8\n", "line 3: id 'x' is there twice"),
+        ("accuracy,latency_ms\n0.9,inf\n", "latency_ms must be a finite number, got 'inf'"),
+        ("accuracy,latency_ms\n0.9\n", "the row must have 2 values"),
+        ("accuracy,latency_ms\n0.9,1,2\n", "the row must have 2 values"),
+        ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "has two columns 'accuracy'"),
+        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "accuracy=0.9 is not between"),
+        (
+            "id,accuracy,latency_ms\nx,0.9,1\nx,0.9,8\n",
+            "line 3: id 'x' is already in an earlier row",
+        ),
     ],
 )
 def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -96,14 +99,14 @@ def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("names", "directions", "group_by", "message"),
     [
-        (["none"], DIRECTIONS, None, "runs=none: there is no such folder or file"),
+        (["none"], DIRECTIONS, None, "runs=none: no such folder or file"),
         (["*.txt"], DIRECTIONS, None, "no run folder or CSV file matches"),
         (["a.csv", "./a.csv"], DIRECTIONS, None, "is named twice"),
-        (["a.csv"], {}, None, "has no objectives: give its columns by"),
+        (["a.csv"], {}, None, "is a CSV file, which does not say what to compare"),
         (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
         (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
-        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "is the wrong direction"),
-        (["a.csv"], DIRECTIONS, "sampler", "whose groups are in the column 'group'"),
+        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "but must be"),
+        (["a.csv"], DIRECTIONS, "sampler", "name its group in a column 'group'"),
         (["folder"], DIRECTIONS, None, "it has no manifest.json"),
     ],
 )
@@ -164,7 +167,7 @@ def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> N
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([], "its front is empty"),
+        ([], "the front is empty"),
         ([FrontPoint("x", {"accuracy": Quantity(0.9, "measured")})], "x has no latency_ms"),
         (
             [
@@ -172,7 +175,7 @@ def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> N
                     "x", {n: Quantity(float("nan"), "measured") for n in ("accuracy", "latency_ms")}
                 )
             ],
-            "accuracy of x is nan",
+            "accuracy of network x is nan",
         ),
     ],
 )

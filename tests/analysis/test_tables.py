@@ -61,7 +61,7 @@ def test_frame_of_one_point_has_a_volume() -> None:
     found = frame.spanned(np.array([[0.9, 0.0]]), PAIR)
     assert found.reference == pytest.approx([0.81, 0.1])
     comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
-    assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
+    assert comparison.indicators[0]["hypervolume_share"] == pytest.approx(1.0)
     assert "Fronts of one point: a." in " ".join(comparison_findings(comparison))
 
 
@@ -71,7 +71,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
     path.write_text(json.dumps(first.to_json()))
     again = frame.read_frame(path, PAIR)
     later = compare([A], PAIR, "searched", again)
-    assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
+    assert later.indicators[0]["hypervolume"] == first.indicators[0]["hypervolume"]
     assert "that of" in " ".join(comparison_method(later))
 
 
@@ -93,7 +93,7 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         frame.read_frame(path, PAIR)
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="file not found"):
         frame.read_frame(tmp_path / "none", PAIR)
 
 
@@ -120,7 +120,7 @@ def test_intervals_are_told_apart_on_both_sides(
     assert words in text
     found.uncertainty = None
     assert verdicts.verdict(found).endswith("without intervals, the difference is not tested.")
-    found.fronts, found.found = found.fronts[:1], found.found[:1]
+    found.fronts, found.indicators = found.fronts[:1], found.indicators[:1]
     assert verdicts.verdict(found).startswith("Only one front, a:")
 
 
@@ -214,8 +214,8 @@ def test_sentences_say_what_is_significant_and_what_is_not() -> None:
 def test_true_front_is_what_distances_refer_to() -> None:
     truth = np.array([[0.95, 1.0]])
     found = compare([A], PAIR, "searched", true_front=truth)
-    assert found.found[0]["epsilon_additive"] > 0
-    assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
+    assert found.indicators[0]["epsilon_additive"] > 0
+    assert compare([A], PAIR, "searched").indicators[0]["epsilon_additive"] == 0
     assert "the given true front (1 points, hypervolume share " in " ".join(
         comparison_method(found)
     )
@@ -264,7 +264,7 @@ def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
 
 def test_json_has_no_numbers_that_json_lacks() -> None:
     comparison = compare([run_of("a", [[0.0, 1.0], [0.5, 2.0]])], PAIR, "searched")
-    assert math.isnan(comparison.found[0]["epsilon_multiplicative"])
+    assert math.isnan(comparison.indicators[0]["epsilon_multiplicative"])
     text = json.dumps(comparison.to_json(), allow_nan=False)
     assert json.loads(text)["runs"][0]["epsilon_multiplicative"] is None
 

@@ -189,7 +189,7 @@ def test_tables_that_cannot_be_a_baseline_are_refused(capsys: pytest.CaptureFixt
     for content, message in (
         ("accuracy,energy_mj\n0.5,1\n", "Unknown column 'latency_ms'"),
         ("accuracy,latency_ms\n50,1\n", "must be fractions, not per cent"),
-        ("accuracy,latency_ms\n0.5,0\n", "line 2: latency_ms is 0; allowed: above 0"),
+        ("accuracy,latency_ms\n0.5,0\n", "line 2: latency_ms must be above 0, got '0'"),
         ("accuracy,latency_ms,run\n0.5,1,a\n0.5,1,b\n", "the file has 2 runs; a baseline has one"),
     ):
         table.write_text(content)

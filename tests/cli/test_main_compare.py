@@ -154,7 +154,7 @@ def test_run_that_is_going_on_is_compared_as_it_stands(
     path.write_text(json.dumps(manifest))
     assert run(["compare", f"runs=[{going},{searched / 'random1'}]"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "going: still going, or cut off: compared as it stands, after 24 of 99 trials." in out
+    assert "going: the search is running or was interrupted: compared after 24 of 99 trials." in out
     assert len(list((tmp_path / "runs" / "compare").iterdir())) == 1
 
 
@@ -201,18 +201,18 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "compare needs runs="),
-        (["runs=[]"], "compare needs runs="),
-        (["runs=[nothing]"], "there is no such folder or file"),
+        ([], "compare needs folders of searches"),
+        (["runs=[]"], "compare needs folders of searches"),
+        (["runs=[nothing]"], "no such folder or file"),
         (["runs=x", "figures=all"], "Allowed: searched, verified"),
         (["runs=x", "n_bootstrap=10"], "n_bootstrap must be 0 or at least 100"),
         (["runs=x", "group=sampler"], "Did you mean 'group_by'"),
         (["runs={searched}/random0", "group_by=samplr"], "Did you mean 'sampler'"),
         (["runs={searched}/random0", "figures=verified"], "has no verified figures"),
-        (["runs={searched}/random0", "reference=none.json"], "there is no such file"),
-        (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
+        (["runs={searched}/random0", "reference=none.json"], "file not found"),
+        (["runs={searched}/random0", "true_front=none.csv"], "file not found"),
         (["runs=[{searched}/random0,damaged]"], "'config' is missing"),
-        (["runs={searched}/cells.parquet"], "has no objectives: give its columns by"),
+        (["runs={searched}/cells.parquet"], "is a CSV file, which does not say what to compare"),
         (["runs={searched}/random0", "run.dir={searched}/random1"], "random1 is not empty"),
     ],
 )

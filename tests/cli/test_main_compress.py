@@ -168,7 +168,7 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
         (["budget.throughput_ips=1e9"], "upper limits alone"),
         (["budget.flash_kib=2", "weight_bits=[2]"], r"each in [3, 7], got 2"),
         (["budget.flash_kib=2", "prune=[1]"], "each in [0, 1), got 1"),
-        (["budget.flash_kib=2", "weight_bits=[]", "prune=[]"], "leave nothing to be done"),
+        (["budget.flash_kib=2", "weight_bits=[]", "prune=[]"], "nothing would be compressed"),
         (["budget.flash=2"], "budget.flash"),
         (["budget.cost_usd_per_m=1"], "search again with target.facts.price_usd_per_h=NUMBER"),
         (["budget.flash_kib=2", "epochs=0"], "epochs must be 1 or more"),

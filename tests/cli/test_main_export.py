@@ -427,11 +427,11 @@ def test_signed_export_is_known_by_the_public_key_alone(
         if name == "ours":
             (copy / "proof.sig").write_text("00" * 64)
         assert run(["verify", str(copy), f"key={tmp_path / name}.pub"]) == 1
-        assert "was not signed by the owner" in capsys.readouterr().err
+        assert "does not match proof.json and the key" in capsys.readouterr().err
     for name in ("ours.pem", "gone", "."):
         assert run(["verify", str(copy), f"key={tmp_path / name}"]) == 2
         assert capsys.readouterr().err.count("\n") == 1
-    with pytest.raises(ConfigError, match="no private Ed25519 key"):
+    with pytest.raises(ConfigError, match="is not a private Ed25519 key"):
         signing.private_key(str(tmp_path / "ours.pub"))
 
 
@@ -511,7 +511,7 @@ def test_verify_says_where_nothing_can_be_repeated(
     assert "no artefact runs here" in done.stderr
     assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
     assert run(["verify", str(exported), str(tmp_path)]) == 2
-    assert "has no name: write OPTION=VALUE" in capsys.readouterr().err
+    assert "without the name of an option: write OPTION=VALUE" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -805,10 +805,10 @@ def test_run_that_cannot_be_exported_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export"], "export needs run=DIR"),
+        (["export"], "export needs the folder of a finished search"),
         (["export", "-m", "run=a,b"], "-m starts many runs of search, train, profile"),
         (["verify"], "verify needs the folder of an export"),
-        (["verify", "/nowhere"], "is no export: there is no proof.json"),
+        (["verify", "/nowhere"], "is not an export: it has no proof.json"),
         (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),
     ],
 )

@@ -213,7 +213,7 @@ def test_server_that_refuses_is_one_line(
     monkeypatch.setattr(servers, "SERVERS", {"triton": _stand_in("refuse")})
     monkeypatch.setattr(servers, "READY_S", 1.0)
     assert run(["serve-check", f"plan={plan}", *QUICK, "run.dir=a"]) == 2
-    assert "The server gave no answer in 1 s" in capsys.readouterr().err
+    assert "The server did not respond in 1 s" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -239,13 +239,13 @@ def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpac
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "serve-check needs plan=DIR"),
-        (["plan=no"], "it has no plan.yaml"),
+        ([], "serve-check needs the folder of a plan"),
+        (["plan=no"], "has no plan.yaml"),
         (["plan=PLAN", "pool=x"], "Unknown pool 'x'"),
         (["plan=PLAN", "server=tritn"], "Did you mean 'triton'"),
         (["plan=PLAN", "python=/no/python"], "is not a working Python interpreter"),
         (["plan=PLAN", "python=/bin/true"], "is not a working Python interpreter"),
-        (["plan=PLAN", "loads=[]"], "loads=[] leaves nothing to measure"),
+        (["plan=PLAN", "loads=[]"], "loads=[] is empty"),
         (["plan=PLAN", "loads=[1]"], "loads must be numbers, each in (0, 0.99]"),
     ],
 )

@@ -250,10 +250,10 @@ def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Pa
         (["search", *QUICK, "search_space=[tiny,tiny]"], "two spaces are named 'tiny'"),
         (["search", *QUICK, "search_space=[tiny,tinyy]"], "Did you mean 'tiny'?"),
         (["search", *QUICK, "search_space=[]"], "names no search space"),
-        (["train", "search_space=[tiny,resnet_small]"], "train takes one search space at a time"),
+        (["train", "search_space=[tiny,resnet_small]"], "train supports one search space"),
         (
             ["profile", "+target=cpu", "search_space=[tiny,resnet_small]", "genotype=largest"],
-            "profile genotype=... takes one search space",
+            "profile genotype=... supports one search space",
         ),
     ],
 )

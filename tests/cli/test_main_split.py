@@ -185,14 +185,14 @@ def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> Non
     ("arguments", "words"),
     [
         ([], "split needs the folder of an export"),
-        (["no"], "no is no export"),
+        (["no"], "no is not an export"),
         (["EXPORT", "+target=cpu"], "computes in float32, the export in int8: say target.dtype="),
         (
             ["EXPORT", "+target=cpu", "target.dtype=int8"],
             "target.runtime=tvm cannot run parts of networks: set target.runtime=onnxruntime.",
         ),
         (["EXPORT", "batches=[0]"], "batches"),
-        (["EXPORT", "batches=[]"], "batches=[] leaves nothing"),
+        (["EXPORT", "batches=[]"], "batches=[] is empty"),
         (["EXPORT", "cuts=0"], "cuts must be"),
         (["EXPORT", "dir=EXPORT"], "dir="),
     ],
@@ -210,7 +210,11 @@ def test_what_is_wrong_is_one_line(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("split.json", None, "is not a folder of a split; create one: hwnas split"),
+        (
+            "split.json",
+            None,
+            "has no split.json: create a folder of split networks with hwnas split",
+        ),
         ("split.json", "{", "split.json cannot be read"),
         ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is from a newer"),
         ("profile.csv", None, "file not found"),

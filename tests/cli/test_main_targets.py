@@ -108,8 +108,11 @@ def test_cascades_go_on_here_or_over_a_link(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([BOTH, "link.to=cpu"], "from one target of a search to another; this one's: npu, sketch"),
-        (["+target=npu", "link.to=npu"], "this one's: npu"),
+        (
+            [BOTH, "link.to=cpu"],
+            "from one target of a search to another; the targets are: npu, sketch",
+        ),
+        (["+target=npu", "link.to=npu"], "the targets are: npu"),
         ([BOTH, "link.latency_ms=3"], "need link.to=TARGET"),
         ([BOTH, "link.to=sketch", "link.latency_ms=nan"], "link.latency_ms must be"),
     ],
@@ -298,10 +301,10 @@ def test_target_whose_budget_nothing_meets_is_named(
         ([BOTH, "npu.seed=3"], "seed is the same for all targets"),
         (["+target=[npu,npuu]"], "Unknown target 'npuu'. Did you mean 'npu'?"),
         ([BOTH, "npu.budget.latency=3"], "Write budget.latency=3ms"),
-        (["+target=[]"], "write different targets"),
+        (["+target=[]"], "must be a list of different targets"),
         (
             ["+target=[npu,sketch,ethos_u65_256]", "sampler=pareto"],
-            "sampler=pareto takes at most 3 objectives, got 4 (costs count on each target): take",
+            "sampler=pareto supports at most 3 objectives, got 4 (costs count on each target): use",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def _move_away(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("verb", "change", "message"),
     [
-        ("audit", lambda _: None, "there is no supernet to audit."),
+        ("audit", lambda _: None, "it has no supernet"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(

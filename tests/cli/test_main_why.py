@@ -227,7 +227,7 @@ def test_bad_input_is_one_line(
     assert "folder not found" in _refused(capsys, [f"run={tmp_path / 'x'}", "id=a"])
     assert "not a run" in _refused(capsys, [f"run={tmp_path}", "id=a"])
     assert run(["why", here]) == 0  # lists the front
-    assert "needs the folder of a search: hwnas why RUN" in _refused(capsys, ["id=a"])
+    assert "needs the folder of a search: write hwnas why RUN" in _refused(capsys, ["id=a"])
     assert "none of 12 candidates. The nearest: " in _refused(capsys, [here, "id=xyz"])
     # Hydra would read a number, which is infinite.
     assert "id=1e5000000000: none of 12" in _refused(capsys, [here, "id=1e5000000000"])

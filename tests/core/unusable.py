@@ -24,5 +24,5 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda run: _without(run, "finished"), "has no front yet. Finish it with"),
     (lambda run: _without(run, "nothing fits the budget"), "ended without a front: nothing fits"),
     (lambda run: (run / "manifest.json").unlink(), "it has no manifest.json"),
-    (lambda run: edit(run, "verb", "train"), "is no search that trained networks"),
+    (lambda run: edit(run, "verb", "train"), "is not the folder of a search that trained networks"),
 ]

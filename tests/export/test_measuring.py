@@ -27,7 +27,9 @@ def _proof(made_for: Target) -> Proof:
 
 def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
     config = VerifyConfig(export=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"model.so was .* for 8 .*, not 1: set target.batch=8"):
+    with pytest.raises(
+        ConfigError, match=r"model.so was .* for 8 .*, not target.batch=1: set target.batch=8"
+    ):
         measure.measure(tmp_path, _proof(CPU), replace(CPU, batch=1), config)
 
 

@@ -87,7 +87,7 @@ def test_equals_are_told_apart_by_accuracy_costs_and_id() -> None:
     ("wanted", "message"),
     [
         ("fastestt", "Unknown pick 'fastestt'. Did you mean 'fastest'"),
-        ("accuracy max where latency_ms < 0.05", "On the front: accuracy 0.7 to 0.94, latency_ms"),
+        ("accuracy max where latency_ms < 0.05", "on the front: accuracy 0.7 to 0.94, latency_ms"),
         ("accuracy max where latency <= 0.8", "Unknown column 'latency'"),
     ],
 )
@@ -99,7 +99,9 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 def test_nothing_left_after_verification_is_said() -> None:
     with pytest.raises(RunError, match="No member of the front fits the budget"):
         pick(Front(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
-    with pytest.raises(RunError, match=r"No network was verified for all targets: .*target=TARGET"):
+    with pytest.raises(
+        RunError, match=r"No network was verified for all targets: .*target_name=TARGET"
+    ):
         pick(Front(("accuracy",), []), "knee")
 
 

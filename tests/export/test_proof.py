@@ -145,7 +145,7 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is no export: there is no proof.json"),
+        (None, "is not an export: it has no proof.json"),
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
         (

@@ -90,14 +90,14 @@ def test_what_was_down_once_is_not_down_now() -> None:
 @pytest.mark.parametrize(
     ("code", "answer", "words"),
     [
-        (400, {"r": {"status": "error", "error": "parse error"}}, "refuses 'r': parse error"),
-        (404, b"<html>", "responds 404 Not Found: is it Prometheus?"),
+        (400, {"r": {"status": "error", "error": "parse error"}}, "query 'r': parse error"),
+        (404, b"<html>", "responds 404 Not Found: give the URL of a Prometheus server"),
         (200, b"<html>", "cannot be read: not JSON"),
         (200, {"r": {"status": "success", "data": {"resultType": "vector", "result": []}}},
          "'data.resultType' is 'vector'"),
-        (200, {"r": _matrix("klass", "web", [(0, "1")])}, "no label 'class' (they have job,"),
+        (200, {"r": _matrix("klass", "web", [(0, "1")])}, "no label 'class' (labels: job,"),
         (200, {"r": _matrix("class", "wep", [(0, "1")])}, "Did you mean 'web'?"),
-        (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "has no sample in the last 2 hours"),
+        (200, {"r": _matrix("class", "web", [(0, "NaN")])}, "returns no value for the last 2"),
     ],
 )  # fmt: skip
 def test_what_a_server_says_wrong_is_one_line(code: int, answer: Any, words: str) -> None:

@@ -302,7 +302,10 @@ def test_a_plan_is_replaced_in_place_by_whatever_path_and_taken_back_after_a_kil
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("class,requests_per_s\nweb,3\n", "needs either a column time (dates) or a column hour"),
+        (
+            "class,requests_per_s\nweb,3\n",
+            "must have either a column time (dates) or a column hour",
+        ),
         ("hour,class,requests_per_s\n0,wep,3\n", "Did you mean 'web'?"),
         ("hour,class,requests_per_s\n0,web,-3\n", "'row 0.requests_per_s' is -3"),
         ("hour,class,requests_per_s\n0,web,nan\n", "'row 0.requests_per_s' is nan"),
@@ -312,7 +315,7 @@ def test_a_plan_is_replaced_in_place_by_whatever_path_and_taken_back_after_a_kil
         ("hour,device,down\n0,cpu,1\n", "Unknown column 'down'. Allowed: class, device, hour"),
         ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is not a time"),
         ("time,class,requests_per_s\n,web,3\n", "'' is not a time"),
-        ("hour\n", "is empty"),
+        ("hour\n", "has no rows"),
         ("hour,class,requests_per_s\n4,web,3\n", "row 0: hour is 4.0; allowed: at least 0"),
     ],
 )
@@ -330,8 +333,8 @@ def test_what_is_wrong_with_telemetry_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["replan"], "replan needs plan=DIR"),
-        (["replan", "plan=no", "telemetry=a.csv"], "it has no plan.yaml"),
+        (["replan"], "replan needs the folder of a plan"),
+        (["replan", "plan=no", "telemetry=a.csv"], "has no plan.yaml"),
         (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: file not found"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "file not found"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"], "leave out"),
@@ -361,7 +364,7 @@ def test_too_much_to_serve_is_refused_and_says_which_limit_binds(
 ) -> None:
     _seen(read_plan(folder / "plan"), {"web": 500.0})
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "limit_s=5"]) == 2
-    assert "Quotas bind" in capsys.readouterr().err
+    assert "Quotas in fleet.yaml are too low" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
@@ -372,7 +375,7 @@ def test_where_all_is_down_it_says_how_many_of_what_would_do(
     rows = [f"{hour},{name},{at['quota']}" for hour in range(4) for name, at in devices.items()]
     Path("seen.csv").write_text("\n".join(["hour,device,machines_down", *rows]))
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv"]) == 2
-    said = r"Quotas bind: (\d of \w+ \(quota 0\)(, )?)+ would suffice"
+    said = r"Quotas in fleet.yaml are too low: (\d of \w+ \(quota 0\)(, )?)+ would suffice"
     assert re.search(said, capsys.readouterr().err)
 
 

@@ -199,19 +199,27 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
     content = yaml.safe_load((planned / "plan.yaml").read_text())
     content["hours"][0]["routes"][0]["first"] = "nothing"
     (planned / "plan.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(HwnasError, match="to no pool of the hour"):
+    with pytest.raises(HwnasError, match="leads to 'nothing'"):
         read_plan(planned)
     shutil.rmtree(planned)
-    with pytest.raises(HwnasError, match=r"it has no plan\.yaml"):
+    with pytest.raises(HwnasError, match=r"has no plan\.yaml"):
         read_plan(planned)
 
 
 @pytest.mark.parametrize(
     ("more", "there", "words"),
     [
-        ({"budgets": {"cost_per_day": 0.01}}, {}, "budgets.cost_per_day=0.01 binds: the best plan"),
-        ({"budgets": {"power_w": {"site": 1}}}, {}, "budgets.power_w binds: site="),
-        ({}, {"cpu": 1, "box": 1}, "Quotas bind: "),
+        (
+            {"budgets": {"cost_per_day": 0.01}},
+            {},
+            "budgets.cost_per_day=0.01 in service.yaml is too low: the best plan",
+        ),
+        (
+            {"budgets": {"power_w": {"site": 1}}},
+            {},
+            "budgets.power_w in service.yaml is too low: site=",
+        ),
+        ({}, {"cpu": 1, "box": 1}, "Quotas in fleet.yaml are too low: "),
     ],
 )
 def test_the_limit_that_binds_is_named(
@@ -240,14 +248,18 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
     found.hours[0].unserved[0, 0] = 0.25
     told = infeasibility.explain_unserved(found, NullProgress())
     assert "75% of the demand of class 'web' can be served" in told
-    assert "No limit binds: increase limit_s" in told
+    assert "No limit of the files is the cause: increase limit_s" in told
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("accuracy_min", 0.9, "accuracy_min=0.7800 would suffice"),
-        ("p99_ms", 15.0, "p99_ms binds; the nearest is large-int8 on cpu, 20 ms"),
+        ("accuracy_min", 0.9, "accuracy_min=0.7800 is feasible"),
+        (
+            "p99_ms",
+            15.0,
+            "p99_ms is too low; the fastest accurate enough is large-int8 on cpu with 20 ms",
+        ),
     ],
 )
 def test_a_class_that_no_model_fits_is_told_the_nearest(
@@ -265,9 +277,9 @@ def test_a_class_that_no_model_fits_is_told_the_nearest(
     [
         # What is accurate enough was not timed where the class may go: a lower floor would suffice.
         ({}, r"most accurate there, small-int8, has 0.6900 \(large-int8 has 0.7800, but was not "
-             r"timed there\): accuracy_min=0.6900 would suffice"),
-        ({"memory_mib": 3.0, "slots": 2}, "memory_mib binds; large-int8 takes 2 MiB in each of the "
-                                          "2 slots of box, which has 3"),
+             r"timed there\): accuracy_min=0.6900 is feasible"),
+        ({"memory_mib": 3.0, "slots": 2}, "memory_mib in fleet.yaml is too low; large-int8 takes "
+                                          "2 MiB in each of the 2 slots of box, which has 3"),
     ],
 )  # fmt: skip
 def test_a_class_that_a_device_cannot_serve_is_told_why(
@@ -295,7 +307,7 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
     asked["budgets"]["power_w"]["site"] = 0.1
     made.write(tmp_path, asked, there)
     told = infeasibility.explain_unserved(_solved(tmp_path), NullProgress())
-    found = re.search(r"power_w binds: site=([\d.]+) W would suffice", told)
+    found = re.search(r"power_w in service.yaml is too low: site=([\d.]+) W would suffice", told)
     assert found is not None, told
     asked["budgets"]["power_w"]["site"] = float(found[1])
     made.write(tmp_path, asked, there)
@@ -306,8 +318,8 @@ def test_a_failure_that_was_not_simulated_is_not_said_to_be_survived(planned: Pa
     problem = _problem(planned)
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     found = planner.plan_task(task, 20, [0], NullProgress())
-    seen = next(iter(found.killed.values()))
-    said = "\n".join(describe_plan(replace(found, killed={"box": seen, "spot": []})))
+    seen = next(iter(found.failures.values()))
+    said = "\n".join(describe_plan(replace(found, failures={"box": seen, "spot": []})))
     assert "If any of box fails" in said
     assert "No failure of spot was simulated" in said
 
@@ -319,7 +331,7 @@ def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
     found = _solved(tmp_path)
     assert not found.serves
     assert re.search(
-        r"carbon_kg_per_day=0.001 binds: .* takes [\d.]+ kg of CO2 a day",
+        r"carbon_kg_per_day=0.001 in service.yaml is too low: .* takes [\d.]+ kg of CO2 a day",
         infeasibility.explain_unserved(found, NullProgress()),
     )
 
@@ -329,7 +341,7 @@ def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     task = PlanningTask(problem, find_choices(problem, GOODPUTS, NullProgress()), "cost")
     found = planner.plan_task(task, 20, [0, 1], NullProgress())
     assert found.late <= 0.01
-    for runs in found.killed.values():
+    for runs in found.failures.values():
         for run in runs:
             assert all(c.lost == 0 and c.late_after <= 0.01 for c in run.classes.values())
 
@@ -400,7 +412,7 @@ def test_corrections_simulate_what_they_change(
     assert n_hours > 1
     assert len(simulated) < 2 * n_hours * (found.rounds + 1)
     scene = SimulationSetup(planner.arrivals_by_class(problem))
-    assert found.seen == simulation.simulate(found.plan, scene, [0, 1], NullProgress())
+    assert found.statistics == simulation.simulate(found.plan, scene, [0, 1], NullProgress())
 
 
 def test_a_longer_limit_of_one_class_never_costs_more(tmp_path: Path) -> None:

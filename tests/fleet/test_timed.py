@@ -78,5 +78,5 @@ def test_plans_of_earlier_versions_go_on_as_they_are() -> None:
 def test_a_run_whose_target_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run("cpu", 0.9)
     run.config["target"]["runtime"] = "abacus"
-    with pytest.raises(RunError, match=r"fronts: run: the target of its manifest: .*'abacus'"):
+    with pytest.raises(RunError, match=r"fronts: run: invalid target in manifest.json: .*'abacus'"):
         _read(monkeypatch, {"run": run})

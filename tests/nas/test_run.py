@@ -133,7 +133,7 @@ def test_run_folder_names_no_other_storage_and_starts_no_sweep(
     storage = f"study.storage=sqlite:///{tmp_path / 'made.db'}"
     _changed_manifest(folder, arguments=[*arguments, storage])
     assert run(["search", f"run.resume={folder}"]) == 2
-    assert f"repeat it: {storage}" in capsys.readouterr().err
+    assert f"add it to the command: {storage}" in capsys.readouterr().err
     assert not (tmp_path / "made.db").exists()
     _changed_manifest(folder, arguments=[*arguments, "target.tvm.cc=/made/gcc"])
     assert run(["search", f"run.resume={folder}"]) == 2

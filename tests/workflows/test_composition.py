@@ -39,5 +39,5 @@ def test_keys_of_mappings_are_taken_as_they_are_written(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["größe", "it's", ""])
 def test_keys_that_hydra_cannot_read_are_refused_in_words(key: str) -> None:
-    with pytest.raises(ConfigError, match="cannot name anything here: letters from a to z"):
+    with pytest.raises(ConfigError, match="cannot be a key here: allowed are letters from a to z"):
         as_arguments({"objectives": {key: "max"}})

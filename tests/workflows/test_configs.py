@@ -159,7 +159,7 @@ def test_values_that_make_no_sense_are_refused(override: str, message: str) -> N
 
 def test_threads_are_those_of_the_roofline_or_refused() -> None:
     said = ("cost=roofline", "target.threads=4")
-    with pytest.raises(ConfigError, match=r"of threads=1, not of target\.threads=4"):
+    with pytest.raises(ConfigError, match=r"for threads=1, but target\.threads=4"):
         _compose("+target=cpu", *said)
     assert _compose("+target=cpu", *said, "target.roofline.threads=4").target.threads == 4
     assert _compose("+target=nvidia_t4", *said).cost == "roofline"  # one GPU, whatever asks it
@@ -220,7 +220,7 @@ def test_target_file_extends_a_shipped_one(tmp_path: Path) -> None:
 def test_all_missing_keys_of_a_target_are_named(tmp_path: Path, text: str, missing: str) -> None:
     with pytest.raises(ConfigError) as error:
         _of_own_target(tmp_path, text, "search_space=tiny")
-    message = f"Target 'board' lacks {missing}. Start from a shipped target: defaults: [ethos"
+    message = f"Target 'board' lacks {missing}: add them to its file, or take them from a shipped "
     assert str(error.value).startswith(message)
 
 

@@ -16,24 +16,24 @@ from hwnas.tasks.metrics import Metric, quality_names
 
 @dataclass(frozen=True, slots=True)
 class PagePoint:
-    """A network with its figures by the names of the columns of its explorer."""
+    """A network with its figures by column of its plots."""
 
     id: str
     figures: Quantities  #: as searched, or of a CSV file
-    options: Sequence[tuple[str, Option]] = ()  #: choices of the genotype
-    trial: int | None = None
-    on_front: bool = False  #: a member of the searched front
+    options: Sequence[tuple[str, Option]] = ()  #: names and values of the genotype's choices
+    trial: int | None = None  #: ``None``: of a CSV file
+    on_front: bool = False  #: True for members of the searched front
     verified: Quantities = field(default_factory=dict)  #: from the compiled artefact
-    note: str = ""  #: of a member that verification removed
+    note: str = ""  #: why verification removed it from the front; empty: it did not
     stopped: bool = False  #: evaluation was stopped early as dominated
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A run, or a front of a CSV file."""
+    """A run, or a front of a CSV file, in the plots of a page."""
 
     name: str
-    points: Sequence[PagePoint]  #: different networks without the rejected ones
+    points: Sequence[PagePoint]  #: each network once, without rejected ones
     group: str = ""  #: runs of a group share a colour; default: one group per run
     n_refused: int = 0  #: networks rejected by target or budget, not scored
 
@@ -43,12 +43,12 @@ class OverlaidFront:
     """Networks of another run, drawn in a muted colour."""
 
     label: str
-    points: Sequence[Quantities]  #: known figures by column
+    points: Sequence[Quantities]  #: of each network the known figures, by column
 
 
 @dataclass(frozen=True)
 class FrontExplorer:
-    """Linked plots of runs with the same objectives."""
+    """A section of linked interactive plots of runs with the same objectives."""
 
     title: str
     objectives: Sequence[str]  #: the first is plotted over each of the others
@@ -57,13 +57,13 @@ class FrontExplorer:
     limits: Mapping[str, float] = field(default_factory=dict)  #: budget limits, by column
     notes: Sequence[str] = ()
     marked: tuple[str, frozenset[str]] = ("", frozenset())  #: label and ids of framed points
-    link: tuple[str, str] = ("", "")  #: address and text of a link
-    beside: OverlaidFront | None = None
+    link: tuple[str, str] = ("", "")  #: address and text of a link; empty: none
+    beside: OverlaidFront | None = None  #: a baseline
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of text cells."""
+    """A table of a page; cells are text."""
 
     title: str
     columns: Sequence[str]
@@ -75,11 +75,11 @@ class PageTable:
 
 @dataclass(frozen=True)
 class SvgFigure:
-    """An SVG figure."""
+    """A figure of a page."""
 
     title: str
-    svg: str
-    note: str = ""
+    svg: str  #: text of the SVG file
+    note: str = ""  #: paragraph above it
     is_folded: bool = False  #: whether it is shown after a click only
 
 
@@ -94,12 +94,12 @@ class DecisionRow:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A network of the front."""
+    """A network in the table of the first section of a page."""
 
-    cells: Sequence[str]
-    command: str  #: exports it
+    cells: Sequence[str]  #: of the section's columns except the last, which has the files
+    command: str  #: command that exports it
     files: Sequence[tuple[str, str]]  #: addresses and names of its model files
-    architecture: str  #: its genotype in words
+    architecture: str  #: its genotype as text
     is_recommended: bool = False
 
 
@@ -108,10 +108,10 @@ class ResultSection:
     """The recommended network and the front; the first section of a page."""
 
     title: str
-    headline: Sequence[str]
-    facts: Sequence[tuple[str, str]]
+    headline: Sequence[str]  #: paragraphs on the recommended network, the first one in bold
+    facts: Sequence[tuple[str, str]]  #: name and text
     columns: Sequence[str]
-    rows: Sequence[ResultRow]
+    rows: Sequence[ResultRow]  #: networks on the front
     tied: Sequence[ResultRow] = ()  #: not significantly different from the front
 
 
@@ -125,15 +125,15 @@ class VerdictSection:
 
 @dataclass(frozen=True)
 class Page:
-    """A report page."""
+    """Content of an HTML page; sections without content are left out."""
 
     title: str
-    explorers: Sequence[FrontExplorer]
-    notes: Sequence[str] = ()
+    explorers: Sequence[FrontExplorer]  #: sections of interactive plots
+    notes: Sequence[str] = ()  #: how to read the plots
     tables: Sequence[PageTable] = ()
     pictures: Sequence[SvgFigure] = ()
-    log: Sequence[DecisionRow] = ()
-    facts: Sequence[tuple[str, str]] = ()
+    log: Sequence[DecisionRow] = ()  #: decision log
+    facts: Sequence[tuple[str, str]] = ()  #: name and value of options and versions
     findings: Sequence[str] = ()  #: verdicts
     results: Sequence[ResultSection] = ()  #: shown first
     verdict: VerdictSection | None = None  #: shown first
@@ -145,7 +145,10 @@ Packed = dict[str, Any]
 
 
 def floats(values: NDArray[np.float64]) -> Packed | None:
-    """Pack values as 32-bit floats; ``None`` if all are NaN, a constant if all are equal."""
+    """Return values as base64 of 32-bit floats: ``{"type": "f4", "data": ...}``.
+
+    ``{"constant": value}`` if all are equal; ``None`` if all are NaN.
+    """
     if np.isnan(values).all():
         return None
     if np.isfinite(values[0]) and (values == values[0]).all():
@@ -154,14 +157,14 @@ def floats(values: NDArray[np.float64]) -> Packed | None:
 
 
 def counts(values: NDArray[np.intp]) -> Packed:
-    """Pack non-negative integers with the smallest type."""
+    """Return non-negative integers as base64 of the smallest type, ``u1``, ``u2`` or ``u4``."""
     largest = int(values.max(initial=0))
     kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
     return _packed(kind, values.astype(f"<{kind}"))
 
 
 def ids(texts: Sequence[str]) -> Packed | list[str]:
-    """Pack ids of 12 hexadecimal digits (genotypes) in 6 bytes each; others as text."""
+    """Return ids of 12 hexadecimal digits as base64 of 6 bytes each; other ids as a list."""
     joined = "".join(texts)
     if set(map(len, texts)) == {12} and set(joined) <= set("0123456789abcdef"):
         return _packed("u1", np.frombuffer(bytes.fromhex(joined), np.uint8))
@@ -185,8 +188,8 @@ def thinned(points: Array, front: Array, most: int) -> NDArray[np.intp]:
     Half of them are the nearest to the front, the others are taken evenly from the rest.
 
     Args:
-        points: Objectives to be minimised, ``(n, m)``.
-        front: Objectives of the front, ``(k, m)``.
+        points: Values of ``m`` objectives to be minimised ``(n, m)``.
+        front: The same of the front ``(k, m)``.
         most: Maximum number of points.
     """
     if len(points) <= most:
@@ -219,11 +222,11 @@ Content = dict[str, Any]
 
 
 def content(explorer: FrontExplorer, n_runs: int) -> Content:
-    """Return the data of an explorer.
+    """Return the data of a section of plots as the page's scripts read it, for JSON.
 
     Args:
-        explorer: The explorer.
-        n_runs: Number of runs on the page, which share the maximum number of points.
+        explorer: The section.
+        n_runs: Number of runs on the page, which share a maximum of 100,000 points.
     """
     choices = _Choices([point for run in explorer.runs for point in run.points])
     most = _MAX_POINTS // max(1, n_runs)

@@ -38,7 +38,7 @@ _LATER = "<!-- further sections -->"
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML."""
+    """Return the page as one self-contained HTML document."""
     script = "(() => {\n" + "\n".join(map(_asset, _SCRIPTS)) + "\n})();"
     style = _asset("page.css")
     n_runs = sum(len(explorer.runs) for explorer in page.explorers)
@@ -74,10 +74,9 @@ def render(page: Page) -> str:
 
 
 def with_section(page: str, key: str, section: str) -> str | None:
-    """Return a rendered page with a section of HTML, replacing an earlier one with the same key.
+    """Return a rendered page with a section of HTML, in place of an earlier one with the same key.
 
-    Returns:
-        ``None`` if the page was not rendered by this module.
+    ``None`` if the page was not rendered by this module.
     """
     start, end = f"<!-- {key} -->", f"<!-- end of {key} -->"
     before, found, rest = page.partition(start)

@@ -21,7 +21,10 @@ FORECAST = "hwnas:forecast_requests_per_second"  #: series of a pool's planned r
 
 
 def alert_rules(pools: Sequence[DeployedPool], begin_min: int | None = None) -> dict[str, bytes]:
-    """Return the file of rules."""
+    """Return the content of ``prometheus/rules.yaml`` by this path.
+
+    ``begin_min`` are the minutes from 0:00 UTC (of a week: Monday) to hour 0; ``None``: 0.
+    """
     groups = [
         {"name": f"hwnas-{pool.name}", "rules": [*_pool_rules(pool, begin_min or 0)]}
         for pool in pools

@@ -50,7 +50,10 @@ class PoolReplica:
 
     @serve.batch
     async def batched(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Return the model's outputs for a batch."""
+        """Return a dict per image: ``answer`` (class), ``confidence``, ``logits`` and more.
+
+        For the first part of a split network it has only ``activation`` (bytes) and ``pool``.
+        """
         started = time.perf_counter()
         logits, *rated = self.session.run(None, {self.images: np.stack(images)})
         ms = (time.perf_counter() - started) * 1e3
@@ -66,7 +69,7 @@ class PoolReplica:
         ]  # fmt: skip
 
     async def __call__(self, body: bytes) -> dict[str, Any]:
-        """Return the model's output for an image.
+        """Return the outputs of the model for one image, as ``batched``.
 
         Raises:
             ValueError: the image has the wrong shape.
@@ -102,13 +105,17 @@ class RequestRouter:
 
 
 def build(arguments: dict[str, str]) -> Any:
-    """Return the application of an hour, or by default of the peaks with autoscaling."""
+    """Return the Ray Serve application of ``hour=NUMBER``; by default with autoscaling.
+
+    By default each class has the routes of its peak hour.
+    """
     every = PLAN["hours"]
     hours = [
         each for each in every if int(arguments.get("hour", each["hours"][0])) in each["hours"]
     ]
     if not hours:
-        raise ValueError(f"hour={arguments['hour']} is not in the plan.")
+        last = max(hour for each in every for hour in each["hours"])
+        raise ValueError(f"hour={arguments['hour']} is not in the plan: give 0 to {last}.")
     routes = hours[0]["routes"] if "hour" in arguments else PLAN["routes"]
     needed = [each[of] for ways in routes.values() for each in ways for of in ("first", "second")]
     pools = {name: _pool(name, hours) for name in dict.fromkeys(needed) if name}

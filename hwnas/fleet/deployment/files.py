@@ -24,11 +24,11 @@ _LINES = {
 
 
 def deployment_files(plan: DeploymentPlan, busy: Mapping[str, float]) -> dict[str, bytes]:
-    """Return the files by their paths in the folder of a plan.
+    """Return the content of the files in ``deploy/``, by path in the folder of a plan.
 
     Args:
         plan: Plan.
-        busy: Maximum utilisation of a pool's replicas, by name in the plan.
+        busy: Maximum utilisation of replicas in [0, 1], by name of the pool type.
 
     Raises:
         RunError: the export or run of a model cannot be read.

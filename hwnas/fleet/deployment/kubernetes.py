@@ -32,7 +32,10 @@ Manifest = dict[str, Any]
 
 
 def manifests(pools: Sequence[DeployedPool], scheduled: bytes = b"") -> dict[str, bytes]:
-    """Return a file per pool, and ``kustomization.yaml``."""
+    """Return the content of ``kubernetes/POOL.yaml`` and ``kustomization.yaml``, by path.
+
+    ``scheduled`` is the content of ``schedule.yaml``; empty: none is written.
+    """
     result = {f"{pool.name}.yaml": to_yaml(*_pool_manifests(pool)) for pool in pools}
     result |= {"schedule.yaml": scheduled} if scheduled else {}
     listed = {
@@ -44,10 +47,10 @@ def manifests(pools: Sequence[DeployedPool], scheduled: bytes = b"") -> dict[str
 
 
 def hour_patches(pools: Sequence[DeployedPool], hour: int) -> bytes:
-    """Return the replicas of an hour as patches of manifests.
+    """Return YAML patches that set the replicas of an hour.
 
-    Patches of autoscalers set the minimum. Replicas of a scaled pool are set only when it stops or
-    starts, so that those added by the autoscaler stay.
+    For a pool with an autoscaler they set its minimum, and the replicas only when the pool stops
+    or starts, so that replicas added by the autoscaler stay.
     """
     return to_yaml(*(part for pool in pools for part in _patches_of_pool(pool, hour)))
 
@@ -62,12 +65,15 @@ def _patches_of_pool(pool: DeployedPool, hour: int) -> Iterator[Manifest]:
 
 
 def to_yaml(*documents: Manifest) -> bytes:
-    """Return documents as YAML."""
+    """Return the YAML text of one or more documents."""
     return yaml.safe_dump_all(documents, sort_keys=False, width=100).encode()
 
 
 def node_label(device: str) -> str:
-    """Return a device's value of the node label ``DEVICE``, without invalid characters."""
+    """Return the value of the node label ``hwnas/device`` for a device of ``fleet.yaml``.
+
+    Invalid characters are replaced by hyphens.
+    """
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", device)[:_MAX_LABEL].strip("-_.")
 
 
@@ -174,10 +180,12 @@ _LATE_S = 1800  # maximum delay of a job if the controller was down
 def schedule(
     name: str, hours: Sequence[bytes], rules: Sequence[Manifest], begin_min: int | None = None
 ) -> bytes:
-    """Return the manifests that apply a file per hour; empty if not needed or not a day or week.
+    """Return the YAML of CronJobs that apply a file in each hour.
+
+    Empty if all hours have the same file, or the plan is neither a day nor a week.
 
     Args:
-        name: Prefix of names; jobs and files end in the first of their hours.
+        name: Prefix of the names of jobs.
         hours: File of each hour of the plan.
         rules: Permissions that the files need.
         begin_min: Minutes from 0:00 UTC (of a week: Monday) to hour 0.
@@ -195,7 +203,13 @@ def schedule(
 
 
 def cron_times(hours: Sequence[int], n: int, begin_min: int = 0) -> list[str]:
-    """Return cron times of hours of a day or week, with equal days merged."""
+    """Return cron schedules of hours of a plan, one for days with the same hours.
+
+    Args:
+        hours: Hours of the plan.
+        n: Number of hours of the plan: 24 or 168.
+        begin_min: Minutes from 0:00 UTC (of a week: Monday) to hour 0.
+    """
     days: dict[tuple[int, ...], list[int]] = {}
     first, minute = divmod(begin_min, 60)
     utc = sorted((hour + first) % n for hour in hours)
@@ -226,7 +240,7 @@ def _access_manifests(name: str, rules: Sequence[Manifest]) -> Iterator[Manifest
 
 
 def patch_rule(group: str, resource: str, names: Sequence[str]) -> Manifest:
-    """Return the permission to change named resources."""
+    """Return a rule of a Role: the permission to read and patch the named resources."""
     return {"apiGroups": [group], "resources": [resource], "resourceNames": [*names],
             "verbs": ["get", "patch"]}  # fmt: skip
 
@@ -264,7 +278,10 @@ def _job(name: str, when: str, account: str, files: str) -> Manifest:
 
 
 def inference_graphs(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the graphs of ``graph_names`` at the deployed hour, and their schedule."""
+    """Return the content of ``kserve/NAME.yaml`` by path, and of their schedule if there is one.
+
+    Graphs have the routes of the busiest hour; the schedule changes them every hour.
+    """
     names = {pool.of: pool.name for pool in pools}
     start, hours = busiest_hour(plan), range(plan.n_hours)
     by_class = {
@@ -279,10 +296,10 @@ def inference_graphs(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dic
 
 
 def graph_names(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, str]:
-    """Return the names of graphs by class: of classes with a cascade or several routes.
+    """Return the names of inference graphs by class, of classes with a cascade or several routes.
 
-    Classes without a served route, or with a split network, have none: KServe cannot forward an
-    activation.
+    Classes without a deployed route have none; nor have those with a split network, as KServe
+    cannot forward its tensor.
     """
     names, taken = {pool.of: pool.name for pool in pools}, set[str]()
     result = {}

@@ -22,7 +22,7 @@ from hwnas.core.run_folder import Row
 from hwnas.fleet import events
 from hwnas.fleet.deployment.pools import DeployedPool
 from hwnas.fleet.placements import service_times
-from hwnas.fleet.simulation import over_few
+from hwnas.fleet.simulation import mean_with_interval
 
 HOST = "127.0.0.1"
 _MAX_CONNECTIONS, _READY = 900, 32  # select allows 1024 files; connections opened in advance
@@ -35,33 +35,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LatencySamples:
-    """Times of requests that were due at given times."""
+    """Times of requests in seconds ``(requests,)``, from the begin of the measurement."""
 
-    due_s: Array
-    sent_s: Array  #: later than due if the generator was delayed
-    done_s: Array  #: NaN: no response, or an error
+    due_s: Array  #: when requests should be sent, ascending
+    sent_s: Array  #: when they were sent: later if the generator was delayed
+    done_s: Array  #: when the response was complete; NaN: no response, or an error
 
     @property
     def latency_ms(self) -> Array:
-        """Time from due to answered; infinite without an answer."""
+        """Time from ``due_s`` to the response in ms ``(requests,)``; infinite without one."""
         result: Array = np.where(np.isnan(self.done_s), np.inf, self.done_s - self.due_s) * 1e3
         return result
 
     @property
     def failed(self) -> int:
-        """Number of requests without an answer."""
+        """Number of requests without a response."""
         return int(np.isnan(self.done_s).sum())
 
 
 def open_loop(port: int, request: bytes, due_s: Array) -> LatencySamples:
-    """Send a request at each of the ascending times ``due_s``, and return the measured times."""
+    """Send a request at each of the ascending times ``due_s``, and return the measured times.
+
+    Args:
+        port: Port on this machine.
+        request: HTTP request.
+        due_s: Seconds from the begin ``(requests,)``.
+    """
     return _run(_open_loop(port, request, due_s))
 
 
 def closed_loop(port: int, request: bytes, clients: int, seconds: float) -> Array:
-    """Return when clients' requests were sent and answered, in seconds ``(requests, 2)``.
+    """Return the times at which requests were sent and answered, in seconds ``(requests, 2)``.
 
-    Each client sends a request when the previous one is answered.
+    Each client sends a request when the previous one is answered, for so many ``seconds``.
 
     Raises:
         OSError: a request failed.
@@ -199,31 +205,31 @@ _SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # range and bisection steps of the slowd
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Batch times of a server, measured once."""
+    """One measurement of a server's batch times in ms."""
 
-    batch_ms: dict[int, float]
-    overhead_ms: float
-    waking_ms: float
-    alone_ms: Array  #: of single requests, one after another
-    #: computing time of a batch reported by the server; empty: not reported
+    batch_ms: dict[int, float]  #: time until the next batch can start, by batch size
+    overhead_ms: float  #: time of a request outside of its batch
+    waking_ms: float  #: additional time of a batch on an idle server
+    alone_ms: Array  #: times of single requests, sent one after another ``(requests,)``
+    #: computing time by batch size as the server reports it; empty: not reported
     computed_ms: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def jitter(self) -> float:
-        """Standard deviation of the log of the time of single requests, without outliers."""
+        """Standard deviation of the logarithm of ``alone_ms``, without outliers; at most 1."""
         quarters = np.quantile(np.log(self.alone_ms), [0.25, 0.75])
         return min(
             _MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349
         )  # interquartile range of a normal distribution
 
     def slower(self, times: float) -> "BatchTimes":
-        """Return the batch times multiplied by a factor."""
+        """Return a copy with ``batch_ms`` and ``waking_ms`` multiplied by a factor."""
         batches = {n: ms * times for n, ms in self.batch_ms.items()}
         return replace(self, batch_ms=batches, waking_ms=self.waking_ms * times)
 
     @property
     def capacity(self) -> float:
-        """Maximum requests/s."""
+        """Maximum requests/s, with full batches."""
         return max(n / ms for n, ms in self.batch_ms.items()) * 1e3
 
 
@@ -231,30 +237,31 @@ class BatchTimes:
 class LoadComparison:
     """Measurement and simulation of a server at one load."""
 
-    seen: LatencySamples
-    simulated_ms: Array
+    measured: LatencySamples
+    simulated_ms: Array  #: simulated latencies of the same requests ``(requests,)``
     #: factor of batch times that makes both p99 equal; NaN: too few requests were answered
     slowdown: float
-    batch_slowdown: float  #: the factor reported by the server; NaN: not reported
-    explained_ms: Array  #: simulated with that factor; empty: not reported
+    #: factor of batch times relative to the profile, as the server reports; NaN: not reported
+    batch_slowdown: float
+    explained_ms: Array  #: latencies simulated with ``batch_slowdown``; empty: not reported
 
     @property
     def is_warm(self) -> NDArray[np.bool_]:
-        """True for requests after the warm-up."""
-        result: NDArray[np.bool_] = self.seen.due_s >= WARM * self.seen.due_s[-1]
+        """True for requests after the first 10 % of the time ``(requests,)``."""
+        result: NDArray[np.bool_] = self.measured.due_s >= WARM * self.measured.due_s[-1]
         return result
 
 
 def compare(
     pool: DeployedPool, reading: BatchTimes, samples: LatencySamples, computed: Batches, seed: int
 ) -> LoadComparison:
-    """Return the measurement, its simulation, and the slowdown relative to the profile.
+    """Return the measured and simulated latencies, and the slowdown relative to the profile.
 
     Args:
         pool: Pool with one replica.
-        reading: Profile.
+        reading: Profile of the server.
         samples: Measured times.
-        computed: Batches reported by the server; empty: not reported.
+        computed: (number, total ms) of batches by size, as the server reports; empty: not reported.
         seed: Seed of the simulation.
     """
     simulated = _simulate_latencies(pool, reading, samples.due_s, seed)
@@ -278,8 +285,19 @@ def compare(
 def comparison_row(
     pool: DeployedPool, server: str, load: float, rate: float, repeats: Sequence[LoadComparison]
 ) -> Row:
-    """Return simulated and measured percentiles in ms over repeats, and their errors."""
-    seen = [each.seen for each in repeats]
+    """Return the row of a pool and load in the result of ``serve-check``.
+
+    Columns are simulated and measured percentiles in ms with 95 % intervals over repeats, their
+    relative errors, and slowdowns.
+
+    Args:
+        pool: Pool.
+        server: Name of the server.
+        load: Requests/s as a fraction of the capacity.
+        rate: Requests/s.
+        repeats: Comparisons at this load.
+    """
+    seen = [each.measured for each in repeats]
     lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in seen])
     row: Row = {
         "pool": pool.name, "server": server, "batch": pool.kind.batch,
@@ -289,18 +307,22 @@ def comparison_row(
         "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
     }  # fmt: skip
     for name, q in QUANTILES.items():
-        measured = over_few(
-            [_quantile(each.seen.latency_ms[each.is_warm], q) for each in repeats], "measured"
+        measured = mean_with_interval(
+            [_quantile(each.measured.latency_ms[each.is_warm], q) for each in repeats], "measured"
         )
-        simulated = over_few([_quantile(each.simulated_ms[each.is_warm], q) for each in repeats])
+        simulated = mean_with_interval(
+            [_quantile(each.simulated_ms[each.is_warm], q) for each in repeats]
+        )
         row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
         row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
-    row |= over_few([each.slowdown for each in repeats]).columns("slowdown")
+    row |= mean_with_interval([each.slowdown for each in repeats]).columns("slowdown")
     if not all(each.explained_ms.size for each in repeats):
         return row
     p99 = [_quantile(each.explained_ms[each.is_warm], QUANTILES["p99_ms"]) for each in repeats]
-    explained = over_few(p99)
-    row |= over_few([each.batch_slowdown for each in repeats], "measured").columns("batch_slowdown")
+    explained = mean_with_interval(p99)
+    row |= mean_with_interval([each.batch_slowdown for each in repeats], "measured").columns(
+        "batch_slowdown"
+    )
     row |= explained.columns("explained_p99_ms")
     return row | {"error_explained_p99": explained.value / row["measured_p99_ms"] - 1}
 

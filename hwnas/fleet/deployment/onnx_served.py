@@ -18,15 +18,15 @@ _TYPES = {_FLOAT: "FP32", TensorProto.UINT8: "UINT8"}  # Triton's names
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as served."""
+    """An ONNX model as servers run it: with a free batch size and an output ``confidence``."""
 
-    content: bytes  #: ONNX file
+    content: bytes  #: content of the ONNX file
     image: str  #: name of the input
-    shape: tuple[int, int, int]  #: channels, height, width
+    shape: tuple[int, int, int]  #: of an input image: channels, height, width
     shrinks: bool  #: True if it resizes images first
-    answer: str  #: name of the output: logits, or the activation of a head
+    answer: str  #: name of the output: logits, or the tensor that the first part of a split sends
     answered: tuple[int, ...]  #: shape of the output without the batch
-    types: tuple[str, str] = ("FP32", "FP32")  #: of input and output; Triton's names
+    types: tuple[str, str] = ("FP32", "FP32")  #: of input and output: ``FP32`` or ``UINT8``
 
     @property
     def is_head(self) -> bool:
@@ -35,29 +35,29 @@ class ServedModel:
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all outputs by name."""
+        """Shapes of all outputs without the batch, by name."""
         own = {self.answer: self.answered}
         return own if self.is_head else own | {CONFIDENCE: (1,)}
 
     @property
     def request_bytes(self) -> int:
-        """Size of the input of one image."""
+        """Size of the input of one image in bytes."""
         return math.prod(self.shape) * (1 if self.types[0] == "UINT8" else 4)
 
 
 def to_served_model(model: bytes, size: tuple[int, int] | None = None) -> ServedModel:
-    """Return a classifier with a free batch size and an output for its confidence.
+    """Return a classifier with a free batch size and an output ``confidence``.
 
-    The head of a split network returns an activation, without confidence.
+    The first part of a split network gets no ``confidence``.
 
     Args:
-        model: ONNX file written by hwnas.
+        model: Content of an ONNX file written by hwnas.
         size: Height and width of the images; default: the model's. Larger images are resized as in
             training, bilinear with antialiasing, but without rounding to pixel values.
 
     Raises:
-        CompileError: the model does not have one image input and one output ``(N, classes)`` or
-            activation.
+        CompileError: the model does not have one input ``(N, C, H, W)`` and one output
+            ``(N, classes)`` or ``(N, C, H, W)``.
     """
     loaded = _load_onnx(model)
     graph = loaded.graph
@@ -66,7 +66,11 @@ def to_served_model(model: bytes, size: tuple[int, int] | None = None) -> Served
     types = [_TYPES.get(value.type.tensor_type.elem_type, "") for value in (images, answer)]
     is_known = all((*shape, *outputs, *types))
     if len(shape) != 3 or len(outputs) not in (1, 3) or not is_known:
-        raise CompileError(f"Not an image classifier: input {shape}, output {outputs}.")
+        raise CompileError(
+            f"The ONNX model is not an image classifier: its input has shape (N, "
+            f"{', '.join(map(str, shape))}), its output (N, {', '.join(map(str, outputs))}); "
+            "expected (N, C, H, W) and (N, classes): plan with exports of hwnas."
+        )
     if images.type.tensor_type.shape.dim[0].dim_value:
         _free_batch_size(graph)
     for value in (images, answer):
@@ -79,8 +83,8 @@ def to_served_model(model: bytes, size: tuple[int, int] | None = None) -> Served
     if len(outputs) == 1:
         _add_confidence(graph, answer.name)
     content = loaded.SerializeToString(deterministic=True)
-    whole, said = (c, height, width), (types[0], types[1])
-    return ServedModel(content, images.name, whole, whole != shape, answer.name, outputs, said)
+    whole, dtypes = (c, height, width), (types[0], types[1])
+    return ServedModel(content, images.name, whole, whole != shape, answer.name, outputs, dtypes)
 
 
 def _load_onnx(model: bytes) -> Any:
@@ -89,9 +93,14 @@ def _load_onnx(model: bytes) -> Any:
         onnx.checker.check_model(loaded)
     except Exception as error:  # protobuf and the checker have no common base class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CompileError(f"This is not valid ONNX: {reason}") from None
+        raise CompileError(
+            f"The model file is not valid ONNX: {reason}. Export the network again."
+        ) from None
     if (len(loaded.graph.input), len(loaded.graph.output)) != (1, 1):
-        raise CompileError("Not an image classifier: it must have one input and one output.")
+        raise CompileError(
+            f"The ONNX model has {len(loaded.graph.input)} inputs and {len(loaded.graph.output)} "
+            "outputs; expected one each: plan with exports of hwnas."
+        )
     return loaded
 
 

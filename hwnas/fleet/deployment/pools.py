@@ -27,13 +27,13 @@ MAX_BUSY = 0.9  #: maximum utilisation for an autoscaler, which acts at 10 % mor
 
 @dataclass(frozen=True)
 class PoolModelSource:
-    """Source of a pool's model, and how servers run it: as in its timing."""
+    """File of a pool's model, and the settings with which servers run it: those of its timing."""
 
     file: Path | None = None  #: ONNX file; ``None``: unknown
     threads: int = 1
-    provider: str = ""  #: execution provider of onnxruntime; empty: CPU
-    note: str = ""  #: message for the user
-    unserved: str = ""  #: reason why no server can run it; empty: one can
+    provider: str = ""  #: execution provider of onnxruntime: ``cuda``, ...; empty: CPU
+    note: str = ""  #: message for the user; empty: none
+    unserved: str = ""  #: reason why no server can run it; empty: a server can
 
     @property
     def is_on_gpu(self) -> bool:
@@ -45,32 +45,32 @@ class PoolModelSource:
 class DeployedPool:
     """A pool over all hours of a plan."""
 
-    name: str  #: a DNS label
-    of: str  #: name in the plan
+    name: str  #: name in the deployed files, a DNS label
+    of: str  #: name of the pool type in the plan
     kind: PoolType
     source: PoolModelSource
-    model: ServedModel | None
+    model: ServedModel | None  #: ``None``: the model file is unknown
     replicas: tuple[int, ...]  #: by hour
     rates: tuple[float, ...]  #: planned requests/s by hour
-    max_per_machine: int  #: 0: unlimited
-    busy: float  #: maximum utilisation of a replica over the hours
+    max_per_machine: int  #: maximum replicas on one machine; 0: unlimited
+    busy: float  #: maximum utilisation of a replica over the hours, in [0, 1]
     start: int = 0  #: hour that is deployed first
-    start_s: float = 0.0  #: start-up time of a machine
-    slots: int = 1  #: per machine
+    start_s: float = 0.0  #: seconds from a machine's order to its first response
+    slots: int = 1  #: maximum replicas per machine
 
     @property
     def peak(self) -> int:
-        """Maximum replicas of an hour."""
+        """Maximum number of replicas over the hours."""
         return max(self.replicas)
 
     @property
     def least(self) -> int:
-        """Minimum replicas of an hour, except 0."""
+        """Minimum number of replicas over the hours that have any."""
         return min(n for n in self.replicas if n)
 
     @property
     def initial_replicas(self) -> int:
-        """Replicas deployed first: those of hour ``start``; if 0, the minimum.
+        """Number of replicas deployed first: those of hour ``start``; if 0, ``least``.
 
         An autoscaler cannot scale from 0, and only plans of a day or week have a schedule.
         """
@@ -78,7 +78,7 @@ class DeployedPool:
 
     @property
     def is_scaled(self) -> bool:
-        """True if the pool is scaled by CPU utilisation.
+        """True if an autoscaler changes the replicas by CPU utilisation.
 
         On GPUs, and with batches, CPU utilisation does not show the load.
         """
@@ -86,7 +86,7 @@ class DeployedPool:
         return is_meaningful and not self.source.is_on_gpu
 
     def with_batch(self, batch: int) -> "DeployedPool":
-        """Return the pool with another maximum batch size, under another name."""
+        """Return the pool with another maximum batch size, no wait, and the name ``NAME-of-N``."""
         name = f"{self.name}-of-{batch}"
         return replace(self, name=name, kind=replace(self.kind, batch=batch, wait_ms=0.0))
 
@@ -94,7 +94,10 @@ class DeployedPool:
 def deployed_pools(
     plan: DeploymentPlan, busy: Mapping[str, float]
 ) -> tuple[list[DeployedPool], dict[str, str]]:
-    """Return the pools that servers can run, and reasons for the others by name in the plan.
+    """Return the pools that servers can run, and reasons why not for the others, by name.
+
+    ``busy`` has the maximum utilisation of replicas in [0, 1]; its keys, and those of the reasons,
+    are names of pool types in the plan.
 
     Raises:
         RunError: the export or run of a model cannot be read.
@@ -162,7 +165,7 @@ def _deployed_pool(
 
 
 def busiest_hour(plan: DeploymentPlan) -> int:
-    """Return the hour of the highest total demand."""
+    """Return the hour with the highest demand, summed over the classes."""
     request_class = [
         sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)
     ]
@@ -177,7 +180,10 @@ def _pool_rate(hour: HourPlan, pool_type: str) -> float:
 
 
 def dns_label(text: str, salt: str, taken: set[str]) -> str:
-    """Return an unused DNS label similar to ``text``, and add it to ``taken``."""
+    """Return an unused DNS label similar to ``text``, and add it to ``taken``.
+
+    If the label is too long or taken, it ends in a hash of ``salt``.
+    """
     result = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     result = result if result[:1].isalpha() else f"m-{result}".rstrip("-")
     if len(result) > _MAX_NAME or result in taken:
@@ -265,7 +271,7 @@ def _device_notes(kind: PoolType, ran: TimedRuntime) -> Iterator[str]:
 
 
 def max_utilisation(utilisations: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the maximum utilisation of each pool over simulations."""
+    """Return the maximum over simulations of the utilisation in [0, 1], by pool."""
     result: dict[str, float] = {}
     for busy in utilisations:
         for name, share in busy.items():
@@ -290,7 +296,10 @@ RoutePath = tuple[str, str | None, float]  #: pools, and the confidence threshol
 def routes_by_hour(
     plan: DeploymentPlan, request_class: str, names: Mapping[str, str]
 ) -> list[list[RequestRoute]]:
-    """Return the routes of a class over deployed pools ``names`` (by name in the plan), by hour."""
+    """Return the routes of a class in each hour, of those whose pools are all deployed.
+
+    ``names`` has the deployed pools, by name of the pool type in the plan.
+    """
     return [
         [r for r in hour.routes if r.klass == request_class
          and {r.first, r.second or r.first} <= names.keys()]
@@ -299,24 +308,19 @@ def routes_by_hour(
 
 
 def path_of(route: RequestRoute) -> RoutePath:
-    """Return the pools and threshold of a route."""
+    """Return (first pool, second pool or ``None``, confidence threshold) of a route."""
     return route.first, route.second, route.threshold
 
 
 def routing_table(
     plan: DeploymentPlan, pools: Sequence[DeployedPool], graphs: Mapping[str, str]
 ) -> str:
-    """Return a Markdown table of the routes; empty if no pool is deployed.
+    """Return a section of the README with a table of routes; empty if no pool is deployed.
 
     Args:
         plan: Plan.
         pools: Deployed pools.
-        graphs: Names of graphs by class.
-
-    Args:
-        plan: The plan.
-        pools: Those that servers run.
-        graphs: Names of graphs by class.
+        graphs: Names of KServe's graphs by class.
     """
     names = {pool.of: pool.name for pool in pools}
     rows = [

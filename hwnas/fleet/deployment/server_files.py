@@ -1,8 +1,6 @@
 """Model repository of Triton with its image, and the application of Ray Serve.
 
 Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
-
-Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
 """
 
 import json
@@ -30,7 +28,7 @@ COPY models /models
 
 
 def repository(pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the files of a repository by path, and its Dockerfile."""
+    """Return the content of Triton's model repository and its Dockerfile, by path."""
     result = {"triton/Dockerfile": DOCKERFILE.encode()}
     for pool in pools:
         result[f"{REPOSITORY}/{pool.name}/config.pbtxt"] = config(pool).encode()
@@ -40,14 +38,14 @@ def repository(pools: Sequence[DeployedPool]) -> dict[str, bytes]:
 
 
 def config(pool: DeployedPool) -> str:
-    """Return ``config.pbtxt``: planned batches and waits, one instance per replica."""
+    """Return the text of a pool's ``config.pbtxt``, with the planned batch size and wait."""
     threads = _parameter("intra_op_thread_count", pool.source.threads)
     parts = [*_accelerator(pool), threads, _parameter("inter_op_thread_count", 1)]
     return _config(pool, _BACKEND, parts)
 
 
 def python_config(pool: DeployedPool) -> str:
-    """Return the config for Triton's Python backend and ``triton_model.py``."""
+    """Return the text of ``config.pbtxt`` for Triton's Python backend with ``triton_model.py``."""
     return _config(pool, "python", [_parameter("threads", pool.source.threads)])
 
 
@@ -60,7 +58,7 @@ def _config(pool: DeployedPool, backend: str, more: Sequence[str]) -> str:
 
 
 def server_arguments(pool: DeployedPool) -> list[str]:
-    """Return the command line that serves one pool."""
+    """Return the arguments of a command that serves one pool by Triton."""
     return [
         "tritonserver", "--model-repository=/models", "--model-control-mode=explicit",
         f"--load-model={pool.name}", f"--http-port={HTTP}", f"--metrics-port={METRICS}",
@@ -123,7 +121,7 @@ _PROVIDERS = {
 
 
 def ray_app(plan: DeploymentPlan, pools: Sequence[DeployedPool]) -> dict[str, bytes]:
-    """Return the application by file name; empty if no pool has a model file."""
+    """Return the content of ``ray_app.py`` by this name; empty if no pool has a model file."""
     able = {pool.of: pool for pool in pools if pool.model is not None}
     if not able:
         return {}
@@ -143,10 +141,6 @@ def _render_app(content: dict[str, Any]) -> bytes:
     Args:
         content: ``pools`` by name, ``hours`` with replicas and routes, ``routes`` at peaks, and
             ``start``, the hour of the initial replicas.
-
-    Args:
-        content: ``pools`` by name, ``hours`` with their replicas and routes, ``routes`` of
-            peaks, and ``start``, the hour whose replicas come first.
     """
     plain = json.loads(json.dumps(content))  # lists for tuples, literals only
     literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)

@@ -46,13 +46,13 @@ print(json.dumps({
 
 
 class InstalledPackages(TypedDict):
-    """Packages of an interpreter."""
+    """Packages and folders of a Python interpreter."""
 
-    triton: str  #: version of the wheel; empty: not installed
-    site: str
-    lib: str
-    python: str
-    path: list[str]
+    triton: str  #: version of nvidia-pytriton; empty: it or onnxruntime is not installed
+    site: str  #: folder of installed packages
+    lib: str  #: folder of libpython
+    python: str  #: version, as ``3.12``
+    path: list[str]  #: ``sys.path``
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,28 @@ class RunningServer:
 
     name: str
     version: str
-    port: int
-    ready_s: float  #: start-up time
-    request: Callable[[DeployedPool], bytes]  #: request of one image, as bytes
-    computed: Callable[[DeployedPool], Batches]  #: batches since the start; empty: not reported
+    port: int  #: on the loopback
+    ready_s: float  #: seconds from the start to the first response
+    request: Callable[[DeployedPool], bytes]  #: returns an HTTP request with one image
+    #: returns (number, total ms) of batches since the start by size; empty: not reported
+    computed: Callable[[DeployedPool], Batches]
 
 
 @dataclass(frozen=True)
 class Server:
-    """A type of server."""
+    """Functions of a type of server."""
 
-    install: str  #: command that installs it
+    install: str  #: command that installs it, after ``python -m``
+    #: returns command and environment for an interpreter, its packages, pools, a folder and a port
     command: Callable[[str, InstalledPackages, Pools, Path, int], Command]
-    request: Callable[[DeployedPool, bytes], bytes]
-    version: Callable[[InstalledPackages], str]
-    computed: Callable[[int, DeployedPool], Batches]  #: by port
+    request: Callable[[DeployedPool, bytes], bytes]  #: returns an HTTP request with an image
+    version: Callable[[InstalledPackages], str]  #: returns the version; empty: not installed
+    #: returns (number, total ms) of batches by size, for a port and a pool
+    computed: Callable[[int, DeployedPool], Batches]
 
 
 def probe(python: str) -> InstalledPackages:
-    """Return the packages of an interpreter.
+    """Return the packages of a Python interpreter, given its path.
 
     Raises:
         RunError: the interpreter cannot be run.
@@ -92,15 +95,18 @@ def probe(python: str) -> InstalledPackages:
             text.strip().rpartition("\n")[2]
         )  # after what sites print
     except (OSError, subprocess.SubprocessError, ValueError):
-        raise RunError(f"python={python} is not a working Python interpreter.") from None
+        raise RunError(
+            f"python={python} is not a working Python interpreter: give the path of one, as "
+            "VENV/bin/python."
+        ) from None
     return result
 
 
 def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
-    """Return the requested server; ``auto``: the first one that is installed.
+    """Return the name of the server to start; of ``auto`` the first one that is installed.
 
     Raises:
-        RunError: it is refused or not installed; the message has the command.
+        RunError: it is unknown, not installed (the message has the command), or ``ray``.
     """
     if name == "ray":
         raise RunError(
@@ -120,7 +126,7 @@ def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
 def run_server(
     name: str, python: str, packages: InstalledPackages, pools: Sequence[DeployedPool]
 ) -> Iterator[RunningServer]:
-    """Run a server of pools on the loopback; it ends with the context.
+    """Run a server of pools on the loopback; it is stopped at the end of the ``with`` block.
 
     Raises:
         DeviceError: the server does not start or does not respond.
@@ -174,8 +180,10 @@ def _wait_until_ready(
         except OSError as error:
             if process.poll() is not None or time.monotonic() - started > READY_S:
                 last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
-                why = "ended" if process.poll() is not None else f"gave no answer in {READY_S:g} s"
-                raise DeviceError(f"The server {why}: {last[:300]}") from None
+                why = "ended" if process.poll() is not None else f"did not respond in {READY_S:g} s"
+                raise DeviceError(
+                    f"The server {why} at its start; last line of its log: {last[:300]}"
+                ) from None
             time.sleep(0.1)
 
 
@@ -243,13 +251,13 @@ def _triton_computed(port: int, pool: DeployedPool) -> Batches:
     """Return Triton's statistics of a model: number and total time of batches by size."""
     with contextlib.closing(HTTPConnection(HOST, port, timeout=_ANSWER_S)) as connection:
         connection.request("GET", f"/v2/models/{pool.name}/stats")
-        (said,) = json.load(connection.getresponse())["model_stats"]
+        (model,) = json.load(connection.getresponse())["model_stats"]
     return {
         row["batch_size"]: (
             row["compute_infer"]["count"],
             sum(row[f"compute_{part}"]["ns"] for part in ("input", "infer", "output")) / 1e6,
         )
-        for row in said.get("batch_stats", [])
+        for row in model.get("batch_stats", [])
     }
 
 

@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb
 
 
 class TritonPythonModel:
-    """The model in a folder."""
+    """A model of Triton's model repository; Triton calls its methods."""
 
     def initialize(self, arguments: dict[str, str]) -> None:
         """Load ``model.onnx`` next to this file, and run each batch size once."""
@@ -33,7 +33,7 @@ class TritonPythonModel:
             self.session.run(None, {self.image: np.zeros((n, *image.shape[1:]), dtype)})
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Return the outputs for a batch of requests of one or more images each."""
+        """Return an ``InferenceResponse`` per request; each request has one or more images."""
         images = [pb.get_input_tensor_by_name(r, self.image).as_numpy() for r in requests]
         result = self.session.run(None, {self.image: np.concatenate(images)})
         ends = np.cumsum([len(each) for each in images])[:-1]

@@ -30,7 +30,7 @@ from hwnas.fleet.deployment.load import (
 )
 from hwnas.fleet.deployment.pools import DeployedPool
 from hwnas.fleet.deployment.servers import RunningServer
-from hwnas.fleet.simulation import over_few
+from hwnas.fleet.simulation import mean_with_interval
 from hwnas.hardware.timing import Sentinel, TimingConfig
 
 T = TypeVar("T")
@@ -44,39 +44,39 @@ _SENTINEL_MS, _SIDE = 40.0, 160  # duration of a reading; size of the multiplied
 
 @dataclass(frozen=True)
 class ServeCheckOptions:
-    """Options of the measurement."""
+    """Options of the measurement, those of the verb ``serve-check``."""
 
-    loads: Sequence[float]
-    seconds: float
-    repeats: int
-    drift: float
-    retries: int
-    seed: int
+    loads: Sequence[float]  #: requests/s as fractions of the capacity
+    seconds: float  #: duration of the measurement at each load
+    repeats: int  #: number of measurements at each load
+    drift: float  #: tolerated relative slowdown of the machine
+    retries: int  #: repetitions of a disturbed measurement
+    seed: int  #: of the arrival times
 
 
 @dataclass(frozen=True)
 class ServiceTimeProfile:
-    """Batch times of a server, over repeats."""
+    """Batch times of a server in ms, with 95 % intervals over repeats."""
 
     batch_ms: Mapping[int, Quantity]  #: time until the next batch can start, by size
-    overhead_ms: Quantity  #: of a request, without its batch
+    overhead_ms: Quantity  #: time of a request outside of its batch
     waking_ms: Quantity  #: additional time of a batch on an idle server
-    jitter: float  #: standard deviation of the log of single requests' times
+    jitter: float  #: standard deviation of the logarithm of single requests' times
 
 
 def batch_sizes(pool: DeployedPool) -> list[int]:
-    """Return the timed batch sizes: powers of two, and the largest."""
+    """Return the batch sizes to time, ascending: powers of two, and the maximum of the pool."""
     return sorted({1, pool.kind.batch, *(2**i for i in range(pool.kind.batch.bit_length() - 1))})
 
 
 def pools_to_serve(pools: Sequence[DeployedPool]) -> list[DeployedPool]:
-    """Return the pools, and a pool of each timed batch size."""
+    """Return the pools, and a variant of each for every batch size to time."""
     return [each for pool in pools for each in (pool, *map(pool.with_batch, batch_sizes(pool)))]
 
 
 @final
 class ServeChecker:
-    """Measurements on a machine whose speed is monitored."""
+    """Measures servers, and checks between measurements that the machine keeps its speed."""
 
     def __init__(self, options: ServeCheckOptions, progress: Progress):
         self._options, self._progress = options, progress
@@ -85,19 +85,18 @@ class ServeChecker:
 
     @property
     def readings_ms(self) -> tuple[float, ...]:
-        """Times of the sentinel before, between and after measurements."""
+        """Times in ms of constant work before, between and after measurements."""
         return self._sentinel.readings_ms
 
     def checked(
         self, pool: DeployedPool, server: RunningServer
     ) -> tuple[ServiceTimeProfile, list[Row]]:
-        """Return the profile of a pool on a server, and a row per load.
+        """Return the profile of a pool on a server, and a row (``comparison_row``) per load.
 
-        Rows have simulated and measured percentiles. Each repeat profiles the server again, as the
-        speed of machines changes within minutes.
+        Each repeat profiles the server again, as the speed of machines changes within minutes.
 
         Raises:
-            DeviceError: the machine's speed drifts, or the server fails.
+            DeviceError: the machine slows down by more than ``drift``, or the server fails.
         """
         options = self._options
         readings: list[BatchTimes] = []
@@ -152,7 +151,10 @@ class ServeChecker:
         due = np.arange(0.0, max(self._options.seconds / 4, _MIN_BATCHES * apart_s), apart_s)
         seen = self._steady(partial(open_loop, server.port, request, due))
         if seen.failed == due.size:
-            raise DeviceError("The server does not answer single requests.")
+            raise DeviceError(
+                "The server responds to none of the single requests of the measurement: repeat the "
+                "check, or install another version of the server."
+            )
         took, late = np.nanmedian([seen.done_s - seen.sent_s, seen.sent_s - due], axis=1) * 1e3
         return float(took), float(late)
 
@@ -191,7 +193,9 @@ class ServeChecker:
             try:
                 result = block()
             except OSError as error:
-                raise DeviceError(f"The server fails under load: {error}.") from None
+                raise DeviceError(
+                    f"The server fails under load: {error}. Reduce loads, or repeat the check."
+                ) from None
             if not self._sentinel.disturbed() and not before:
                 return result
         readings = self._sentinel.readings_ms
@@ -232,8 +236,8 @@ def _mean_profile(readings: Sequence[BatchTimes]) -> ServiceTimeProfile:
     """Return the profile over repeats."""
     sizes_ms = {n: [each.batch_ms[n] for each in readings] for n in readings[0].batch_ms}
     return ServiceTimeProfile(
-        {n: over_few(values, "measured") for n, values in sizes_ms.items()},
-        over_few([each.overhead_ms for each in readings], "measured"),
-        over_few([each.waking_ms for each in readings], "measured"),
+        {n: mean_with_interval(values, "measured") for n, values in sizes_ms.items()},
+        mean_with_interval([each.overhead_ms for each in readings], "measured"),
+        mean_with_interval([each.waking_ms for each in readings], "measured"),
         float(np.mean([each.jitter for each in readings])),
     )

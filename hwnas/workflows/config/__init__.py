@@ -65,7 +65,7 @@ SCHEMAS: dict[str, type] = {
 
 
 def register(name: str) -> None:
-    """Make the schema of a configuration known to Hydra, for ``defaults: [NAME_schema]``."""
+    """Make the schema of configuration ``name`` known to Hydra, for ``defaults: [NAME_schema]``."""
     from hydra.core.config_store import ConfigStore  # imported here: help works without Hydra
     from omegaconf import OmegaConf
 

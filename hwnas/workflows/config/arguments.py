@@ -37,14 +37,17 @@ def for_hydra(argument: str, *, swept: bool = False) -> str:
 
     Args:
         argument: The argument as written by the user.
-        swept: Whether commas separate runs.
+        swept: Whether commas separate the values of several runs (``-m``).
+
+    Raises:
+        ConfigError: the argument has no name, or an invalid value.
     """
     # Hydra requires ``++`` for a new key.
     if argument.startswith((*_OWN_KEYS, *_of_sections())):
         return f"++{argument}"
     key, sign, value = argument.partition("=")
     if sign and not key.strip("+~ "):
-        raise ConfigError(f"'{argument}' names no option: write OPTION=VALUE.")
+        raise ConfigError(f"'{argument}' has no name of an option: write OPTION=VALUE.")
     return f"{key}{sign}{grammar.for_hydra(key.lstrip('+'), value, swept=swept) if sign else ''}"
 
 
@@ -58,7 +61,7 @@ def _of_sections() -> Iterator[str]:
 
 
 def last_text(arguments: Sequence[str], option: str) -> str | None:
-    """Return the last value of an option as text, if it is given."""
+    """Return the last value of an option as text; ``None`` if it is not given."""
     given = [value for key, _, value in (a.partition("=") for a in arguments) if _is(key, option)]
     return grammar.text_of(given[-1]) if given else None
 
@@ -68,7 +71,10 @@ def _is(key: str, option: str) -> bool:
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """Return Hydra's flags with their values, then the options: argparse requires this order."""
+    """Return the arguments reordered: flags of Hydra with their values first, then options.
+
+    argparse requires this order.
+    """
     behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     is_option = [
         not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
@@ -124,14 +130,18 @@ def _named_subjects(verb: str, subjects: Sequence[str], named: Sequence[str]) ->
     if len(subjects) > len(options):
         usage = " ".join(option.strip("+").upper() for option in options)
         raise ConfigError(
-            f"'{subjects[len(options)]}' has no name: write OPTION=VALUE. "
-            + (f"Without a name: hwnas {verb} {usage}. " if usage else "")
+            f"'{subjects[len(options)]}' is one argument too many without the name of an option: "
+            "write OPTION=VALUE. "
+            + (f"Usage: hwnas {verb} {usage} [OPTION=VALUE ...]. " if usage else "")
             + f"Options: hwnas {verb} --help."
         )
     keys = {_argument_key(a) for a in named}
     for option, subject in zip(options, subjects, strict=False):
         if option.lstrip("+") in keys:
-            raise ConfigError(f"{option.lstrip('+')} is given twice, once as '{subject}'.")
+            raise ConfigError(
+                f"{option.lstrip('+')} is given twice, once as '{subject}' without its name: give "
+                "it once."
+            )
     return [f"{option}={subject}" for option, subject in zip(options, subjects, strict=False)]
 
 
@@ -170,7 +180,7 @@ _LIMIT = re.compile(r"(\+{0,2}(?:\w+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
 
 
 def in_units(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with limits in the unit of their metric: ``budget.latency_ms=0.5``.
+    """Return arguments with limits in base units: ``budget.latency_ms=0.5`` for ``latency=500us``.
 
     Raises:
         ConfigError: a limit has no unit, or an unknown one.
@@ -202,9 +212,14 @@ def check_meaning(schema: str, arguments: Sequence[str]) -> list[str]:
         if name == "hydra.run.dir":
             raise ConfigError(f"{argument} has no effect: write run.dir={value}.")
         if name.endswith("._target_"):
-            raise ConfigError(f"{argument}: name a launcher or a sweeper by hydra/launcher=NAME.")
+            raise ConfigError(
+                f"{argument} is not allowed: choose a launcher or a sweeper by hydra/launcher=NAME "
+                "or hydra/sweeper=NAME."
+            )
         if name == "objectives" and value.replace(" ", "") == "[]" and schema == "search":
-            raise ConfigError("objectives=[] names none: objectives=[accuracy,latency_ms].")
+            raise ConfigError(
+                "objectives=[] is empty: write objectives=[accuracy,latency_ms], or leave it out."
+            )
     without_limits = schema in ("search", "tabular") and "~budget" in arguments
     return ["budget=none" if a == "~budget" and without_limits else a for a in arguments]
 
@@ -229,9 +244,9 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
 
 
 def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
-    """Return the arguments for each target of ``+target=[npu,cpu]``, else the given arguments.
+    """Return a list of arguments for each target of ``+target=[npu,cpu]``; for one target one list.
 
-    Arguments with the prefix of a target apply only to it: ``npu.budget.latency_ms=0.3``.
+    Arguments with the name of a target in front apply only to it: ``npu.budget.latency_ms=0.3``.
 
     Args:
         arguments: The arguments as written by the user.
@@ -246,7 +261,9 @@ def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list
         return [list(arguments)]
     targets = [name.strip() for name in named[-1].split(",") if name.strip()]
     if not targets or len(set(targets)) < len(targets):
-        raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
+        raise ConfigError(
+            f"+target=[{named[-1]}] must be a list of different targets, as '+target=[npu,cpu]'."
+        )
     rest = [a for a in arguments if not _TARGETS.match(a)]
     if searched and len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
         rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
@@ -287,7 +304,7 @@ Value = object  #: text, number, bool, ``None``, path, or a list or mapping of t
 
 
 def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
-    """Return keywords as arguments.
+    """Return keyword arguments of the Python API as command-line arguments.
 
     ``train__epochs=3``, ``**{"train.epochs": 3}`` and ``train={"epochs": 3}`` are the same.
 
@@ -331,7 +348,7 @@ def _checked_key(key: str) -> str:
     """Return a key of a mapping in Hydra's syntax."""
     if not _IN_KEYS.fullmatch(key):
         raise ConfigError(
-            f"{key!r} cannot name anything here: letters from a to z, digits, spaces and "
-            "_ - / \\ + . $ % * @ ? | ( ) [ ] { } : = , can be in it; rename it where it is."
+            f"{key!r} cannot be a key here: allowed are letters from a to z, digits, spaces and "
+            "_ - / \\ + . $ % * @ ? | ( ) [ ] { } : = ,; rename it, for example the column."
         )
     return _ESCAPED.sub(r"\\\g<0>", key)

@@ -51,9 +51,10 @@ _ALONE = threading.RLock()  # Hydra's state is global in the process
 
 
 def compose(name: str, arguments: Sequence[str]) -> Any:
-    """Return the validated configuration; Hydra's global state is restored.
+    """Return the validated configuration, an object of the schema ``SCHEMAS[name]``.
 
-    Safe to call from threads and from programs that use Hydra themselves.
+    Safe to call from threads and from programs that use Hydra themselves: its global state is
+    restored.
 
     Args:
         name: Name of the configuration: a verb, or ``tabular``.
@@ -94,12 +95,12 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) -> list[str]:
-    """Return arguments as overrides of Hydra.
+    """Return command-line arguments in the form of Hydra's overrides.
 
     Args:
-        name: Name of the configuration.
+        name: Name of the configuration: a verb, or ``tabular``.
         arguments: Arguments for one target.
-        swept: Whether commas separate runs.
+        swept: Whether commas separate the values of several runs (``-m``).
 
     Raises:
         ConfigError: An option was renamed or deleted, is empty, or is given twice.
@@ -112,13 +113,13 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
 
 
 def check_folders(arguments: Sequence[str]) -> None:
-    """Check the files of ``--config-dir DIR`` before Hydra reads them: it has no size limits.
+    """Check the YAML files of ``--config-dir DIR`` before Hydra reads them: it has no size limits.
 
-    Files that neither an argument nor another file names may be drafts. Suggested commands name
-    these folders, too.
+    Only files that an argument or another file names are checked. The folders are registered, so
+    that suggested commands repeat them.
 
     Raises:
-        ConfigError: A file has tags, a key twice, or is too large.
+        ConfigError: A file has YAML tags, a key twice, or is too large.
     """
     _, folders = _parted(arguments)
     invalid: dict[str, ConfigError] = {}
@@ -160,7 +161,11 @@ def _schema(name: str) -> Iterator[None]:
 
 
 def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
-    """Return a composed configuration as an object of its schema."""
+    """Return a configuration that Hydra composed as an object of the schema ``SCHEMAS[name]``.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or a value is invalid.
+    """
     with worded(name, arguments):
         _refuse_extra(OmegaConf.to_container(composed), name)
         _refuse_missing(composed, arguments)
@@ -169,7 +174,7 @@ def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
 
 @contextmanager
 def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Convert errors of Hydra and OmegaConf into ``ConfigError``."""
+    """Convert errors of Hydra and OmegaConf into ``ConfigError``, with a message for users."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
@@ -203,15 +208,19 @@ def _refuse_missing(composed: Any, arguments: Sequence[str]) -> None:
     if missing:
         chosen = last_text(arguments, "+target") or last_text(arguments, "target")
         raise ConfigError(
-            f"Target '{chosen}' lacks {', '.join(sorted(missing))}. Start from a shipped target: "
-            "defaults: [ethos_u55_256]"
+            f"Target '{chosen}' lacks {', '.join(sorted(missing))}: add them to its file, or take "
+            "them from a shipped target by the line defaults: [ethos_u55_256]"
         )
 
 
 def with_resumed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of the run to be resumed, if any, followed by the new ones.
+    """Return the recorded arguments of the run in ``run.resume``, if given, then the new ones.
 
-    Limits are in the unit of their metric.
+    Recorded arguments that are given anew are left out. Limits of budgets are converted to the unit
+    of their metric.
+
+    Raises:
+        ConfigError: the run folder names a database or program that only the user may choose.
     """
     arguments = in_units(arguments)
     if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
@@ -242,7 +251,8 @@ def _check_places(recorded: Sequence[str], run: str) -> None:
         is_path = "/" in value or key.endswith("storage")  # else a program of this machine
         if key.lstrip("+").endswith(_REPEATED) and is_path and text_of(value) not in ("", "null"):
             raise ConfigError(
-                f"{run}: the run folder names {argument}. If you trust it, repeat it: {argument}"
+                f"{run}: the run folder names {argument}, which runs may not choose by themselves. "
+                f"If you trust it, add it to the command: {argument}"
             )
 
 
@@ -290,9 +300,9 @@ def _existing(path: str, run: Path, directory: str) -> str:
 
 
 def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
-    """Copy small files that arguments name into a run: search spaces, targets, compiler settings.
+    """Copy the small files that arguments name into ``RUN/inputs``: spaces, targets, settings.
 
-    A copy of the run can then be resumed and exported where these files do not exist.
+    A copy of the run can then be resumed and exported on machines without these files.
     """
     rest, folders = _parted(arguments)
     values = [text_of(argument.partition("=")[2]).strip("[]").split(",") for argument in rest]
@@ -338,7 +348,10 @@ def _searched(run: Path, manifest: Manifest) -> list[str]:
 
 
 def searches(folder: str) -> list[Any]:
-    """Return the configurations of a search that trained networks, one for each target."""
+    """Return the configurations of the search in a folder, one for each target.
+
+    ``accuracy`` is what the search used, chosen by default or not.
+    """
     manifest = read_manifest(Path(folder), "run")
     arguments = [a for a in _searched(Path(folder), manifest) if not a.startswith("run.resume=")]
     composed = [compose("search", own) for own in for_targets(arguments)]
@@ -347,21 +360,31 @@ def searches(folder: str) -> list[Any]:
 
 
 def with_networks(folder: str) -> list[Any]:
-    """Return the configurations of a search that trained networks, one for each target."""
+    """Return the configurations of a search as ``searches``, if it trained networks.
+
+    Raises:
+        ConfigError: it did not.
+    """
     manifest = read_manifest(Path(folder), "run")
     weights = accuracy_source(manifest)
     has_none = weights == "supernet" and "checkpoint" not in manifest
     if manifest.get("verb") != "search" or weights == "table" or has_none:
-        raise ConfigError(f"run={folder} is no search that trained networks.")
+        raise ConfigError(
+            f"run={folder} is not the folder of a search that trained networks: give another one."
+        )
     return searches(folder)
 
 
 def with_supernet(folder: str) -> Any:
-    """Return the configuration of a search, of its first target if there are several."""
+    """Return the configuration of a search with a supernet, for its first target.
+
+    Raises:
+        ConfigError: the search trained no supernet.
+    """
     searches = with_networks(folder)
     if searches[0].accuracy != "supernet":
         raise ConfigError(
-            f"run={folder} trained each candidate alone (accuracy={searches[0].accuracy}): there "
-            "is no supernet to audit."
+            f"run={folder} trained each candidate separately (accuracy={searches[0].accuracy}), so "
+            "it has no supernet: give a search with accuracy=supernet."
         )
     return searches[0]

@@ -37,12 +37,12 @@ _MISSING = "???"  # OmegaConf's mark of a missing value
 
 
 def in_quotes(text: str) -> str:
-    """Return a text in Hydra's quotes."""
+    """Return a text in single quotes, escaped as Hydra's grammar requires."""
     return "'" + re.sub(r"(\\*)('|\Z)", lambda m: 2 * m[1] + ("\\'" if m[2] else ""), text) + "'"
 
 
 def quoted(text: str) -> str:
-    """Return a text escaped for Hydra and OmegaConf."""
+    """Return a text in single quotes, escaped so that Hydra and OmegaConf take it literally."""
     text = f"./{text}" if text == _MISSING else text
     return in_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
 
@@ -70,7 +70,7 @@ def text_of(value: str) -> str:
 
 
 def says(arguments: Sequence[str], key: str, text: str) -> bool:
-    """Return whether one of the arguments sets an option to a text, in quotes or not."""
+    """Return whether one of the arguments sets option ``key`` to ``text``, in quotes or not."""
     parted = (argument.partition("=") for argument in arguments)
     return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)
 
@@ -81,10 +81,10 @@ def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
     Args:
         key: The option.
         value: The value as written by the user.
-        swept: Whether commas separate runs.
+        swept: Whether commas separate the values of several runs (``-m``).
 
     Raises:
-        ConfigError: it is empty, or is not a valid text.
+        ConfigError: the value is empty, not valid Unicode, or a number instead of true or false.
     """
     kind = _kinds().get(key)
     if key in _switches() and any(_NUMBER.fullmatch(part) for part in _parts(value)):
@@ -130,7 +130,9 @@ def _read(key: str, value: str, kind: _OptionType) -> str:
 def _checked(key: str, value: str) -> str:
     text = text_of(value)
     if "\0" in text or not _is_unicode(text):
-        raise ConfigError(f"{key} holds what is no text in UTF-8; rename the file, or link to it.")
+        raise ConfigError(
+            f"{key} is not valid UTF-8 text; rename the file, or make a link with another name."
+        )
     return quoted(text)
 
 
@@ -157,7 +159,7 @@ def _kinds() -> dict[str, _OptionType]:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return texts as a list argument on the command line."""
+    """Return texts as the value of a list option on the command line, as ``[a,'b c']``."""
     return f"[{','.join(map(quoted_if_needed, texts))}]"
 
 
@@ -168,11 +170,11 @@ _KEY = re.compile(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|K
 
 
 def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
-    """Return one sentence for an error of Hydra or OmegaConf.
+    """Return one sentence for users on an error of Hydra or OmegaConf.
 
     Args:
         error: The error.
-        verb: Name of the schema.
+        verb: The verb, or ``tabular``.
         arguments: The user's arguments, which may contain the cause.
     """
     text = str(error.__cause__ or error)  # the cause is more precise
@@ -184,7 +186,7 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         return f"No target. Give one with +target=<name>: {targets}."
     key = _key(error, text)
     if key == "target" and not any(name.startswith("target") for name in options):
-        return f"'{verb}' takes no target: leave it out."
+        return f"The verb {verb} has no option target: leave it out."
     if key == "target":
         return f"The target has no default: write +target=<name>, one of {targets}."
     if key in options and not _KEY.search(text):
@@ -201,11 +203,14 @@ def _of_grammar(
     if isinstance(error, MissingConfigException):
         return _unknown_config(error, text)
     if text.startswith("Additional config directory"):
-        return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
+        return f"--config-dir {text.split(chr(39))[1]}: no such folder; correct the path."
     if isinstance(error, AssertionError):  # OmegaConf asserts that the parent of an option exists
         return _in_nothing(arguments)
     if (match := _AMBIGUOUS.match(text)) is not None:
-        return f"{match[1]}: these are values of several runs, which -m starts; a list is [A,B]."
+        return (
+            f"{match[1]}: commas separate the values of several runs, which need the flag -m; "
+            "write a list as [A,B]."
+        )
     return None
 
 
@@ -225,8 +230,8 @@ def _in_nothing(arguments: Sequence[str]) -> str:
     within = [key for key in keys if key.startswith("target.") and key.count(".") > 1]
     parts = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in within))
     return (
-        f"{', '.join(within)}: the target has no {parts}; state all of it in a target file of your "
-        "own (--config-dir DIR +target=NAME)."
+        f"{', '.join(within)}: the target has no {parts}; give all its values in a target file of "
+        "your own (--config-dir DIR +target=NAME)."
     )
 
 
@@ -235,12 +240,15 @@ def _unreadable(override: str, options: Mapping[str, Option]) -> str:
     name, sign, value = override.partition("=")
     key = name.strip("+~ ")
     if not sign or not key:
-        return f"{redact(override)!r} is no option: write OPTION=VALUE."
+        return f"{redact(override)!r} is not an option: write OPTION=VALUE."
     if key in options:
         return _not_so(options[key], value)
     if key.rpartition(".")[0] in options:  # a mapping of numbers
         return f"{key} must be a number, got {redact(value)}."
-    return f"{key}={redact(value)} cannot be read: write {key}='TEXT' for one with special signs."
+    return (
+        f"{key}={redact(value)} cannot be read: put values with special characters in quotes, as "
+        f"{key}=\"'TEXT'\"."
+    )
 
 
 def _not_so(option: Option, value: str | None) -> str:

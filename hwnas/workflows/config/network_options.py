@@ -23,8 +23,10 @@ class ProfileConfig:
 
     target: Target = MISSING
     dataset: DatasetConfig = MISSING
-    train: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
-    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: the same
+    #: no effect: profile does not train; files of data sets set it
+    train: TrainingConfig = field(default_factory=TrainingConfig)
+    #: no effect: profile does not train; files of data sets set it
+    trained: TrainedConfig = field(default_factory=TrainedConfig)
     table: TableConfig = field(default_factory=TableConfig)
     timing: TimingConfig = field(default_factory=TimingConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
@@ -33,21 +35,29 @@ class ProfileConfig:
     #: search space: a name, a path or a list of them; default: those of the target
     search_space: Any = None
     #: one network whose latency is shown by operator: an id, JSON, smallest, largest, random, or
-    #: an ONNX file
+    #: an ONNX file; default: measure a table of all operators of the search space
     genotype: str | None = None
-    transfer_from: str | None = None  #: a target whose table is scaled, instead of tuning
-    n_samples: int = bounded("[10, 10_000]", 30)  #: networks measured to transfer a table
-    kit: str | None = None  #: folder to write, with networks to measure on the device
+    #: name of a target whose latency table is scaled, instead of measuring all operators; default:
+    #: none
+    transfer_from: str | None = None
+    #: number of networks measured to scale the table of ``transfer_from``
+    n_samples: int = bounded("[10, 10_000]", 30)
+    #: folder of a kit to write: networks and a script that measures them on a device that is not
+    #: connected
+    kit: str | None = None
     n: int = bounded("[4, 400]", 20)  #: number of networks of a kit
-    front_of: str | None = None  #: a search for whose front a kit is most informative
-    measured: Any = None  #: CSV files with measurements of kits or your own, one or a list
-    #: maximum difference between passes of a network, and between sentinel readings
+    #: folder of a search for whose front the networks of a kit are most informative
+    front_of: str | None = None
+    #: CSV files with measurements of kits or your own, one or a list
+    measured: Any = None
+    #: maximum relative difference between repeated measurements of a network, and of constant work
     drift: float = bounded("(0, 1)", 0.03)
     seed: int = bounded(SEED, 0)  #: seed of the choice of networks
     #: fraction of networks whose prediction error must be within ``tolerance``
     coverage: float = bounded("(0, 1)", 0.95)
-    #: relative error: stop as soon as ``coverage`` of the networks left out of the fit are
-    #: predicted within it; starts from the table of another CPU if there is one
+    #: relative prediction error: stop measuring as soon as ``coverage`` of the networks left out of
+    #: the fit are predicted within it; starts from the table of another CPU if there is one;
+    #: default: measure everything
     tolerance: float | None = bounded("(0, 1)", None)
 
     def __post_init__(self) -> None:
@@ -56,35 +66,36 @@ class ProfileConfig:
         here = self.genotype is not None or self.kit is not None or self.measured is not None
         if not here and not backends.get(self.target.runtime).measured:
             raise ConfigError(
-                f"Target '{self.target.name}' needs no latency table: "
-                f"target.runtime={self.target.runtime} estimates every network whole."
+                f"Target '{self.target.name}' needs no latency table, as "
+                f"target.runtime={self.target.runtime} estimates whole networks: search without a "
+                "table, or profile one network with genotype=largest."
             )
         if self.transfer_from is not None and self.tolerance is not None:
-            raise ConfigError("transfer_from and tolerance are two ways: give one of them.")
+            raise ConfigError("transfer_from and tolerance cannot be combined: give one of them.")
         if self.transfer_from is not None:
             check_name(self.transfer_from, "transfer_from")
         for name in ("genotype", "transfer_from", "tolerance"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(
-                    f"profile {name}=... takes one search space{not_several(self.spaces)}"
+                    f"profile {name}=... supports one search space{not_several(self.spaces)}"
                 )
 
     @property
     def is_offline(self) -> bool:
-        """Whether the device is not connected."""
+        """Whether the device is not connected: ``kit`` or ``measured`` is given."""
         return self.kit is not None or self.measured is not None
 
     def _check_offline(self) -> None:
         name, kits = self.target.name, backends.get(self.target.runtime).is_offline
         if self.is_offline and not kits:
             raise ConfigError(
-                f"kit and measured are for devices that are not connected: target '{name}' has "
-                f"target.runtime={self.target.runtime}."
+                f"kit and measured are for devices that are not connected, but target '{name}' has "
+                f"target.runtime={self.target.runtime}: leave them out."
             )
         if kits and not self.is_offline and self.genotype is None:
             raise ConfigError(
-                f"Target '{name}' is not connected: write a kit with kit=DIR n=20, measure it "
-                "there, and say measured=results.csv."
+                f"Target '{name}' is not connected: write a kit with kit=DIR n=20, run its script "
+                "on the device, and give the results to profile by measured=results.csv."
             )
         if kits and self.table.dir != TableConfig().dir:
             raise ConfigError(
@@ -92,11 +103,15 @@ class ProfileConfig:
                 "Name the file of its measurements with target.offline.file=FILE.json."
             )
         if self.measured is not None and not self.measured:
-            raise ConfigError("measured names no file: measured=results.csv, or [A.csv,B.csv].")
+            raise ConfigError("measured is empty: give measured=results.csv, or [A.csv,B.csv].")
         if self.kit is not None and self.measured is not None:
-            raise ConfigError("kit and measured are two steps: give one of them.")
+            raise ConfigError(
+                "kit and measured are two steps, before and after measuring: give one of them."
+            )
         if self.front_of is not None and self.kit is None:
-            raise ConfigError("front_of=RUN chooses the networks of a kit: add kit=DIR.")
+            raise ConfigError(
+                f"front_of={self.front_of} chooses the networks of a kit: add kit=DIR."
+            )
 
     @property
     def spaces(self) -> list[str]:
@@ -110,11 +125,12 @@ class TrainConfig:
 
     dataset: DatasetConfig = MISSING
     train: TrainingConfig = field(default_factory=TrainingConfig)
-    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: set by data sets, not read
+    #: no effect: train has its own schedule; files of data sets set it
+    trained: TrainedConfig = field(default_factory=TrainedConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
     search_space: Any = SPACE  #: search space: a name or a path
-    #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
+    #: train one network instead of the supernet: smallest, largest, random, an id or JSON
     genotype: str | None = None
     seed: int = bounded(SEED, 0)  #: seed of training
 
@@ -122,8 +138,7 @@ class TrainConfig:
         check_bounds(self)
         if self.train.from_supernet and self.genotype is None:
             raise ConfigError(
-                "train.from_supernet=true is for one network: name it with genotype=..., for "
-                "example genotype=largest."
+                "train.from_supernet=true is for one network: choose it, as genotype=largest."
             )
         if len(spaces := space_names(self.search_space)) > 1:
-            raise ConfigError(f"train takes one search space at a time{not_several(spaces)}")
+            raise ConfigError(f"train supports one search space{not_several(spaces)}")

@@ -11,10 +11,10 @@ from hwnas.core.options import nested_schema
 
 
 def option_sentences(schema: type) -> dict[str, str]:
-    """Return the sentence of each option and section of a schema, by dotted name.
+    """Return the help text of each option and section of a schema, by dotted name.
 
-    The sentence is the ``#:`` comment beside the field or in the lines above it. A section without
-    a comment has the first line of its class's docstring. An option without a comment has ``""``.
+    The text is the ``#:`` comment beside the field or in the lines above it; for a section without
+    one the first line of its class's docstring, for an option without one ``""``.
     """
     return dict(_sentences(schema, ""))
 
@@ -31,7 +31,10 @@ def _sentences(schema: type, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def field_comments(schema: type) -> dict[str, str]:
-    """Return the ``#:`` comments of the fields of a dataclass or ``TypedDict``, with its bases."""
+    """Return the ``#:`` comments of a dataclass or ``TypedDict`` and its bases, by field.
+
+    Fields without a comment are left out.
+    """
     comments: dict[str, str] = {}
     for base in reversed(schema.__mro__):
         if base.__module__ in sys.modules:

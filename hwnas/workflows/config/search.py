@@ -33,13 +33,13 @@ class RunConfig:
     """Location of a run's files."""
 
     dir: str | None = None  #: output folder; default: runs/<verb>/<time>
-    resume: str | None = None  #: a run folder to continue with its own options
+    resume: str | None = None  #: run folder to continue, with the options recorded in it
     #: folder of trained networks and supernets, shared by runs
     supernets: str = "runs/supernets"
 
     @property
     def weights(self) -> Path | None:
-        """The folder in the run that keeps the weights of its networks, if the run has a folder."""
+        """Folder of network weights within the run folder; ``None`` if ``dir`` is not set."""
         return None if self.dir is None else Path(self.dir, WEIGHTS)
 
 
@@ -47,23 +47,23 @@ SPACE = "mbconv_small"  # if neither the user nor the target names one
 
 
 def spaces_of(search_space: object, target: Target) -> list[str]:
-    """Return the given search spaces, else those of the target."""
+    """Return the names and paths of the given search spaces, else those of the target."""
     return space_names(target.spaces or SPACE if search_space is None else search_space)
 
 
 def not_several(spaces: Sequence[str]) -> str:
-    """Return the end of an error message if only one search space is allowed."""
-    return f", not {len(spaces)}: say search_space={spaces[0]}."
+    """Return the end of the error message for several search spaces where one is allowed."""
+    return f", not {len(spaces)}: choose one, as search_space={spaces[0]}."
 
 
 EVALUATORS = ("trained", "supernet")
 
-_WHY = "at a tenth of a second a trial, so many take more than a day"
+_WHY = "at 0.1 s per trial more would take over a day"
 MAX_TRIALS = 1_000_000
 
 
 def trials_within(minutes: float | None) -> int:
-    """Return the default of ``n_trials``: with a time limit, as many as fit."""
+    """Return the default of ``n_trials``: 100, or with a time limit the maximum."""
     return 100 if minutes is None else MAX_TRIALS
 
 
@@ -77,23 +77,26 @@ def too_many(n: int, metric: str, n_targets: int = 1) -> str:
     )
     each = " (costs count on each target)" * (n_targets > 1)
     return (
-        f"sampler=pareto takes at most {MAX_OBJECTIVES} objectives, got {n}{each}: "
-        f"{fewer}take sampler=nsga2."
+        f"sampler=pareto supports at most {MAX_OBJECTIVES} objectives, got {n}{each}: "
+        f"{fewer}use sampler=nsga2."
     )
 
 
 @dataclass
 class LinkConfig:
-    """The network link from other targets to one that continues cascades."""
+    """The network link from the other targets to the one that runs second stages of cascades."""
 
-    to: str | None = None  #: the target of this search at the end of the link
-    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: round trip of an image, in milliseconds
-    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of a million images, in USD
+    to: str | None = None  #: the target of the search that runs second stages; default: no link
+    latency_ms: float = bounded("[0, 1e9]", 0.0)  #: round trip of an image in ms
+    usd_per_m: float = bounded("[0, 1e9]", 0.0)  #: price of sending a million images in USD
 
     def __post_init__(self) -> None:
         check_bounds(self, "link.")
         if self.to is None and (self.latency_ms or self.usd_per_m):
-            raise ConfigError("link.latency_ms and link.usd_per_m need link.to=TARGET.")
+            raise ConfigError(
+                "link.latency_ms and link.usd_per_m need link.to=TARGET, the target that receives "
+                "images: add it, or leave them out."
+            )
 
 
 @dataclass
@@ -115,25 +118,27 @@ class SearchConfig:
     trained: TrainedConfig = field(default_factory=TrainedConfig)
     finish: FinishConfig = field(default_factory=FinishConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
-    #: source of accuracies: trained (each candidate alone), supernet or table (of a
+    #: source of accuracies: trained (each candidate separately), supernet or table (of a
     #: benchmark); default: trained if an epoch has at most 100 million pixels, else supernet; with
     #: ``minutes`` a supernet only if its full schedule fits into half of them
     accuracy: str | None = None
     cost: str | None = None  #: cost model; default: that of the target's runtime
     #: search space: a name, a path or a list of them; default: those of the target
     search_space: Any = None
-    #: metrics that the front trades: the task's metric and costs; default: the task's metric,
+    #: objectives of the front: the task's metric and one or more costs; default: the task's metric,
     #: latency_ms and energy_mj
     objectives: list[str] = field(default_factory=list)
-    #: candidates to propose; with ``minutes`` the default is as many as fit
+    #: number of candidates to propose; with ``minutes`` the default is as many as fit
     n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)
-    #: time limit of the whole command in minutes, over all resumes: preparation, supernet,
-    #: search, fine-tuning, verification
+    #: time limit of the whole command in minutes, including time before a resume: preparation,
+    #: supernet, search, fine-tuning, verification; default: none
     minutes: float | None = bounded("(0, 525_600]", None)
     seed: int = bounded(SEED, 0)  #: seed of sampling and training
-    #: a run whose candidates are tried first; its separately trained networks are reused
+    #: folder of a search whose candidates are tried first; its separately trained networks are
+    #: reused
     start_from: str | None = None
-    baseline: str | None = None  #: a finished run, or a CSV file, to compare the front with
+    #: folder of a finished search, or a CSV file, with which the front is compared
+    baseline: str | None = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -142,8 +147,9 @@ class SearchConfig:
         self.cost = checked_cost(self.cost, self.target)
         if self.cost == "measured" and (self.study.workers or 1) > 1:
             raise ConfigError(
-                f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
-                "would disturb each other's measurements; start one on each machine instead."
+                f"study.workers={self.study.workers}: with cost=measured, processes on one machine "
+                "would disturb each other's measurements: set study.workers=1, and start the "
+                "search on several machines instead."
             )
         of_task = tasks.get(self.dataset.task).metrics
         metric = next((name for name in self.objectives if name in of_task), of_task[0])
@@ -157,15 +163,20 @@ class SearchConfig:
         n_costs = sum(name not in of_task for name in self.objectives)
         if not n_costs or n_costs != len(self.objectives) - 1:
             names = " or ".join(f"'{name}'" for name in of_task)
-            raise ConfigError(f"objectives must name {names}, and at least one cost.")
+            raise ConfigError(
+                f"objectives must name {names}, and at least one cost, got "
+                f"{', '.join(self.objectives)}: write objectives=[{metric},latency_ms]."
+            )
         if len(set(self.objectives)) < len(self.objectives):
-            raise ConfigError(f"objectives must be different, got {self.objectives}.")
+            raise ConfigError(
+                f"objectives must be different, got {', '.join(self.objectives)}: name each once."
+            )
         if self.sampler.name == "pareto" and len(self.objectives) > MAX_OBJECTIVES:
             raise ConfigError(too_many(len(self.objectives), metric))
 
     @property
     def allowed(self) -> Budget:
-        """The budget.
+        """The limits in ``budget``, checked.
 
         Raises:
             ConfigError: a limit has an unknown metric, is not a number or not positive.
@@ -174,12 +185,12 @@ class SearchConfig:
 
     @property
     def derives(self) -> DerivedMetrics:
-        """The metrics derived from costs."""
+        """Function that adds the derived metrics of ``objectives`` and ``budget`` to costs."""
         return derived_metrics(self.target, [*self.objectives, *self.allowed.limits])
 
     @property
     def metric(self) -> str:
-        """The objective that measures prediction quality."""
+        """The name of the objective that measures prediction quality, as ``accuracy``."""
         return metrics.quality_in(self.objectives)
 
     @property
@@ -189,14 +200,18 @@ class SearchConfig:
 
     @property
     def searched(self) -> str:
-        """The searched spaces as text."""
+        """The names of the search spaces, joined by `` + ``."""
         return " + ".join(self.spaces)
 
 
 def checked_cost(cost: str | None, target: Target) -> str:
-    """Return the name of the cost model; reject one that does not support the target."""
+    """Return the name of the cost model; ``None``: the default of the target's runtime.
+
+    Raises:
+        ConfigError: the cost model does not support the target.
+    """
     if (new := RENAMED_VALUES["cost"].get(str(cost))) is not None:
-        raise ConfigError(f"cost={cost} is now cost={new}.")
+        raise ConfigError(f"cost={cost} was renamed: write cost={new}.")
     allowed = backends.get(target.runtime).costs
     if cost is not None and cost not in allowed:
         raise ConfigError(
@@ -204,16 +219,19 @@ def checked_cost(cost: str | None, target: Target) -> str:
             f"target.runtime={target.runtime})"
         )
     if cost == "roofline" and target.roofline is None:
-        raise ConfigError(f"cost=roofline: target '{target.name}' has no target.roofline.")
-    found = cost or allowed[0]
-    if found == "roofline" and target.thread_counts:
         raise ConfigError(
-            "cost=roofline: a roofline is of one number of threads; leave "
-            f"target.thread_counts={target.thread_counts} out."
+            f"cost=roofline: target '{target.name}' has no target.roofline: add its peak rates and "
+            "bandwidths to the target file (example: conf/target/sketch.yaml)."
         )
-    if found == "roofline":
+    model = cost or allowed[0]
+    if model == "roofline" and target.thread_counts:
+        raise ConfigError(
+            "cost=roofline: a roofline is for one number of threads; leave out "
+            f"target.thread_counts={target.thread_counts}."
+        )
+    if model == "roofline":
         _check_threads(target)
-    return found
+    return model
 
 
 def _check_threads(target: Target) -> None:
@@ -222,8 +240,8 @@ def _check_threads(target: Target) -> None:
     of_cores = target.energy is None and power is not None and not power.per_device
     if of_cores and roofline is not None and roofline.threads != target.threads:
         raise ConfigError(
-            f"cost=roofline: rates of target.roofline are of threads={roofline.threads}, not of "
-            f"target.threads={target.threads}: state those, and "
+            f"cost=roofline: the rates in target.roofline are for threads={roofline.threads}, but "
+            f"target.threads={target.threads}: give the rates for {target.threads} threads, and "
             f"target.roofline.threads={target.threads}."
         )
 
@@ -247,15 +265,21 @@ class TabularConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.cost != "table":
-            raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
+            raise ConfigError(
+                f"cost={self.cost}: with accuracy=table costs come from the table, too: leave cost "
+                "out."
+            )
         self.benchmark.check()
         for name in self.allowed.limits:
             if name not in self.benchmark.costs:
-                raise ConfigError(f"budget.{name}: benchmark.costs has no such cost.")
+                raise ConfigError(
+                    f"budget.{name}: benchmark.costs has no such cost: add its column there, or "
+                    f"limit one of {', '.join(self.benchmark.costs)}."
+                )
 
     @property
     def allowed(self) -> Budget:
-        """The budget.
+        """The limits in ``budget``, checked.
 
         Raises:
             ConfigError: a limit has an unknown metric, is not a number or not positive.
@@ -272,49 +296,53 @@ _OWN = (
 
 
 def check_common(configs: Sequence[object]) -> None:
-    """Reject options of several targets that one search cannot support.
+    """Check that the configurations of several targets can be one search.
 
     Raises:
-        ConfigError: an option differs or is not supported.
+        ConfigError: an option differs that must be the same, or is not supported.
     """
     checked = [config for config in configs if isinstance(config, SearchConfig)]
     if len(checked) < len(configs):
         raise ConfigError(
-            "Only 'search' and 'split' take several targets; give others one at a time."
+            "Only the verbs search and split support several targets: give one, as +target=NAME."
         )
     first, *others = checked
     for f in fields(SearchConfig):
         if f.name not in _OWN and any(getattr(c, f.name) != getattr(first, f.name) for c in others):
             raise ConfigError(
-                f"{f.name} is the same for all targets of a search: write {f.name} without a "
-                f"target's name before it. Of their own, targets have: {', '.join(_OWN)}."
+                f"{f.name} must be the same for all targets of a search: write {f.name} without "
+                f"the name of a target before it. Different values are possible for: "
+                f"{', '.join(_OWN)}."
             )
     if len({config.target.name for config in checked}) < len(checked):
-        raise ConfigError("Targets of one search must have different names (target.name).")
+        raise ConfigError(
+            "Targets of one search must have different names: change target.name in one of the "
+            "target files."
+        )
     n = 1 + sum(len(config.objectives) - 1 for config in checked)
     if first.sampler.name == "pareto" and n > MAX_OBJECTIVES:
         raise ConfigError(too_many(n, first.metric, len(checked)))
 
 
 def check_link(configs: Sequence[SearchConfig]) -> None:
-    """Reject a link to an unknown target.
+    """Check that ``link.to`` is one of the targets of a search.
 
     Raises:
-        ConfigError: the message names the known targets.
+        ConfigError: it is not, or there is only one target.
     """
     to, names = configs[0].link.to, [config.target.name for config in configs]
     if to is not None and (to not in names or len(names) < 2):
         raise ConfigError(
-            f"link.to={to}: a link leads from one target of a search to another; this one's: "
-            f"{', '.join(names)}. Search for both: +target=[A,B]."
+            f"link.to={to}: a link leads from one target of a search to another; the targets are: "
+            f"{', '.join(names)}. Search for two or more, as +target=[A,B]."
         )
 
 
 def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
-    """Return the configurations of a search's targets with the same explicit ``search_space``.
+    """Return the configurations of a search's targets, all with the same ``search_space``.
 
-    These are the given spaces, else all default spaces of the targets, without duplicates. With
-    different runtimes, the default spaces of other targets are included, too.
+    These are the given spaces, else the default spaces of all targets, without duplicates; with
+    different runtimes those that the targets can share.
 
     Raises:
         SpaceError: two spaces have the same name.

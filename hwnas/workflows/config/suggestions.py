@@ -40,11 +40,11 @@ _MOST = 3
 
 
 def unknown_option(name: str, verb: str, value: str = "") -> str:
-    """Return the error message for an unknown option.
+    """Return the error message for an unknown option, with suggestions of known ones.
 
     Args:
         name: The dotted name.
-        verb: Name of the schema.
+        verb: The verb, or ``tabular``.
         value: The value as written.
     """
     shown = "search" if verb == "tabular" else verb
@@ -55,7 +55,7 @@ def unknown_option(name: str, verb: str, value: str = "") -> str:
 
 
 def closest_options(name: str, verb: str) -> list[str]:
-    """Return the options that an unknown name may stand for, the likeliest first."""
+    """Return at most three known options similar to an unknown name, the likeliest first."""
     known = [*_known(verb)]
     if (synonym := _SYNONYMS.get(name.rpartition(".")[2].lower())) in known:
         return [str(synonym)]

@@ -104,7 +104,7 @@ def test_what_is_no_classifier_is_refused() -> None:
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 3))
     node = onnx.helper.make_node("Identity", ["x"], ["y"])
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
-    with pytest.raises(CompileError, match="Not an image classifier"):
+    with pytest.raises(CompileError, match="is not an image classifier"):
         to_served_model(model.SerializeToString())
 
 

@@ -205,7 +205,9 @@ def test_earlier_names_are_read_from_records_and_refused_from_users(tmp_path: Pa
         ConfigError, match=r"target.runtime=elsewhere is now target.runtime=offline"
     ):
         replace(now, runtime="elsewhere")
-    with pytest.raises(ConfigError, match="cost=measured_elsewhere is now cost=device_model"):
+    with pytest.raises(
+        ConfigError, match="cost=measured_elsewhere was renamed: write cost=device_model"
+    ):
         checked_cost("measured_elsewhere", now)
     arguments = ["+target=nvidia_t4", "cost=measured_elsewhere", "target.elsewhere.file=a.json"]
     manifest = {"format": FORMAT, "verb": "profile", "arguments": arguments}
