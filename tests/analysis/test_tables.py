@@ -112,7 +112,7 @@ def test_intervals_are_told_apart_on_both_sides(
     found: Any = SimpleNamespace(
         is_grouped=False,
         fronts=[SimpleNamespace(name=name) for name in "ab"],
-        found=[{verdicts._MAIN: 0.8}, {verdicts._MAIN: 0.78}],
+        indicators=[{verdicts._MAIN: 0.8}, {verdicts._MAIN: 0.78}],
         uncertainty=SimpleNamespace(intervals=intervals),
     )
     text = verdicts.verdict(found)
