@@ -337,7 +337,10 @@ def test_what_is_wrong_with_telemetry_is_one_line(
         (["replan", "plan=no", "telemetry=a.csv"], "has no plan.yaml"),
         (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: file not found"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "file not found"),
-        (["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"], "leave one of them out"),
+        (
+            ["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"],
+            "leave one of them out",
+        ),
         (
             ["replan", "plan=PLAN", "telemetry=seen.csv", "begin=2026-01-31"],
             "has hours of the plan",
