@@ -1,6 +1,5 @@
 """Process settings that speed up CPU training without changing results, and clean processes."""
 
-import contextlib
 import ctypes
 import math
 import multiprocessing
@@ -11,7 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import (
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
 from types import ModuleType
 from typing import final
 
@@ -51,16 +56,12 @@ def tune_process() -> None:
     mallopt(_M_TOP_PAD, 64 * _MIB)
 
 
-@contextlib.contextmanager
-def split_cores(n: int) -> Iterator[None]:
-    """Divide the cores among ``n`` processes that are started in this context."""
-    before = os.environ.get("OMP_NUM_THREADS")  # libraries read it when they are loaded
-    os.environ["OMP_NUM_THREADS"] = before or str(max(1, machine.available_cores() // n))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
+def tune_worker(n: int) -> None:
+    """Begin a worker process, one of ``n`` among which the cores are divided."""
+    tune_process()
+    threads = os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.available_cores() // n)))
+    if "torch" in sys.modules:  # it read the variable when it was loaded
+        sys.modules["torch"].set_num_threads(int(threads))
 
 
 def interrupt_on_signals() -> None:
@@ -94,43 +95,58 @@ def _follow_parent() -> None:
 
 # Worker processes that do not import the main module.
 #
-# Threads and locks do not survive a fork, and the spawn context of ``multiprocessing`` imports the
-# main module again: a user's script without ``if __name__ == "__main__":`` would run twice.
+# Threads and locks do not survive a fork, and the contexts of ``multiprocessing`` that do not fork
+# import the main module again: a user's script without ``if __name__ == "__main__":`` would run
+# twice. The processes here come from imported modules only. They never receive the SIGINT of
+# Ctrl-C, which the terminal sends to all processes: the parent process ends them.
 
 _MAIN = "__main__"
 _lock = threading.RLock()
 
 
 @final
-class _CleanProcess(SpawnProcess):
-    """A spawned process whose target and arguments come from imported modules.
-
-    It never receives the SIGINT of Ctrl-C, which the terminal sends to all processes: the parent
-    process ends it.
-    """
-
+class _SpawnedProcess(SpawnProcess):
     def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # is inherited
-        try:
-            with _without_main():
-                super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with _without_main():
+            super().start()
 
 
 @final
 class CleanSpawnContext(SpawnContext):
-    """A ``multiprocessing`` context whose processes do not import the main module."""
+    """A ``multiprocessing`` context of processes that share nothing, to measure in."""
 
-    Process = _CleanProcess
+    Process = _SpawnedProcess
+
+
+@final
+class _WorkerProcess(ForkServerProcess):
+    def start(self) -> None:
+        imported = [name for name in sys.modules if name.partition(".")[0] == "hwnas"]
+        with _without_main():
+            forkserver.set_forkserver_preload(imported)
+            super().start()
+
+
+@final
+class WorkerContext(ForkServerContext):
+    """A ``multiprocessing`` context of worker processes that start quickly.
+
+    They are forked from a process that has one thread. It has imported the modules of hwnas that
+    this process had when it started its first worker.
+    """
+
+    Process = _WorkerProcess
 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Hide the main module, which ``multiprocessing`` would tell the new process to import."""
+    """Hide the main module and block SIGINT, for a new process, which inherits both."""
     with _lock:
-        before, sys.modules[_MAIN] = sys.modules[_MAIN], ModuleType(_MAIN)
+        resource_tracker.ensure_running()  # unblocks SIGINT when it starts
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        main, sys.modules[_MAIN] = sys.modules[_MAIN], ModuleType(_MAIN)
         try:
             yield
         finally:
-            sys.modules[_MAIN] = before
+            sys.modules[_MAIN] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

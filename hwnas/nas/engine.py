@@ -13,7 +13,7 @@ from typing import Protocol, final
 from hwnas.core import database
 from hwnas.core import processes as host
 from hwnas.core.errors import HwnasError, RunError
-from hwnas.core.processes import CleanSpawnContext
+from hwnas.core.processes import WorkerContext
 from hwnas.core.progress import SAVE_INTERVAL_S, NullProgress, PeriodicTimer, Progress
 from hwnas.core.run_folder import RunFolder
 from hwnas.nas import loop
@@ -57,30 +57,29 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     """
     if time.monotonic() >= job.end_by:
         return []
-    context = CleanSpawnContext()
+    context = WorkerContext()
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     n = job.config.study.workers or 1
     processes: list[BaseProcess] = [
         context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
     ]
-    with host.split_cores(n):
-        for process in processes:
-            process.start()
     shown = len(study.candidates)
     try:
         left_s = job.end_by - time.monotonic()
         with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
+            for process in processes:
+                process.start()
             while any(process.is_alive() for process in processes):
                 time.sleep(_POLL_S)
                 study.refresh()
                 advance(len(study.candidates) - shown)
                 shown = len(study.candidates)
     except BaseException:
-        for process in processes:
+        for process in filter(_is_started, processes):
             process.terminate()
         raise
     finally:
-        for process in processes:
+        for process in filter(_is_started, processes):
             process.join(_SHUTDOWN_S)
             process.kill()
             process.join()
@@ -93,9 +92,13 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     return ended
 
 
+def _is_started(process: BaseProcess) -> bool:
+    return process.pid is not None
+
+
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
     """Evaluate candidates until all trials are finished; main function of a process."""
-    host.tune_process()
+    host.tune_worker(job.config.study.workers or 1)
     host.interrupt_on_signals()
     host.end_with_parent()  # other processes queue its trial again
     try:

@@ -13,7 +13,7 @@ from torch import nn
 
 from hwnas.core import processes
 from hwnas.core.errors import RunError, TrainingError
-from hwnas.core.processes import CleanSpawnContext
+from hwnas.core.processes import WorkerContext
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models.families.base import Supernet, TrainingRecipe
 from hwnas.models.spaces import Genotype
@@ -138,7 +138,7 @@ class TaskProcesses(Generic[C]):
 
     def __init__(self, make_context: Callable[[Progress], C], n: int):
         self.n = n
-        self._pool = ProcessPoolExecutor(n, CleanSpawnContext(), _start_worker, (make_context,))
+        self._pool = ProcessPoolExecutor(n, WorkerContext(), _start_worker, (n, make_context))
 
     def __enter__(self) -> "TaskProcesses[C]":
         return self
@@ -147,8 +147,7 @@ class TaskProcesses(Generic[C]):
         self._pool.shutdown()
 
     def _submitted(self, task: Callable[[C], T]) -> "Future[T]":
-        with processes.split_cores(self.n):  # this may start a process
-            return self._pool.submit(_run_task, task)
+        return self._pool.submit(_run_task, task)
 
     def run(
         self,
@@ -201,9 +200,9 @@ class TaskProcesses(Generic[C]):
             raise
 
 
-def _start_worker(make_context: Callable[[Progress], Any]) -> None:
+def _start_worker(n: int, make_context: Callable[[Progress], Any]) -> None:
     global _context
-    processes.tune_process()
+    processes.tune_worker(n)
     processes.end_with_parent()
     _context = make_context(NullProgress())
 

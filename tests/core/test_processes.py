@@ -1,20 +1,27 @@
 """Processes that are started do not run the program that starts them again."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+
+from hwnas.core import machine, processes
 
 _SCRIPT = """
 print("script")
 from concurrent.futures import ProcessPoolExecutor
 from operator import add
-from hwnas.core.processes import CleanSpawnContext
-process = CleanSpawnContext().Process(target=print, args=("process",))
-process.start()
-process.join()
-assert process.exitcode == 0
-with ProcessPoolExecutor(1, CleanSpawnContext(), print, ("pool",)) as pool:
-    assert pool.submit(add, 1, 2).result() == 3
+from hwnas.core.processes import CleanSpawnContext, WorkerContext
+for context in (CleanSpawnContext(), WorkerContext()):
+    process = context.Process(target=print, args=("process",))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    with ProcessPoolExecutor(1, context, print, ("pool",)) as pool:
+        assert pool.submit(add, 1, 2).result() == 3
 assert __name__ == "__main__" and __import__("__main__").add is add
 """
 
@@ -23,4 +30,34 @@ def test_scripts_without_a_guard_run_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     printed = subprocess.check_output([sys.executable, "-u", script], text=True)
-    assert printed.split() == ["script", "process", "pool"]
+    assert printed.split() == ["script", *["process", "pool"] * 2]
+
+
+_THREADS = """
+import torch
+from hwnas.core.processes import WorkerContext
+from hwnas.nas import engine  # is imported before the fork
+from tests.core.test_processes import print_state
+for n in (1, 2):
+    process = WorkerContext().Process(target=print_state, args=(n,))
+    process.start()
+    process.join()
+"""
+
+
+def print_state(n: int) -> None:
+    """Print what a worker process has: modules, threads of torch, and whether SIGINT is blocked."""
+    imported = "hwnas.nas.engine" in sys.modules
+    processes.tune_worker(n)
+    blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    print(imported, torch.get_num_threads(), blocked)
+
+
+def test_workers_begin_with_imported_modules_and_their_share_of_the_cores() -> None:
+    root = Path(__file__).parents[2]
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    printed = subprocess.check_output(
+        [sys.executable, "-u", "-c", _THREADS], text=True, cwd=root, env=environment
+    )
+    cores = machine.available_cores()
+    assert printed.splitlines() == [f"True {cores} True", f"True {max(1, cores // 2)} True"]

@@ -17,7 +17,7 @@ def test_rounds_of_tasks_share_what_a_process_has_made_once(
         made.append("common")
         return made[-1]
 
-    def begin(again: Any) -> None:
+    def begin(_: int, again: Any) -> None:
         monkeypatch.setattr(jobs, "_context", again(None), raising=False)
 
     def pool(n: int, _: Any, begin: Any, given: Any) -> ThreadPoolExecutor:
