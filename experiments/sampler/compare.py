@@ -24,7 +24,7 @@ import numpy as np
 
 from hwnas.core.progress import NullProgress
 from hwnas.nas import benchmark_table, loop
-from hwnas.nas.explanation import kept_within
+from hwnas.nas.explanation import n_within_intervals
 from hwnas.nas.options import BenchmarkConfig, SamplerConfig
 from hwnas.nas.study import LocalStudy, study_in_file
 from hwnas.tasks.metrics.budget import Budget
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
         )
         took = time.perf_counter() - start
         study.close()
-        kept, n_intervals = kept_within(candidates, study_in_file(path).read().proposals)
+        kept, n_intervals = n_within_intervals(candidates, study_in_file(path).read().proposals)
     genotypes = [candidate.genotype for candidate in candidates]
     row = {"sampler": name, "device": device, "seed": str(seed)}
     row |= {"kept": str(kept), "intervals": str(n_intervals)}

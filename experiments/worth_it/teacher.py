@@ -16,7 +16,7 @@ import torch
 from experiments.worth_it.sides import network
 from hwnas.core.progress import NullProgress
 from hwnas.workflows import components
-from hwnas.workflows.components import accuracies, as_left
+from hwnas.workflows.components import accuracies, at_recorded_fidelity
 from hwnas.workflows.config.compose import with_networks
 from hwnas.workflows.search.finisher import Finetuner
 
@@ -40,7 +40,7 @@ def main() -> None:
         name: trained.n_read(metric, [n for n, value in row.items() if value is not None])
         for name, row in rows.items()
     }
-    finisher = Finetuner(parts, as_left(accuracies(parts, NullProgress()), left))
+    finisher = Finetuner(parts, at_recorded_fidelity(accuracies(parts, NullProgress()), left))
     for row in (rows[name] for name in asked.ids):
         _, genotype = network({name: str(value) for name, value in row.items()})
         alone = finisher.tuned(genotype).value

@@ -94,7 +94,7 @@ def cascades_table(cascades: Sequence[Cascade]) -> PageTable:
     rows = [
         [
             cascade.first.id,
-            cascade.second.id + (f" ({cascade.way.target})" if cascade.way is not None else ""),
+            cascade.second.id + (f" ({cascade.link.target})" if cascade.link is not None else ""),
             f"{cascade.threshold:.3f}",
             f"{cascade.verified.share.value:.1%}",
             f"{cascade.predicted.share.value:.1%}",
@@ -165,7 +165,7 @@ def cascades_figure(stages: Sequence[CascadeStage], cascades: Sequence[Cascade])
 
     It has cascades on and off the front, and single networks (``stages``).
     """
-    single = [(s.latency_ms, float(s.heard["test"].correct.mean())) for s in stages]
+    single = [(s.latency_ms, float(s.predictions["test"].correct.mean())) for s in stages]
     labels = ("predicted on the front", "cascades on the front", "single networks")
     return _figure("Cascades and single networks", cascades, single, labels)
 

@@ -20,10 +20,10 @@ _WIDTH = 80
 
 
 def catalog(words: Sequence[str]) -> str:
-    """Return the names of a kind with their descriptions, or the details of one name.
+    """Return the text of ``hwnas list``: names with descriptions, or the details of one name.
 
     Args:
-        words: Kind, and name.
+        words: The words after ``list``: none, a kind, or a kind and a name.
 
     Raises:
         ConfigError: the kind or the name is unknown.
@@ -43,12 +43,12 @@ def catalog(words: Sequence[str]) -> str:
 
 
 def names_of(kind: str) -> list[str]:
-    """Return the names of a kind: ``targets``, ``budgets``, ..."""
+    """Return the names of a kind, for example the names of all ``targets``."""
     return [*_KINDS[kind][0]()]
 
 
 def kinds() -> list[str]:
-    """Return the kinds of names."""
+    """Return the kinds of names: ``targets``, ``budgets``, ..."""
     return [*_KINDS]
 
 
@@ -248,7 +248,7 @@ _PACKAGES = (
 
 
 def versions() -> str:
-    """Return the version of hwnas, and the environment that a bug report needs."""
+    """Return a text with the versions of hwnas and its packages, the system and the CPU."""
     rows = [(name, _version(name)) for name in _PACKAGES]
     cpu = re.search(r"model name=(.*?)(?: vendor_id=|$)", machine.describe()["cpu"])
     threads = len(os.sched_getaffinity(0))

@@ -31,7 +31,7 @@ _OTHERS = {
 
 
 def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
-    """Run ``compare``."""
+    """Run ``hwnas compare`` and print its result."""
     run_verb(partial(compare, config, arguments), _print_comparison, folder_row)
 
 
@@ -98,7 +98,7 @@ def _ladders(
 
 
 def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
-    """Return what the first of two runs needs for what the second reaches."""
+    """Return the costs of the first of two runs at the metric that the second reaches."""
     quality, (cost, *_) = parts(objectives)
     a, b = (str(rows[0][side]) for side in ("front", "baseline"))
     known = ["95 %"] if any(row["ratio_low"] is not None for row in rows) else []

@@ -55,8 +55,8 @@ def completions(before: Sequence[str], prefix: str) -> Iterator[str]:
     """Yield the words that may stand at the cursor.
 
     Args:
-        before: The words of the command before it, without ``hwnas``.
-        prefix: The word at the cursor so far.
+        before: The words of the command before the cursor, without ``hwnas``.
+        prefix: The beginning of the word at the cursor.
     """
     verb = before[0] if before else ""
     key, sign, value = prefix.partition("=")

@@ -1,6 +1,6 @@
 """Terminal output: one progress line with rate and time left, and the duration of phases.
 
-Where there is no terminal (a log file, a pipe), a line is printed now and then.
+Without a terminal (a log file, a pipe), a line is printed every 10 to 60 seconds.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 LaterTime = Callable[[float], float | None]  #: seconds per step to seconds after the phase
 
-_FRAMES = 4  # a second: to draw one takes milliseconds
-_LOOK_S = 0.5  # between two looks of a note, at least
-_LOOKS = 0.01  # of the time, that looks may take
-# Where there is no terminal: of a phase, and seconds, between two lines at least, and at most.
+_FRAMES = 4  # drawings per second; one takes milliseconds
+_LOOK_S = 0.5  # minimum interval between two updates of a note
+_LOOKS = 0.01  # maximum fraction of the time for updates of notes
+# Without a terminal: fraction of a phase, minimum and maximum seconds between two lines.
 _PART, _LINE_S, _QUIET_S = 0.1, 10.0, 60.0
 _UNLIMITED = 1_000_000  # steps that only a time limit ends: no total is shown
 _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 
 
 class LiveNote(Protocol):
-    """What else is known while a phase runs."""
+    """Further information that is shown while a phase runs."""
 
     def look(self) -> bool:
-        """Take in what is new; return whether there was something."""
+        """Update the information; return whether it has changed."""
         ...
 
     def line(self) -> str:
-        """Return it in one line."""
+        """Return the information as one line of text."""
         ...
 
     def panel(self) -> RenderableType:
-        """Return it to be shown below the bars."""
+        """Return the information for the terminal, shown below the progress bar."""
         ...
 
 
@@ -57,18 +57,18 @@ class StepRate(ProgressColumn):
     """Steps per second, or seconds per step where that is easier to read."""
 
     def render(self, task: Task) -> Text:
-        """Return the rate of a phase."""
+        """Return the rate of a phase as text."""
         return Text(_rate(task), style="cyan")
 
 
 @final
 class TimeLeft(ProgressColumn):
-    """The time that is left."""
+    """Column with the estimated time left."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return the time left of a phase, and of later ones if it is known."""
+        """Return the time left as text, including later phases if their duration is known."""
         return Text(_left(task), style="cyan")
 
 
@@ -108,15 +108,15 @@ def _speed(task: Task) -> float:
 
 @final
 class Phases:
-    """One line for the running phases of a command. Keeps the seconds that each took.
+    """Shows the running phases of a command in one line, and records their durations.
 
-    The line shows the outermost phase that advanced, else the innermost one. In a log, a line is
-    printed now and then.
+    The line shows the outermost phase that advanced, else the innermost one. Without a terminal, a
+    line is printed every 10 to 60 seconds.
 
     Args:
-        console: Where they are shown.
-        clock: Returns seconds.
-        stages: Beginnings of the names of phases, for each stage of the command.
+        console: The console to print to.
+        clock: Returns the time in seconds.
+        stages: For each stage of the command, how the names of its phases begin.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class Phases:
         self._live.stop()
 
     def note(self, name: str, note: LiveNote) -> None:
-        """Show a note below the phase of that name, from its beginning on."""
+        """Show a note below the phase ``name`` while it runs."""
         self._notes[name] = note
 
     def expect(self, name: str, later_s: LaterTime) -> None:
-        """Show the time left with that of the phases after the phase of that name."""
+        """Include later phases in the time left of the phase ``name``; see ``Reporter.expect``."""
         self._later[name] = later_s
 
     @property
@@ -170,7 +170,10 @@ class Phases:
     def phase(
         self, name: str, total: int, done: int = 0, remaining_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Show a phase while it runs; what nested phases take is counted as theirs."""
+        """Show a phase within the context, and yield ``advance(n_steps)``.
+
+        The recorded duration does not include nested phases.
+        """
         ends = self._clock() + remaining_s
         later_s = self._later_s if name in self._later else None
         known = None if total >= _UNLIMITED else total
@@ -227,7 +230,7 @@ class Phases:
         return self._later[task.description](elapsed_s / steps) if steps else None
 
     def _in_terminal(self, task: Task) -> Callable[[], None]:
-        """Return what has a phase's note look, so seldom that it costs next to nothing."""
+        """Return a function that updates the note of a phase, seldom enough to cost little."""
         name, due = task.description, -math.inf
 
         def tell() -> None:
@@ -241,7 +244,7 @@ class Phases:
         return tell
 
     def _in_log(self, task: Task) -> Callable[[], None]:
-        """Return what prints a line of a phase, every now and then."""
+        """Return a function that prints a line about a phase if the last one is old enough."""
         printed, at = task.completed, self._clock()
 
         def tell() -> None:
@@ -272,19 +275,19 @@ class Phases:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """What each phase took so far, by its name."""
+        """Duration of each phase so far in seconds, by name of the phase."""
         return self._watch.seconds
 
     def timed(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that counts the seconds of a phase that shows no bar."""
+        """Return a context that records the duration of a phase without a progress bar."""
         return self._watch.timed(name)
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
-        """Print sentences."""
+        """Print messages, warnings in red."""
         print_lines(self._console, lines, style="red" if alarming else None)
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
-        """Show how a search stands beside its bar."""
+        """Show the state of a search below its progress bar."""
         from hwnas.cli.live_view import LiveView  # verbs without a study start without pyarrow
 
         self.note("Search", LiveView(study, views))
@@ -298,17 +301,18 @@ def run_verb(
     quiet: bool = False,
     stages: Sequence[Sequence[str]] = (),
 ) -> Result:
-    """Run a verb with a progress line, then print its result and the duration of its phases.
+    """Run a verb with a progress line, print its result and the duration of phases; return it.
 
     Args:
         verb: The function of the verb.
         show: Prints the result.
         as_row: Returns the result for ``json=true``.
         quiet: Whether nothing is printed.
-        stages: Beginnings of the names of phases, for each stage.
+        stages: For each stage of the command, how the names of its phases begin.
 
     Raises:
-        KeyboardInterrupt: with the position and the command that continues, if the verb names it.
+        KeyboardInterrupt: the user stopped it; the message has the position and the command that
+            continues, if there is one.
     """
     as_json = DISPLAY.get().as_json
     console = Terminal(quiet=quiet, stderr=as_json)

@@ -38,7 +38,7 @@ from hwnas.workflows.config.grammar import says
 
 
 def sweep(verb: str, name: str, folder: str) -> None:
-    """Run each combination with Hydra's launcher; the arguments are in ``sys.argv``.
+    """Run each combination of values with Hydra's launcher; the arguments are in ``sys.argv``.
 
     Launchers for other machines, such as Slurm, import this module there.
 
@@ -78,12 +78,11 @@ def _interrupted_message(folders: Sequence[Path]) -> str:
     started = [path for path in folders if (path / "manifest.json").exists()]
     again = "hwnas search run.resume="
     if not started:
-        each = "each search that was begun, if any was, is continued by itself"
-        return f"Interrupted; nothing is lost: {each}: {again}<its folder>"
+        return f"Interrupted; nothing is lost. Resume each search separately: {again}FOLDER"
     places = ", ".join(dict.fromkeys(str(path.parent) for path in started))
     return (
-        f"Interrupted; nothing is lost. Searches that were begun are in {places}; none after "
-        f"{started[-1]} was. Each is continued by itself, the last by: "
+        f"Interrupted; nothing is lost. The started searches are in {places}; the last one is "
+        f"{started[-1]}. Resume each one separately, the last one with: "
         f"{again}{shlex.quote(str(started[-1]))}"
     )
 
@@ -132,10 +131,14 @@ _SWEPT = ("search", "train", "profile")
 
 
 def run_verb(verb: str, arguments: Sequence[str]) -> None:
-    """Run one verb.
+    """Run one verb of the command line.
+
+    Args:
+        verb: Name of the verb.
+        arguments: Its arguments as written by the user.
 
     Raises:
-        HwnasError: an error that the user can fix.
+        HwnasError: an error that the user can fix; the message says how.
     """
     display, arguments = _display(arguments)
     token = DISPLAY.set(display)
@@ -165,10 +168,13 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if len(swept) < len(arguments):
         if verb not in _SWEPT:
             raise ConfigError(
-                f"-m starts many runs of {', '.join(_SWEPT)}; there is none of {verb}."
+                f"-m (several runs) is not supported by 'hwnas {verb}'. Allowed: "
+                f"{', '.join(_SWEPT)}. Remove -m."
             )
         if len(by_target) > 1:
-            raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
+            raise ConfigError(
+                "-m starts one search for each target. Write +target=npu,cpu without brackets."
+            )
         _sweep(verb, name, ["--multirun", *swept])
     else:
         configs = [config for each in by_target for config in _composed(verb, name, each)]
@@ -188,7 +194,8 @@ def _verb_of_run(arguments: Sequence[str]) -> str:
     verb = str(manifest.get("verb", "search"))
     if verb not in ("search", "train"):
         raise ConfigError(
-            f"{run} is a run of '{verb}', which the same command continues: {manifest['command']}"
+            f"{run} is a folder of 'hwnas {verb}'. To continue it, repeat the command: "
+            f"{manifest['command']}"
         )
     return verb
 
@@ -231,7 +238,9 @@ def _check_ranges(overrides: Sequence[str]) -> None:
     for override in parsed:
         swept = override.value()
         if isinstance(swept, RangeSweep) and not [*swept.range()]:
-            raise ConfigError(f"{override.input_line}: the range is empty, it starts no run.")
+            raise ConfigError(
+                f"{override.input_line}: the range is empty, so no run would start. Correct it."
+            )
 
 
 def _run_hydra(application: Callable[[], None]) -> None:
@@ -243,7 +252,7 @@ def _run_hydra(application: Callable[[], None]) -> None:
     except SystemExit as error:
         if error.code:
             reason = stderr.getvalue().rpartition("error: ")[2].strip()
-            raise ConfigError(f"{reason}; --hydra-help lists flags.") from None
+            raise ConfigError(f"{reason}. For the flags, see --hydra-help.") from None
         raise
 
 

@@ -25,19 +25,19 @@ from hwnas.workflows.result_folders import Export
 
 
 def export_command(config: ExportConfig, arguments: Sequence[str]) -> None:
-    """Run ``export``.
+    """Run ``hwnas export`` and print its result.
 
     Raises:
-        ProofError: A check fails; the folder is marked as failed.
+        ProofError: a check fails; the name of the folder ends with ``.failed``.
     """
     run_verb(partial(export, config, arguments), _print_exports, _exports_row).checked()
 
 
 def compress_command(config: CompressConfig, arguments: Sequence[str]) -> None:
-    """Run ``compress``.
+    """Run ``hwnas compress`` and print its result.
 
     Raises:
-        ProofError: A check fails; the folder is marked as failed.
+        ProofError: a check fails; the name of the folder ends with ``.failed``.
     """
     run_verb(partial(compress, config, arguments), _print_compression, _exports_row).checked()
 
@@ -87,7 +87,7 @@ def _print_export(console: Console, done: Export, evidence: ProofEvidence) -> No
 
 
 def _exit_words(row: Row) -> list[str]:
-    """Return what leaving early comes to, where the network has exits."""
+    """Return a sentence about accuracy and latency with early exits, if the network has exits."""
     if (leaving := row.get("exits")) is None:
         return []
     found, worst = leaving["found"], Quantity(*leaving["worst"]["latency_ms"])

@@ -19,7 +19,7 @@ from hwnas.workflows.split import split
 
 
 def plan_command(config: PlanConfig, arguments: Sequence[str]) -> None:
-    """Run ``plan``."""
+    """Run ``hwnas plan`` and print its result."""
     run_verb(partial(plan, config, arguments), _print_plan, folder_row)
 
 
@@ -30,7 +30,7 @@ def _print_plan(console: Console, result: FolderResult) -> None:
 
 
 def replan_command(config: ReplanConfig, arguments: Sequence[str]) -> None:
-    """Run ``replan``."""
+    """Run ``hwnas replan`` and print its result."""
     run_verb(
         partial(replan, config, arguments),
         partial(print_result, table=_decisions_table),
@@ -39,7 +39,7 @@ def replan_command(config: ReplanConfig, arguments: Sequence[str]) -> None:
 
 
 def serve_check_command(config: ServeCheckConfig, arguments: Sequence[str]) -> None:
-    """Run ``serve-check``."""
+    """Run ``hwnas serve-check`` and print its result."""
     run_verb(
         partial(serve_check, config, arguments),
         partial(print_result, table=_load_table),
@@ -48,14 +48,14 @@ def serve_check_command(config: ServeCheckConfig, arguments: Sequence[str]) -> N
 
 
 def simulate_command(config: SimulateConfig, arguments: Sequence[str]) -> None:
-    """Run ``simulate``."""
+    """Run ``hwnas simulate`` and print its result."""
     run_verb(
         partial(simulate, config, arguments), partial(print_result, table=_hour_table), folder_row
     )
 
 
 def split_command(configs: Sequence[SplitConfig], arguments: Sequence[str]) -> None:
-    """Run ``split`` for one target or several."""
+    """Run ``hwnas split`` for one target or several and print its result."""
     run_verb(
         partial(split, configs, arguments), partial(print_result, table=_split_table), folder_row
     )

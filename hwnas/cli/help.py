@@ -22,7 +22,7 @@ _PACKAGE = re.compile(r"# @package (\S+)")
 
 
 def default_groups(verb: str) -> dict[str, str]:
-    """Return the default file of each configuration group of a verb."""
+    """Return the name of the default file of each configuration group of a verb, by group."""
     return {
         group: name
         for entry in _read(_conf() / f"{verb}.yaml").get("defaults", [])
@@ -67,7 +67,7 @@ _WIDTH, _COLUMN = 80, 24
 
 
 def overview() -> str:
-    """Return the list of verbs."""
+    """Return the text of ``hwnas``: the verbs with their summaries."""
     lines = [
         f"hwnas {package.__version__}: hardware-constrained neural architecture search",
         "",
@@ -84,7 +84,7 @@ def overview() -> str:
 
 
 def verb_help(verb: str, group: str = "") -> str:
-    """Return the help of a verb.
+    """Return the text of ``hwnas VERB --help``.
 
     Args:
         verb: Name of the verb.
@@ -271,7 +271,7 @@ def _metrics() -> list[str]:
 
 
 def help_words(arguments: Sequence[str]) -> str | None:
-    """Return the group after ``--help``; empty: none; ``None`` if help is not requested."""
+    """Return the word after ``--help``, or an empty text; ``None`` if help is not requested."""
     flags = [i for i, argument in enumerate(arguments) if argument in ("-h", "--help")]
     if not flags:
         return None

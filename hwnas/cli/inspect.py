@@ -22,7 +22,7 @@ _WIDTH = 100
 
 
 def why_command(config: WhyConfig) -> None:
-    """Print the history of a candidate, or the front of a run."""
+    """Run ``hwnas why``: print the history of a candidate, or the front of a search."""
     from hwnas.workflows.why import why  # ``verify`` runs where Optuna is not installed
 
     console = Terminal(width=min(Console().width, _WIDTH), highlight=False, markup=False)
@@ -70,11 +70,15 @@ def _rendered(part: "Part") -> RenderableType:
     return table
 
 
-# ``hwnas verify``: prints what repeating a proof finds, as it is found.
+# ``hwnas verify``: prints each result of the repeated checks at once.
 
 
 def verify_command(config: VerifyConfig) -> None:
-    """Repeat the proof of an export."""
+    """Run ``hwnas verify``: repeat the checks of an export and print the results.
+
+    Raises:
+        ProofError: a check fails.
+    """
     if not DISPLAY.get().as_json:
         verify(config, Phases(Terminal()))
         return

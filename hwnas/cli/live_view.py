@@ -14,11 +14,11 @@ from hwnas.workflows.reporter import FinishedTrials
 
 @final
 class LiveView:
-    """Follows a study; a ``Note``. It reads what the search keeps, and changes nothing.
+    """The state of a running search as a ``LiveNote``.
 
     Args:
-        study: Whose candidates only become more; a later one may stand before an earlier one.
-        views: What is looked at.
+        study: Source of the candidates, whose order may change.
+        views: Objectives and limits of each target.
     """
 
     def __init__(self, study: FinishedTrials, views: Sequence[SearchView]):
@@ -28,7 +28,7 @@ class LiveView:
         self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
 
     def look(self) -> bool:
-        """Take in the trials that were finished since; return whether there are any."""
+        """Read the trials that finished since the last call; return whether there are any."""
         new = [c for c in self._study.candidates if c.trial not in self._trials]
         if not new:
             return False
@@ -39,11 +39,11 @@ class LiveView:
         return True
 
     def line(self) -> str:
-        """Return the state of the search in one line."""
+        """Return the state of the search as one line of text."""
         return "; ".join(self._lines())
 
     def panel(self) -> RenderableType:
-        """Return the state of the search, with a line for each target."""
+        """Return the state of the search for the terminal, with a line for each target."""
         return Text("\n".join(self._lines()), style="dim")
 
     def _lines(self) -> Iterator[str]:
@@ -71,6 +71,6 @@ def _figures(view: SearchView, member: Candidate) -> str:
 
 
 def _unit(name: str) -> str:
-    """Return the unit, and what it is of where that does not say it."""
+    """Return the unit of a cost, followed by its label unless the unit is ms or mJ."""
     found = metric_of(name)
     return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Display:
-    """What a command prints of its result; these options are not recorded in runs."""
+    """Options of the printed output, which are not recorded in runs."""
 
     everything: bool = False  #: ``--all``: members that are not on the front, too
     as_json: bool = False  #: ``json=true``: one JSON document on stdout
 
 
-#: Of the running command.
+#: The options of the running command.
 DISPLAY: ContextVar[Display] = ContextVar("DISPLAY", default=Display())  # noqa: B039
 
 
@@ -43,7 +43,7 @@ class Terminal(Console):
     """A console that escapes control characters of names and texts, as they are in files."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text with its styles."""
+        """Return a text with its styles, and with control characters escaped."""
         return super().render_str(printable(text), **options)
 
 
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 
 def folder_row(result: FolderResult) -> Row:
-    """Return the folder, messages, files and tables of a result."""
+    """Return a result for JSON, with the keys ``path``, ``messages``, ``files`` and ``tables``."""
     return {
         "path": result.path,
         "messages": result.messages,

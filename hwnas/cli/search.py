@@ -32,7 +32,7 @@ _SHORT_LABELS = {"mae": "mean error"}
 
 
 def print_front(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front, the next commands, and the sources of its figures."""
+    """Print the front of a search for one target, the next commands, and notes on the costs."""
     (front,) = outcome.fronts
     print_members(console, front, "")
     print_next(console, outcome)
@@ -189,7 +189,7 @@ _ROWS = 24
 
 
 def print_fronts(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front of each target, that of models for all, next commands and sources."""
+    """Print the front of each target, the joint front, the next commands, and notes."""
     for front in outcome.fronts:
         print_members(console, front, front.context.target)
         console.print()
@@ -242,7 +242,7 @@ _STAGES = (
 
 
 def search_command(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
-    """Run ``search`` for one target or several."""
+    """Run ``hwnas search`` for one target or several and print its result."""
     show = partial(_print_search, has_several_targets=len(configs) > 1)
     run_verb(partial(search_for_front, configs, arguments), show, _search_row, stages=_STAGES)
 

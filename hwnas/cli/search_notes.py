@@ -23,7 +23,7 @@ from hwnas.workflows.search.front import (
 
 
 def notes(front: TargetFront, manifest: Row) -> list[str]:
-    """Return sentences on the effort of a search, the sources of its figures, and its files."""
+    """Return sentences on the effort of a search, the sources of its values, and its files."""
     candidates, members = front.candidates, front.members
     parts, finishing = front.context.parts, manifest["finishing"]
     target, task = parts.config.target, parts.data.task
@@ -58,7 +58,7 @@ def _files(front: TargetFront) -> list[str]:
 
 
 def derived_metrics_of(front: TargetFront) -> list[str]:
-    """Return the objectives and limits that are derived metrics or expected costs."""
+    """Return the names of the derived metrics and expected costs among objectives and limits."""
     config = front.context.config
     requested = {*config.objectives, *config.allowed.limits}
     names = [name for name in config.derives.names if name in requested]
@@ -151,5 +151,5 @@ def _energy_shares(members: Sequence[Member]) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun in singular or plural."""
+    """Return a number with its noun, such as ``1 candidate`` or ``2 candidates``."""
     return f"{n} {noun}{'s' * (n != 1)}"

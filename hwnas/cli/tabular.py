@@ -19,7 +19,7 @@ _ROWS = 24
 
 
 def tabular_command(config: TabularConfig, arguments: Sequence[str]) -> None:
-    """Run ``search accuracy=table``."""
+    """Run ``hwnas search accuracy=table`` and print its result."""
     run_verb(partial(search_table, config, arguments), partial(_print, config), _row)
 
 

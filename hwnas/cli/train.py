@@ -24,7 +24,7 @@ from hwnas.workflows.train import train
 
 
 def profile_command(config: ProfileConfig, arguments: Sequence[str]) -> None:
-    """Run ``profile``."""
+    """Run ``hwnas profile`` and print its result."""
     run_verb(partial(profile, config, arguments), _print_profile, _profile_row)
 
 
@@ -51,7 +51,7 @@ def _layer_table(result: LatencyBreakdown) -> Table:
 
 
 def audit_command(config: AuditConfig) -> None:
-    """Run ``audit``."""
+    """Run ``hwnas audit`` and print its result."""
     run_verb(partial(audit, config), _print_audit, _audit_row)
 
 
@@ -101,7 +101,7 @@ def _half(metric: str, figure: Quantity) -> str:
 
 
 def train_command(config: TrainConfig, arguments: Sequence[str]) -> None:
-    """Run ``train``; of several processes, the first prints."""
+    """Run ``hwnas train`` and print its result; with torchrun, only the first process prints."""
     quiet = not parallel.leads()
     run_verb(partial(train, config, arguments), _print_training, _training_row, quiet=quiet)
 

@@ -43,8 +43,8 @@ class Benchmark:
         values: Array,
     ):
         self.space, self._rows = space, rows
-        self.names = tuple(names)  #: ``accuracy`` and the costs
-        self.values = values  #: ``(n, 1 + m)``
+        self.names = tuple(names)  #: names of the columns of ``values``: ``accuracy``, then costs
+        self.values = values  #: ``(n_rows, 1 + n_costs)``
         self._maximise = maximise_flags(names)
 
     def row(self, genotype: Genotype) -> int | None:
@@ -53,26 +53,26 @@ class Benchmark:
         return self._rows.get(tuple(options[name] for name in self.space.choices))
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the accuracy of the table."""
+        """Return the accuracy in the table; the genotype must be in it."""
         row = self.row(genotype)
         assert row is not None
         return Score(Quantity(float(self.values[row, 0]), "table"))
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the costs of the table.
+        """Return the costs in the table, by name such as ``latency_ms``.
 
         Raises:
-            CompileError: the genotype is not in it.
+            CompileError: the genotype is not in the table.
         """
         row = self.row(genotype)
         if row is None:
-            raise CompileError("It is not in the table.")
+            raise CompileError("The table has no row for this genotype.")
         values = self.values[row, 1:].tolist()
         figures = zip(self.names[1:], values, strict=True)
         return Cost({name: Quantity(value, "table") for name, value in figures})
 
     def fitting(self, limits: Mapping[str, float]) -> NDArray[np.intp]:
-        """Return the numbers of the rows within limits."""
+        """Return the numbers of the rows within limits (by name of the cost), ascending."""
         fits = np.ones(len(self.values), bool)
         for name, limit in limits.items():
             values, metric = self.values[:, self.names.index(name)].tolist(), metric_of(name)
@@ -85,8 +85,9 @@ class Benchmark:
         config: BenchmarkConfig,
         limits: Mapping[str, float] | None = None,
     ) -> float:
-        """Return the hypervolume of genotypes divided by that of the exact front; NaN if 0.
+        """Return the hypervolume of genotypes divided by that of the exact front.
 
+        NaN if no row is within the limits, or the exact hypervolume is 0.
         The exact front and the reference point are computed from the rows within ``limits``.
         """
         values = self.values[self.fitting(limits or {})]
@@ -105,10 +106,10 @@ class Benchmark:
 
 
 def load_benchmark(config: BenchmarkConfig) -> Benchmark:
-    """Read a table.
+    """Return the table that ``benchmark.path`` and the other options describe.
 
     Raises:
-        TableError: it cannot be read, or has missing or duplicate rows or invalid values.
+        TableError: the file cannot be read, or has missing or duplicate rows or invalid values.
     """
     path = Path(config.path)
     table = _read(path)
@@ -118,9 +119,10 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
             problem = unknown_name("column", name, table.column_names)
             raise TableError(f"table.{option} of {path}: {problem}")
     if len({*table.column_names}) < table.num_columns:
-        raise TableError(f"{path}: a column name occurs twice.")
+        twice = next(n for n in table.column_names if table.column_names.count(n) > 1)
+        raise TableError(f"{path}: column '{twice}' occurs twice. Rename or remove one.")
     if table.num_rows == 0:
-        raise TableError(f"{path}: it has no rows.")
+        raise TableError(f"{path} has no rows. It needs one for each combination of options.")
     columns = [_options(path, name, table[name]) for name in config.genotype]
     names = ("accuracy", *config.costs)
     sources = (config.accuracy, *config.costs.values())
@@ -150,13 +152,15 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
 
 def _read(path: Path) -> pa.Table:
     if path.exists() and not path.is_file():
-        raise TableError(f"benchmark.path={path} is not a file.")
+        raise TableError(f"benchmark.path={path} is not a file. Give a Parquet or CSV file.")
     try:
         if path.name.endswith((".csv", ".csv.gz")):
             return pyarrow.csv.read_csv(path)
         return pq.read_table(path)
     except FileNotFoundError:
-        raise TableError(f"benchmark.path={path}: file not found.") from None
+        raise TableError(
+            f"benchmark.path={path}: file not found. Give a Parquet or CSV file."
+        ) from None
     except (OSError, pa.ArrowException) as error:
         reason = short_reason(error)
         raise TableError(f"benchmark.path={path}: neither Parquet nor CSV: {reason}") from None
@@ -176,7 +180,9 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
     try:
         values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # texts, lists
-        raise TableError(f"{path}: '{name}' must be numbers, is {column.type}.") from None
+        raise TableError(
+            f"{path}: column '{name}' must have numbers, but its type is {column.type}."
+        ) from None
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise TableError(
@@ -186,7 +192,8 @@ def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Arr
     least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
     if len(least):
         raise TableError(
-            f"{path}: '{name}' is {values[least[0]]:g} in row {least[0]}; allowed: above 0."
+            f"{path}: column '{name}' is {values[least[0]]:g} in row {least[0]}. Allowed: above 0. "
+            "Correct it, or remove the row and set benchmark.partial=true."
         )
     return values
 

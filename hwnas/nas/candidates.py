@@ -23,17 +23,17 @@ State = Literal["complete", "stopped", "infeasible"]
 class Candidate:
     """A genotype with its quantities, or the reason why it is infeasible."""
 
-    trial: int
+    trial: int  #: number of the trial, from 0
     genotype: Genotype
-    figures: Quantities
-    details: Mapping[str, float] = field(default_factory=dict)
-    reason: str = ""
-    stopped: bool = False  #: scoring stopped early, as it is dominated
-    per_image: bytes = b""  #: result for each image, packed by the task; if complete
+    figures: Quantities  #: metric and costs, by column
+    details: Mapping[str, float] = field(default_factory=dict)  #: other numbers, by column
+    reason: str = ""  #: why it is infeasible; empty if it is feasible
+    stopped: bool = False  #: scoring stopped early, because it is probably dominated
+    per_image: bytes = b""  #: results per image, packed by the task; empty if not complete
 
     @property
     def id(self) -> str:
-        """The genotype's id."""
+        """The genotype's id, hexadecimal digits."""
         return self.genotype.id
 
     @property
@@ -44,7 +44,7 @@ class Candidate:
         return "stopped" if self.stopped else "complete"
 
     def to_json(self) -> Row:
-        """Return the input of ``from_json``, without trial, genotype and ``per_image``."""
+        """Return a dict with the keys ``id``, ``state``, ``reason``, ``figures``, ``details``."""
         return {
             "id": self.id,
             "state": self.state,
@@ -97,17 +97,20 @@ ON_FRONT = "front_probability"  #: probability of being non-dominated
 
 
 def read_column(metric: str) -> str:
-    """Return the column of the metric as the search observed it."""
+    """Return the column of the metric as the search observed it, such as ``accuracy_read``."""
     return f"{metric}_read"
 
 
 def finished(metric: str) -> str:
-    """Return the column of the metric after fine-tuning, on the validation split."""
+    """Return the column of the metric after fine-tuning, such as ``accuracy_finished``.
+
+    It is measured on the validation split.
+    """
     return f"{metric}_finished"
 
 
 def is_enough(n_finished: int) -> bool:
-    """Return whether posterior estimates refer to fine-tuned networks, not to observed ones."""
+    """Return whether enough networks are fine-tuned to predict the metric of others after it."""
     return n_finished >= ENOUGH
 
 
@@ -116,14 +119,15 @@ _MAX_ROWS = 10_000_000
 _MAX_BYTES = 8 << 30  # decoded
 _IDENTITY = ("trial", "id", "state", "reason")
 _PARTS = ("", "_source", "_low", "_high")
+REMEDY = "To write it again, resume the search: hwnas search run.resume=FOLDER"
 
 
 def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None:
-    """Return ``candidates.parquet`` of a run; ``None`` if there is none.
+    """Return ``candidates.parquet`` of a search; ``None`` if there is no such file.
 
     Args:
-        run: The folder of the run.
-        names: The columns, missing ones are ignored; default: all.
+        run: The folder of the search.
+        names: Columns to read; missing ones are ignored. Default: all.
 
     Raises:
         RunError: the file is invalid.
@@ -133,34 +137,34 @@ def read_table(run: Path, names: Sequence[str] | None = None) -> pa.Table | None
         return None
     try:
         with pq.ParquetFile(path) as file:
-            _check(path, file)
+            _check(file)
             known = file.schema_arrow.names
             return file.read([name for name in known if names is None or name in names])
     except (OSError, pa.ArrowException, ValueError) as error:
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
-        raise RunError(f"{path} cannot be read: {reason}") from None
+        raise RunError(f"{path} cannot be read: {reason.rstrip('.')}. {REMEDY}") from None
 
 
-def _check(path: Path, file: pq.ParquetFile) -> None:
+def _check(file: pq.ParquetFile) -> None:
     """Reject columns of a wrong type before they are decoded.
 
     Raises:
-        RunError: a column is invalid.
+        ValueError: a column is invalid.
     """
     rows, schema = file.metadata.num_rows, file.schema_arrow
     groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
     if rows > _MAX_ROWS or sum(group.total_byte_size for group in groups) > _MAX_BYTES:
-        raise RunError(f"{path} cannot be read: it has {rows} rows; allowed: at most {_MAX_ROWS}.")
+        raise ValueError(f"it has {rows} rows; allowed: at most {_MAX_ROWS}")
     if len({*schema.names}) < len(schema.names):
-        raise RunError(f"{path} cannot be read: a column name occurs twice.")
+        raise ValueError("a column name occurs twice")
     if missing := [name for name in _IDENTITY if name not in schema.names]:
-        raise RunError(f"{path} cannot be read: column '{missing[0]}' is missing.")
+        raise ValueError(f"column '{missing[0]}' is missing")
     for name in {n.removesuffix(part) for n in schema.names for part in _PARTS[1:]}:
         present = [f"{name}{part}" in schema.names for part in _PARTS]
         is_figure = metrics.is_metric(name.rpartition(".")[2])
         if is_figure and 1 < sum(present) < len(_PARTS):
             lacking = f"{name}{_PARTS[present.index(False)]}"
-            raise RunError(f"{path} cannot be read: column '{lacking}' is missing.")
+            raise ValueError(f"column '{lacking}' is missing")
     known = [name for name in schema.names if f"{name}_source" in schema.names]
     numbers = {name + part for name in known for part in _PARTS} - {f"{n}_source" for n in known}
     texts = {*_IDENTITY[1:], *(f"{name}_source" for name in known)}
@@ -169,9 +173,7 @@ def _check(path: Path, file: pq.ParquetFile) -> None:
         allowed = "a number" if name in numbers else "text" if name in texts else ""
         allowed = "a whole number" if name == "trial" else allowed
         if allowed and not _is(kind, allowed):
-            raise RunError(
-                f"{path} cannot be read: '{name}' is of type {kind}; allowed: {allowed}."
-            )
+            raise ValueError(f"column '{name}' is of type {kind}; allowed: {allowed}")
 
 
 def _is(kind: pa.DataType, allowed: str) -> bool:
@@ -186,12 +188,12 @@ def _is(kind: pa.DataType, allowed: str) -> bool:
 def read_candidates(
     run: Path, spaces: Sequence[str], details: Sequence[str] = ()
 ) -> list[Candidate] | None:
-    """Return the candidates of a run; ``None`` if there is no file.
+    """Return the candidates in ``candidates.parquet``; ``None`` if there is no such file.
 
     Args:
-        run: The folder of the run.
-        spaces: The names of its search spaces.
-        details: Other columns to read, if present.
+        run: The folder of the search.
+        spaces: Names of its search spaces.
+        details: Columns to read into ``details``, if present.
 
     Raises:
         RunError: the file is invalid.
@@ -213,11 +215,14 @@ def read_candidates(
         ]
     except (StopIteration, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__} {error}"
-        raise RunError(f"{run / NAME} is not as a search writes it: {reason}.") from None
+        raise RunError(f"{run / NAME} cannot be read: {reason}. {REMEDY}") from None
 
 
 def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return columns of the candidates; missing ones are ignored."""
+    """Return the values of columns in ``candidates.parquet``, by name; missing ones are left out.
+
+    Empty if there is no such file.
+    """
     table = read_table(run, names)
     found: dict[str, list[Any]] = {} if table is None else table.to_pydict()
     return found

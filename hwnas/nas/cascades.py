@@ -41,24 +41,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CascadeStage:
-    """A verified network with the predictions of its artefact."""
+    """A verified network with the predictions of its compiled file."""
 
-    id: str
-    costs: Quantities
-    heard: Mapping[str, Predictions]  #: by split
+    id: str  #: id of the genotype
+    costs: Quantities  #: verified costs by name, such as ``latency_ms``
+    predictions: Mapping[str, Predictions]  #: by split: ``validation`` and ``test``
 
     @property
     def latency_ms(self) -> float:
-        """The latency of an image."""
+        """Latency of one inference, in milliseconds."""
         return self.costs[LATENCY].value
 
 
 @dataclass(frozen=True)
 class CascadeStatistics:
-    """The results of a cascade on some images."""
+    """The results of a cascade on the images of a split."""
 
-    share: Quantity  #: fraction of escalated images
-    accuracy: Quantity
+    share: Quantity  #: fraction of images that the second network predicts, too
+    accuracy: Quantity  #: fraction of correct predictions
     costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
 
 
@@ -67,28 +67,31 @@ class CascadeLink:
     """The link to the second network on another target."""
 
     target: str  #: name of the other target
-    latency_ms: float  #: round trip
+    latency_ms: float  #: time of a round trip
     usd_per_m: float  #: per million escalated images, without the cost of the target
 
 
 @final
 @dataclass(frozen=True)
 class Cascade:
-    """Two networks and a threshold."""
+    """Two networks and a threshold of confidence.
+
+    Escalated images are those that the second network predicts after the first one.
+    """
 
     first: CascadeStage
     second: CascadeStage
     threshold: float  #: images of lower confidence are escalated
-    way: CascadeLink | None = None  #: ``None``: both are on the device
+    link: CascadeLink | None = None  #: ``None``: both are on the device
     #: among single networks and cascades, by expected latency on the test split
     on_front: bool = False
 
     @property
     def worst(self) -> dict[str, Quantity]:
-        """The costs of an escalated image on the device, and its memory."""
+        """The costs of an escalated image on the device, including memory, by name."""
         a, b = self.first.costs, self.second.costs
         both = [n for n in cost_names() if n in a and n in b and not metric_of(n).mean_of]
-        if self.way is None:
+        if self.link is None:
             return {n: _together(n, a[n], b[n]) for n in both}
         # The device waits for the prediction of the other target.
         own = {n: figure for n, figure in a.items() if n not in _WAITED}
@@ -96,7 +99,7 @@ class Cascade:
 
     @property
     def predicted(self) -> CascadeStatistics:
-        """The results on the half of the validation split that chose no threshold."""
+        """The results on the half of the validation split that does not choose the threshold."""
         return self._seen("validation", slice(1, None, 2))
 
     @property
@@ -106,13 +109,17 @@ class Cascade:
 
     @property
     def later_ms(self) -> float:
-        """The additional latency of an escalated image."""
+        """Additional latency of an escalated image, in milliseconds."""
         return self._later(LATENCY).value
 
     def row(self, metric: str) -> Row:
-        """Return the cascade as a row; its accuracy has the name of the metric."""
+        """Return the cascade as a row, by column.
+
+        Args:
+            metric: Column of the accuracy.
+        """
         row: Row = {"first": self.first.id, "second": self.second.id, "threshold": self.threshold}
-        row |= {} if self.way is None else {"second_target": self.way.target}
+        row |= {} if self.link is None else {"second_target": self.link.target}
         for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
             row |= seen.share.columns(f"{prefix}share")
             row |= seen.accuracy.columns(f"{prefix}{metric}")
@@ -123,11 +130,11 @@ class Cascade:
         return row | {"verified_on_front": self.on_front}
 
     def _seen(self, split: str, part: slice) -> CascadeStatistics:
-        first, second = self.first.heard[split], self.second.heard[split]
+        first, second = self.first.predictions[split], self.second.predictions[split]
         on = first.confidence[part] < self.threshold
         right = np.where(on, second.correct[part], first.correct[part])
         share = fraction(on)
-        names = [LATENCY] if self.way is not None else [LATENCY, ENERGY]
+        names = [LATENCY] if self.link is not None else [LATENCY, ENERGY]
         known = [n for n in names if n in self.first.costs and n in self.second.costs]
         expected = {
             f"expected_{name}": expected_cost(
@@ -135,9 +142,9 @@ class Cascade:
             )
             for name in known
         }
-        if self.way is not None:
+        if self.link is not None:
             own = self.second.costs.get(_PRICE, Quantity(0.0, "modelled"))
-            price = _together(_PRICE, own, Quantity(self.way.usd_per_m, "modelled"))
+            price = _together(_PRICE, own, Quantity(self.link.usd_per_m, "modelled"))
             expected["expected_usd_per_m"] = expected_cost(
                 [Quantity(0.0, "modelled"), price], [_ALL, share]
             )
@@ -146,9 +153,9 @@ class Cascade:
     def _later(self, name: str) -> Quantity:
         """Return the cost of the second network, including the link."""
         figure = self.second.costs[name]
-        if name not in _WAITED or self.way is None:
+        if name not in _WAITED or self.link is None:
             return figure
-        more = self.way.latency_ms
+        more = self.link.latency_ms
         low, high = (None if end is None else end + more for end in (figure.low, figure.high))
         return Quantity(figure.value + more, figure.source, low, high)
 
@@ -157,24 +164,25 @@ def find_cascades(
     stages: Sequence[CascadeStage],
     budget: Budget,
     others: Sequence[CascadeStage] = (),
-    way: CascadeLink | None = None,
+    link: CascadeLink | None = None,
 ) -> list[Cascade]:
     """Return the cascades on the joint front with single networks, fastest first.
 
-    The front is in accuracy and expected latency, on the half that chooses thresholds. A cascade
-    meets the budget if an escalated image does.
+    The front is in accuracy and expected latency, on the half of the validation split that chooses
+    thresholds. A cascade meets the budget if an escalated image does. The result is empty if there
+    are fewer than ``2 * LEAST`` validation images.
 
     Args:
         stages: Networks within the budget, with predictions for the same images.
-        budget: Budget of their device.
+        budget: Limits of their device.
         others: Networks on another target for escalated images.
-        way: The link to the other target.
+        link: The link to the other target; ``None``: both networks are on the device.
     """
-    sizes = {len(stage.heard["validation"].correct) for stage in (*stages, *others)}
+    sizes = {len(stage.predictions["validation"].correct) for stage in (*stages, *others)}
     if len(sizes) != 1 or min(sizes) < 2 * LEAST:
         return []
-    tried = [found for pair in _pairs(stages, budget, others, way) for found in _swept(pair)]
-    alone = [(half(s.heard["validation"].correct).mean(), s.latency_ms) for s in stages]
+    tried = [found for pair in _pairs(stages, budget, others, link) for found in _swept(pair)]
+    alone = [(half(s.predictions["validation"].correct).mean(), s.latency_ms) for s in stages]
     points = np.array([*alone, *(point for _, point in tried)])
     stays = non_dominated(points, MAXIMISE)[len(alone) :]
     chosen = [c for (c, _), is_on in zip(tried, stays, strict=True) if is_on]
@@ -182,9 +190,10 @@ def find_cascades(
 
 
 def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[float]:
-    """Return the speedups of cascades on the front over the fastest network of equal accuracy.
+    """Return the speedups of cascades over the fastest network of at least equal accuracy.
 
-    By expected latency on the test split; cascades above the accuracy of all networks are omitted.
+    A speedup is the network's latency divided by the cascade's expected latency, on the test split.
+    Cascades off the front, or more accurate than all networks, are left out. Ascending order.
     """
     ratios = []
     for cascade in cascades:
@@ -196,7 +205,7 @@ def speedups(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> lis
 
 
 def _accuracy(stage: CascadeStage) -> float:
-    return float(stage.heard["test"].correct.mean())
+    return float(stage.predictions["test"].correct.mean())
 
 
 def _judged(stages: Sequence[CascadeStage], cascades: Sequence[Cascade]) -> list[Cascade]:
@@ -212,12 +221,12 @@ def _pairs(
     stages: Sequence[CascadeStage],
     budget: Budget,
     others: Sequence[CascadeStage],
-    way: CascadeLink | None,
+    link: CascadeLink | None,
 ) -> Iterator[Cascade]:
     """Yield pairs within the budget, without threshold."""
     here = (p for p in permutations(stages, 2) if p[0].latency_ms < p[1].latency_ms)
     pairs = [Cascade(*pair, 0.0) for pair in here]
-    pairs += [Cascade(*pair, 0.0, way) for pair in product(stages, others)]
+    pairs += [Cascade(*pair, 0.0, link) for pair in product(stages, others)]
     for pair in pairs:
         if budget.limits.keys() <= pair.worst.keys() and not budget.exceeded(pair.worst):
             yield pair
@@ -225,7 +234,7 @@ def _pairs(
 
 def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
     """Yield cascades of a pair, with accuracy and latency on the half for thresholds."""
-    first, second = (stage.heard["validation"] for stage in (pair.first, pair.second))
+    first, second = (stage.predictions["validation"] for stage in (pair.first, pair.second))
     confidence, right, later = map(half, (first.confidence, first.correct, second.correct))
     ordered = np.sort(confidence)
     for threshold in np.unique(ordered[(_SHARES * len(ordered)).astype(np.intp)]).tolist():
@@ -237,7 +246,7 @@ def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
 
 
 def half(values: NDArray[np.generic]) -> Array:
-    """Return every second value: the half for choosing thresholds."""
+    """Return every second value: of the half of the images that chooses thresholds."""
     return values[::2].astype(np.float64)
 
 
@@ -263,8 +272,8 @@ def expected_cost(figures: Sequence[Quantity], reached: Sequence[Quantity]) -> Q
     ``sqrt(q (1 - p) / (p (1 - q)))``.
 
     Args:
-        figures: Cost of each part.
-        reached: Fraction of images that reach each part; all images reach the first.
+        figures: Cost of each network or segment.
+        reached: Fraction of images that reach each of them; all images reach the first.
     """
     cost = sum_of([scale(f, share.value) for f, share in zip(figures, reached, strict=True)])
     later = [*zip(figures, reached, strict=True)][1:]

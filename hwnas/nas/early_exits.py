@@ -34,31 +34,32 @@ _ALL = slice(None)
 
 @dataclass(frozen=True)
 class ExitNetworkResults:
-    """A verified network with exits."""
+    """A verified network with exits, and its predictions."""
 
-    id: str
+    id: str  #: id of the genotype
     costs: Quantities  #: of an image through all segments, and memory
-    segments: Sequence[Quantities]  #: costs of each segment
-    heard: Sequence[Mapping[str, Predictions]]  #: predictions of each exit and of the end, by split
+    segments: Sequence[Quantities]  #: costs of each segment, the part between two exits
+    #: predictions of each exit, then of the final classifier, by split
+    predictions: Sequence[Mapping[str, Predictions]]
 
     def accuracy(self, split: str, part: slice = _ALL) -> float:
-        """Return the accuracy of the final classifier."""
-        return float(self.heard[-1][split].correct[part].mean())
+        """Return the accuracy of the final classifier on (a part of) a split, in [0, 1]."""
+        return float(self.predictions[-1][split].correct[part].mean())
 
 
 @dataclass(frozen=True)
 class ExitStatistics:
-    """The results of thresholds on some images."""
+    """The results of thresholds on the images of a split."""
 
     left: tuple[Quantity, ...]  #: fraction of images that leave at each exit
-    accuracy: Quantity
+    accuracy: Quantity  #: fraction of correct predictions
     costs: Quantities  #: mean cost per image: ``expected_latency_ms``, ...
 
 
 @final
 @dataclass(frozen=True)
 class EarlyExits:
-    """A network with thresholds."""
+    """A network with exits and thresholds of confidence."""
 
     network: ExitNetworkResults
     thresholds: tuple[float, ...]  #: minimum confidence for leaving at each exit
@@ -72,7 +73,7 @@ class EarlyExits:
 
     @property
     def predicted(self) -> ExitStatistics:
-        """The results on the other half."""
+        """The results on the half of the validation split that does not choose thresholds."""
         return self._seen("validation", _PREDICTING)
 
     @property
@@ -81,7 +82,7 @@ class EarlyExits:
         return self._seen("test", _ALL)
 
     def at_proof(self, n_images: int) -> Quantities:
-        """Return expected costs with upper ends for a proof on ``n_images`` other images.
+        """Return expected costs, with upper ends that hold on ``n_images`` other images.
 
         Each upper end bounds the result on the other images with a probability of 97.5 %. It
         includes the sampling error of both sets of images and the interval of the result.
@@ -96,8 +97,8 @@ class EarlyExits:
 
         return self._costs([widened(share) for share in self._reached(at)])
 
-    def of(self, segments: Sequence[Quantities]) -> "EarlyExits":
-        """Return the same thresholds with other costs of segments."""
+    def with_segments(self, segments: Sequence[Quantities]) -> "EarlyExits":
+        """Return the same thresholds with other costs of each segment."""
         return replace(self, network=replace(self.network, segments=segments))
 
     @property
@@ -112,14 +113,14 @@ class EarlyExits:
 
     @property
     def deviation(self) -> float:
-        """Relative deviation of the expected latency on the test split from the prediction."""
+        """Expected latency on the test split divided by the predicted one, minus 1."""
         return self.verified.costs[EXPECTED].value / self.predicted.costs[EXPECTED].value - 1
 
     def row(self, metric: str) -> Row:
-        """Return the network and its thresholds as a row, predictions first.
+        """Return the network and its thresholds as a row, by column.
 
         Args:
-            metric: Name of the accuracy.
+            metric: Column of the accuracy.
         """
         words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
         row: Row = {"id": self.network.id, "thresholds": words}
@@ -137,14 +138,14 @@ class EarlyExits:
 
     def _seen(self, split: str, part: slice) -> ExitStatistics:
         at = self._at(split, part)
-        right = np.stack([of[split].correct[part] for of in self.network.heard])
+        right = np.stack([of[split].correct[part] for of in self.network.predictions])
         left = tuple(fraction(at == i) for i in range(len(self.network.segments) - 1))
         accuracy = fraction(right[at, np.arange(len(at))])
         return ExitStatistics(left, accuracy, self._costs(self._reached(at)))
 
     def _at(self, split: str, part: slice) -> NDArray[np.intp]:
         """Return the index of the exit of each image, ``(n_images,)``."""
-        exits = [of[split].confidence[part] for of in self.network.heard[:-1]]
+        exits = [of[split].confidence[part] for of in self.network.predictions[:-1]]
         return exit_indices(np.stack(exits), self.thresholds)
 
     def _reached(self, at: NDArray[np.intp]) -> list[Quantity]:
@@ -161,11 +162,12 @@ class EarlyExits:
 
 
 def swept(network: ExitNetworkResults) -> list[EarlyExits]:
-    """Return the non-dominated thresholds on the half that chooses, fastest first.
+    """Return the non-dominated thresholds of a network, fastest first.
 
-    The list is empty if there are too few images.
+    Accuracy and expected latency are those on the half of the validation split that chooses
+    thresholds. The list is empty if there are fewer than ``2 * LEAST`` validation images.
     """
-    if len(network.heard[-1]["validation"].correct) < 2 * LEAST:
+    if len(network.predictions[-1]["validation"].correct) < 2 * LEAST:
         return []
     tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
     points = np.array([_point(each.chosen) for each in tried])
@@ -177,9 +179,9 @@ def swept(network: ExitNetworkResults) -> list[EarlyExits]:
 def expected(
     costs: Quantities,
     segments: Sequence[Quantities],
-    heard: Mapping[str, Sequence[Predictions]],
+    predictions: Mapping[str, Sequence[Predictions]],
 ) -> Quantities:
-    """Return the mean costs of an image with early exits.
+    """Return the mean costs of an image with early exits, by name: ``expected_latency_ms``, ...
 
     One half of the validation split chooses thresholds that lose at most ``POINTS``. The costs are
     those on the test split if available, else on the other half.
@@ -187,32 +189,38 @@ def expected(
     Args:
         costs: Costs of an image through all segments.
         segments: Costs of each segment.
-        heard: Predictions of each exit and of the end, by split.
+        predictions: Predictions of each exit, then of the final classifier, by split.
 
     Raises:
         ConfigError: the costs of segments are unknown.
     """
-    each = [dict(zip(heard, of, strict=True)) for of in zip(*heard.values(), strict=True)]
+    each = [
+        dict(zip(predictions, of, strict=True)) for of in zip(*predictions.values(), strict=True)
+    ]
     if len(each) < 2:
         return without_leaving(costs)
     if not segments:
         raise ConfigError(
-            "Expected latency and energy need the costs of segments; this target's cost model "
-            "has none: omit them."
+            "expected_latency_ms and expected_energy_mj need the costs of each segment between "
+            "exits, which the cost model of this target does not give. Remove them from objectives "
+            "and budget, or use a target whose costs are measured or estimated by a compiler."
         )
     early = within(swept(ExitNetworkResults("", costs, segments, each)), POINTS)
     if early is None:  # too few images
         return without_leaving(costs)
-    return (early.verified if "test" in heard else early.predicted).costs
+    return (early.verified if "test" in predictions else early.predicted).costs
 
 
 def without_leaving(costs: Quantities) -> Quantities:
-    """Return the expected costs if no image leaves early."""
+    """Return the expected costs if no image leaves early, by name: ``expected_latency_ms``, ..."""
     return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
 
 
 def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
-    """Mark the non-dominated thresholds on the test split, among all networks and thresholds."""
+    """Return the thresholds with ``on_front`` set by the results on the test split.
+
+    The front includes all given thresholds, and their networks without early exits.
+    """
     if not found:
         return []
     networks = {each.network.id: each.network for each in found}
@@ -223,14 +231,18 @@ def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
 
 
 def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
-    """Return the fastest thresholds of one network that lose at most ``points`` of accuracy.
+    """Return the fastest thresholds of one network with a small enough loss; ``None``: no such.
 
-    Loss and latency are those on the half of the validation split that chooses.
+    Loss and latency are those on the half of the validation split that chooses thresholds.
+
+    Args:
+        found: Thresholds of one network.
+        points: Maximum loss of accuracy, in percentage points.
     """
     kept = []
     for each in found:
         seen = each.chosen
-        end = float(half(each.network.heard[-1]["validation"].correct).mean())
+        end = float(half(each.network.predictions[-1]["validation"].correct).mean())
         if 100 * (end - seen.accuracy.value) <= points:
             kept.append((seen.costs[EXPECTED].value, each))
     return min(kept, key=lambda pair: pair[0])[1] if kept else None
@@ -238,10 +250,10 @@ def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
 
 def _grid(network: ExitNetworkResults) -> Iterator[tuple[float, ...]]:
     """Yield thresholds of all exits: quantiles of confidence, and ``NEVER``."""
-    n_each = max(3, int(_MAX_COMBINATIONS ** (1 / (len(network.heard) - 1))))
+    n_each = max(3, int(_MAX_COMBINATIONS ** (1 / (len(network.predictions) - 1))))
     of_each = []
-    for heard in network.heard[:-1]:
-        ordered = np.sort(half(heard["validation"].confidence))
+    for predictions in network.predictions[:-1]:
+        ordered = np.sort(half(predictions["validation"].confidence))
         places = (np.arange(n_each - 1) / (n_each - 1) * len(ordered)).astype(np.intp)
         of_each.append([*np.unique(ordered[places]).tolist(), NEVER])
     yield from product(*of_each)

@@ -43,14 +43,14 @@ class EngineConfig(Protocol):
 class WorkerJob:
     """The task of a worker process; it is pickled."""
 
-    problem: Callable[[], AbstractContextManager[loop.SearchProblem]]
+    problem: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: opens the search problem
     config: EngineConfig
     membership: Membership
-    end_by: float  #: time of the monotonic clock, which all processes share
+    end_by: float  #: time in seconds of ``time.monotonic``, which all processes share
 
 
 def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) -> list[str]:
-    """Evaluate candidates in ``study.workers`` processes; return errors of processes.
+    """Evaluate candidates in ``study.workers`` processes; return the errors of failed ones.
 
     Raises:
         RunError: all processes ended before all trials were finished.
@@ -88,7 +88,10 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
         ended.append(messages.get())
     study.refresh()
     if not is_searched(study, job.config, job.end_by):
-        raise RunError(f"All workers ended: {'; '.join(ended)}")
+        raise RunError(
+            f"All worker processes of the search ended early: {'; '.join(ended)}. Resume it with: "
+            "hwnas search run.resume=FOLDER"
+        )
     return ended
 
 
@@ -124,18 +127,20 @@ class SearchTask:
     """The search problem, with a factory for other processes."""
 
     problem: loop.SearchProblem
-    again: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: for other processes; pickled
-    objectives: tuple[str, ...]
-    digests: Mapping[str, str]  #: of settings that determine the results, by name
+    #: opens the search problem in another process; picklable
+    again: Callable[[], AbstractContextManager[loop.SearchProblem]]
+    objectives: tuple[str, ...]  #: columns: the metric, then costs
+    digests: Mapping[str, str]  #: digests of the settings that determine the results, by name
 
 
 @dataclass(frozen=True)
 class EngineOutcome:
     """The result of the search loop."""
 
-    candidates: list[Candidate]
-    leader: str = ""  #: the command that finished the last trial, if another
-    ended: tuple[str, ...] = ()  #: errors of processes
+    candidates: list[Candidate]  #: in order of trials
+    #: name of the command that finished the last trial, if it is another one; else empty
+    leader: str = ""
+    ended: tuple[str, ...] = ()  #: errors of worker processes that failed
 
 
 @contextmanager
@@ -168,12 +173,12 @@ def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyS
 
 
 def is_searched(opened: AnyStudy, config: EngineConfig, end_by: float) -> bool:
-    """Return whether the search has evaluated all trials, or its time is over."""
+    """Return whether the search has finished all trials, or ``end_by`` (monotonic) is over."""
     return len(opened.candidates) >= config.n_trials or time.monotonic() >= end_by
 
 
 def prepare(opened: AnyStudy, work: Callable[[], None]) -> None:
-    """Do work that all processes wait for before the search; its time is recorded."""
+    """Call ``work``, for which all processes wait before the search; record its duration."""
     if isinstance(opened, LocalStudy):
         work()
     else:
@@ -207,7 +212,7 @@ def run_engine(
     progress: Progress,
     end_by: float = math.inf,
 ) -> EngineOutcome:
-    """Search until ``n_trials`` are finished, or until a time of the monotonic clock.
+    """Search until ``n_trials`` are finished, or until ``end_by`` in ``time.monotonic`` seconds.
 
     Raises:
         RunError: the database does not answer, or all processes ended early.

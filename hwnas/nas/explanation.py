@@ -20,9 +20,9 @@ _NEAREST = 3  #: suggested ids for an unknown one
 class DominanceSummary:
     """Dominance relations of a candidate with other scored candidates."""
 
-    n_others: int
-    beaten: Sequence[Candidate]  #: in order of trials
-    beaten_by: Sequence[Candidate]  #: front members first, then nearest first
+    n_others: int  #: number of other scored candidates
+    beaten: Sequence[Candidate]  #: candidates that it dominates, in order of trials
+    beaten_by: Sequence[Candidate]  #: candidates that dominate it: front members, then nearest
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Explanation:
     """The dominance of a candidate during a search."""
 
     candidate: Candidate  #: of the first trial
-    trials: Sequence[int]  #: all trials with this genotype
-    #: among earlier ones; ``None``: it was not scored, or a target cannot run it
+    trials: Sequence[int]  #: numbers of all trials with this genotype
+    #: among earlier candidates; ``None``: it was not scored, or a target cannot run it
     before: DominanceSummary | None
     displaced: Sequence[Candidate]  #: front members that it removed
-    now: DominanceSummary | None  #: among all candidates
-    left_by: Candidate | None  #: the candidate that removed it from the front
-    front: Sequence[Candidate]  #: fastest first
+    now: DominanceSummary | None  #: among all candidates; ``None`` as for ``before``
+    removed_by: Candidate | None  #: the candidate that removed it from the front, if any
+    front: Sequence[Candidate]  #: members of the front, fastest first
 
     @property
     def on_front(self) -> bool:
@@ -45,7 +45,10 @@ class Explanation:
 
     @property
     def neighbours(self) -> tuple[Candidate | None, Candidate | None]:
-        """The next faster and slower front members, if it is on the front."""
+        """The next faster and the next slower front member; ``None`` where there is none.
+
+        Both are ``None`` if the candidate is not on the front.
+        """
         ids = [member.id for member in self.front]
         if self.candidate.id not in ids:
             return None, None
@@ -57,7 +60,7 @@ class Explanation:
 
 
 def find(candidates: Sequence[Candidate], text: str) -> str:
-    """Return the id that equals ``text`` or starts with it.
+    """Return the id of a candidate that equals ``text``, or the only one that starts with it.
 
     Raises:
         ConfigError: no candidate matches, or several do.
@@ -74,7 +77,7 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
         )
     nearest = difflib.get_close_matches(text, ids, n=_NEAREST, cutoff=0)
     raise ConfigError(
-        f"id={text}: none of {len(ids)} candidates. The nearest: {', '.join(nearest)}."
+        f"id={text}: none of {len(ids)} candidates has this id. Similar ids: {', '.join(nearest)}."
     )
 
 
@@ -86,13 +89,13 @@ def explain(
     Args:
         candidates: All candidates of the search.
         genotype_id: Id of one of them.
-        objectives: Objectives of the search.
+        objectives: Columns of the objectives: the metric and costs.
     """
     distinct_candidates = distinct(candidates)
     candidate = next(c for c in distinct_candidates if c.id == genotype_id)
     scored = [c for c in distinct_candidates if _has_all(c, objectives)]
     earlier = [c for c in scored if c.trial < candidate.trial]
-    before = now = left_by = None
+    before = now = removed_by = None
     displaced: list[Candidate] = []
     if _has_all(candidate, objectives):
         before = _standing(candidate, earlier, objectives)
@@ -100,14 +103,14 @@ def explain(
         if not before.beaten_by:
             on_front = pareto_front(earlier, objectives)
             displaced, _ = _beaten(candidate, on_front, objectives)
-            left_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
+            removed_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
     return Explanation(
         candidate,
         [c.trial for c in candidates if c.id == genotype_id],
         before,
         displaced,
         now,
-        left_by,
+        removed_by,
         pareto_front(distinct_candidates, objectives),
     )
 
@@ -117,7 +120,7 @@ def _has_all(candidate: Candidate, objectives: Sequence[str]) -> bool:
     return candidate.state == "complete" and all(name in candidate.figures for name in objectives)
 
 
-def kept_within(
+def n_within_intervals(
     candidates: Sequence[Candidate], proposals: Mapping[int, Proposal]
 ) -> tuple[int, int]:
     """Return the number of candidates within their predicted interval, and the total number.

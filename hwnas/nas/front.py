@@ -21,9 +21,10 @@ class Front:
     Members that verification removed from the front are included.
     """
 
-    objectives: Sequence[str] = ()
+    objectives: Sequence[str] = ()  #: columns: the metric and costs
     members: Sequence[Member] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)  #: errors of other networks, by id
+    #: errors of networks that could not be verified, by id
+    failed: Mapping[str, str] = field(default_factory=dict)
     #: ids of members that are not significantly better than a constant answer
     at_chance_level: Collection[str] = ()
 
@@ -39,18 +40,18 @@ class Front:
 
     @property
     def is_at_chance_level(self) -> bool:
-        """Whether there are remaining members, and none is better than a constant answer."""
+        """Whether members remain, but none is significantly better than a constant answer."""
         return bool(self.remaining) and not self.recommendable
 
     @property
     def deliverable(self) -> list[Member]:
-        """The members that meet the budget and are faster in int8 than in float32."""
+        """The members that meet the budget, without int8 networks slower than in float32."""
         return [member for member in self.members if member.is_deliverable]
 
     def judged(self) -> "Front":
-        """Return the front with ``on_front`` and ``near_front`` of each member by its artefact.
+        """Return the front with ``on_front`` and ``near_front`` set by the verified quantities.
 
-        The objectives are the metric on each target and all costs.
+        The objectives are the metric on each target and all costs of the compiled files.
         """
         fitting = [i for i, member in enumerate(self.members) if member.is_deliverable]
         values = {i: self._minimised(self.members[i]) for i in fitting}
@@ -136,7 +137,7 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def points(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Array:
-    """Return the objectives of candidates ``(n, objectives)``."""
+    """Return the values of the objectives, ``(n_candidates, n_objectives)``."""
     values = [[c.figures[name].value for name in objectives] for c in candidates]
     return np.array(values, np.float64).reshape(len(candidates), len(objectives))
 
@@ -150,8 +151,8 @@ def incumbent(
 ) -> Incumbent | None:
     """Return the most accurate complete candidate among those that cost no more than ``costs``.
 
-    A network that is less accurate than it is dominated. ``None`` if no candidate is as cheap, or
-    if fewer than five candidates are complete.
+    It dominates any network with these costs and a worse metric. ``None`` if no candidate is as
+    cheap, or if fewer than five candidates are complete.
     """
     latest_first = (c for c in reversed(candidates) if c.state == "complete")
     complete = [*{c.id: c for c in latest_first}.values()][::-1]  # each genotype's first trial

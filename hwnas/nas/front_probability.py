@@ -38,10 +38,10 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class CandidatePosterior:
-    """The posterior of a candidate."""
+    """The posterior of a candidate, given noisy measurements."""
 
     figure: Quantity  #: estimate of the true metric, with its 95 % interval
-    on_front: float  #: probability of being non-dominated
+    on_front: float  #: probability of being non-dominated, in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Observations:
     costs: Array  #: ``(n, m)``, to be minimised
 
 
-def beliefs(
+def posteriors(
     space: Space,
     candidates: Sequence[Candidate],
     objectives: Sequence[str],
@@ -82,8 +82,10 @@ def beliefs(
     """
     for candidate in candidates:
         if missing := [name for name in objectives if name not in candidate.figures]:
-            raise ValueError(f"Candidate {candidate.id} has no {', '.join(missing)}; only scored "
-                             "candidates have posteriors.")  # fmt: skip
+            raise ValueError(
+                f"Candidate {candidate.id} has no value of {', '.join(missing)}. Pass only "
+                "candidates with all objectives: scored(candidates, objectives)."
+            )
     if not candidates:
         return []
     groups: dict[str, list[Candidate]] = {}
@@ -109,7 +111,7 @@ def beliefs(
 
 
 def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the feasible candidates with all objectives."""
+    """Return the feasible candidates that have a value of each objective."""
     return [
         c
         for c in candidates
@@ -221,22 +223,23 @@ _MIN_COST = 1e-9  # for logarithms
 class CandidatePosteriors:
     """The posteriors of all candidates of a search on one target."""
 
-    candidates: list[Candidate]  #: all, with posterior estimates of the metric
-    on_front: Mapping[str, float]  #: probability of scored candidates, by id
+    candidates: list[Candidate]  #: all candidates, with posterior estimates of the metric
+    #: probability of being on the front, in [0, 1], of scored candidates by id
+    on_front: Mapping[str, float]
 
-    def band(self, probability: float, n_least: int = 0) -> list[Candidate]:
-        """Return the candidates of at least a probability, and at least ``n_least`` of them.
+    def most_probable(self, probability: float, n_min: int = 0) -> list[Candidate]:
+        """Return the candidates that are on the front with at least a probability.
 
-        Returns:
-            Each genotype once, most probable first.
+        If these are fewer than ``n_min``, the next most probable ones are added. Each genotype
+        occurs once, most probable first.
         """
         distinct = {c.id: c for c in reversed(self.candidates) if c.id in self.on_front}
         order = sorted(distinct.values(), key=lambda c: (-self.on_front[c.id], c.id))
         n = sum(self.on_front[c.id] >= probability for c in order)
-        return order[: max(n, n_least)]
+        return order[: max(n, n_min)]
 
 
-def known(
+def candidate_posteriors(
     space: Space,
     candidates: Sequence[Candidate],
     view: SearchView,
@@ -248,8 +251,8 @@ def known(
     Args:
         space: Search space of the candidates.
         candidates: The candidates as the search observed them.
-        view: The search from the perspective of the target.
-        finished: The metric after fine-tuning, on the validation split, by id.
+        view: Objectives of the target, and the function to its candidates.
+        finished: Metric of fine-tuned candidates on the validation split, by id.
         lower: Maps a genotype to its graph for summary features; ``None``: no such features.
     """
     seen = [view.seen(candidate) for candidate in candidates]
@@ -272,7 +275,11 @@ def known(
 
     readings = [reading(candidate) for candidate in of_use]
     found = dict(
-        zip((c.id for c in readings), beliefs(space, readings, view.objectives, lower), strict=True)
+        zip(
+            (c.id for c in readings),
+            posteriors(space, readings, view.objectives, lower),
+            strict=True,
+        )
     )
     return CandidatePosteriors(
         [_believed(candidate, metric, found, finished) for candidate in seen],
@@ -280,11 +287,13 @@ def known(
     )
 
 
-def spread(candidates: Sequence[Candidate], finished: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in a space-filling order: every prefix covers the front.
+def space_filling_order(
+    candidates: Sequence[Candidate], finished: Sequence[Candidate]
+) -> list[Candidate]:
+    """Return candidates in a space-filling order: the first ones cover the whole front.
 
     The next candidate maximises the distance to all earlier and fine-tuned ones in log cost, times
-    its probability of being on the front. Ratios of costs matter, and cheap networks train fast.
+    its probability of being on the front.
     """
     places = [_log_cost(c) for c in finished]
     left = sorted(candidates, key=lambda c: (_log_cost(c), c.id))

@@ -84,7 +84,7 @@ class CandidateLimits(Protocol):
         ...
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the names of the budgets that a candidate meets."""
+        """Return the names of the targets whose budgets a candidate meets."""
         ...
 
     def exceeded(self, figures: Quantities) -> str:
@@ -112,20 +112,20 @@ class SearchProblem:
 class TrialStorage(Protocol):
     """Stores the trials of a search: for one process, or shared by several (``SharedStudy``)."""
 
-    objectives: tuple[str, ...]
-    distributions: dict[str, BaseDistribution]
+    objectives: tuple[str, ...]  #: columns, in the order of the study's objectives
+    distributions: dict[str, BaseDistribution]  #: by name of the choice
     candidates: list[Candidate]  #: results of finished trials, in order of trials
 
     def find(self, genotype: Genotype) -> Candidate | None:
-        """Return the result of an earlier trial of a genotype."""
+        """Return the result of an earlier trial of a genotype; ``None`` if there is none."""
         ...
 
     def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
-        """Return the next trial; ``None`` if ``n_trials`` are finished."""
+        """Return the next trial to evaluate; ``None`` if ``n_trials`` are finished."""
         ...
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
-        """Store the result of a trial."""
+        """Store the result of a trial; violations are by name of the limit, feasible if <= 0."""
         ...
 
 
@@ -138,7 +138,7 @@ def run_trials(  # noqa: PLR0913, PLR0917
     progress: Progress,
     end_by: float = math.inf,
 ) -> list[Candidate]:
-    """Evaluate candidates until this and other processes have finished ``n_trials``.
+    """Evaluate candidates until this and other processes have finished ``n_trials``; return all.
 
     Samplers other than ``pareto`` start with ``initial_assignments``. A repeated genotype gets its
     known result. Only feasible candidates are scored; scoring may stop early if a candidate is less
@@ -151,8 +151,9 @@ def run_trials(  # noqa: PLR0913, PLR0917
         seed: Seed of the sampler.
         n_trials: Total number of trials.
         progress: Is notified of every trial.
-        end_by: Time of the monotonic clock at which trials end. A trial is not started if half
-            of the median duration exceeds the remaining time; one that takes longer is stopped.
+        end_by: Time in seconds of ``time.monotonic`` at which trials end. A trial is not started
+            if half of the median duration exceeds the remaining time; a trial that takes longer is
+            stopped.
             With a limit, the ``pareto`` sampler maximises expected gain per second.
     """
     cost = _cached(problem.cost_model)
@@ -190,7 +191,10 @@ def _complete_assignment(space: Space, genotype: Genotype) -> dict[str, Option]:
 
 
 def violations(budget: CandidateLimits, candidate: Candidate) -> dict[str, float]:
-    """Return the violation of each constraint as a fraction of its limit; feasible if <= 0."""
+    """Return the violation of each limit as a fraction of it, by name; feasible if all are <= 0.
+
+    The key ``target`` is 1 if the target cannot run the network.
+    """
     if not all(name in candidate.figures for name in budget.limits):
         return {_UNBUILDABLE: 1.0}
     over = budget.violations(candidate.figures)
@@ -348,7 +352,7 @@ def no_feasible_candidate(
         return BudgetError(
             f"{'None could be scored' if can_run else 'The target can run none'} of "
             f"{len(candidates)} candidates, for example: "
-            f"{min(reasons)} All candidates are in {folder}."
+            f"{min(reasons)} Choose another search_space or target. All candidates are in {folder}."
         )
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
     over = budget.violations(nearest.figures)
@@ -363,5 +367,5 @@ def no_feasible_candidate(
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "
-        f"All candidates are in {folder}."
+        f"Relax the budget or choose another search_space. All candidates are in {folder}."
     )

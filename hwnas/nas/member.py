@@ -43,19 +43,19 @@ def metric_of(figures: Iterable[str]) -> str:
 class Member:
     """A candidate with the verified quantities of its compiled artefact.
 
-    Names of a network for all of several targets have a prefix: ``npu.latency_ms``.
+    Names of quantities of a network for all of several targets have a prefix: ``npu.latency_ms``.
     """
 
     candidate: Candidate
-    figures: Quantities  #: by ``verified_names``
-    details: Mapping[str, float]  #: components of the energy, utilisation, cycles
-    files: Mapping[str, str]  #: sha256 by the suffix of a file
-    over_budget: tuple[str, ...] = ()  #: exceeded limits after verification
+    figures: Quantities  #: verified metric and costs, by the names of ``verified_names``
+    details: Mapping[str, float]  #: other numbers by column: parts of the energy, cycles, ...
+    files: Mapping[str, str]  #: SHA-256 of each compiled file, by its suffix
+    over_budget: tuple[str, ...] = ()  #: names of limits that are exceeded after verification
     #: whether it is feasible and non-dominated; ``None``: not determined yet
     on_front: bool | None = True
     #: whether it is feasible and not dominated significantly
     near_front: bool = False
-    segments: Sequence[Quantities] = ()  #: costs of each segment of a network with exits
+    segments: Sequence[Quantities] = ()  #: costs of each segment between exits, if it has exits
     confusion: Confusion | None = None  #: of the artefact on the test split, if there are classes
 
     @property
@@ -70,7 +70,7 @@ class Member:
 
     @property
     def parts(self) -> "dict[str, Member]":
-        """The member on each target, by its name; ``{"": self}`` for one target."""
+        """The member on each target, by name of the target; ``{"": self}`` for one target."""
         if not self.is_for_all:
             return {"": self}
         return {
@@ -95,12 +95,12 @@ class Member:
 
     @property
     def all_figures(self) -> Quantities:
-        """The verified quantities, and the artefact's metric by its plain name."""
+        """The verified quantities, and the metric by its name without the number format."""
         of_parts = {f"{t}.{self.metric}": part.quality for t, part in self.parts.items() if t}
         return {**self.figures, **of_parts, self.metric: self.quality}
 
     def dtype(self, of_target: str) -> str:
-        """Return the dtype of the artefact, given the dtype of the target."""
+        """Return the number format of the compiled file, given that of the target."""
         if artefact_metric(self.metric, self.figures).endswith("_int8"):
             return "int8"
         return "float32" if of_target == "int8" else of_target
@@ -121,12 +121,12 @@ class Member:
 
     @property
     def is_deliverable(self) -> bool:
-        """Whether it meets the budget, and is faster than in float32."""
+        """Whether it meets the budget and is no int8 network slower than in float32."""
         return not self.over_budget and not self.int8_is_slower
 
     @property
     def refusal(self) -> str:
-        """Why it is not delivered although it meets the budget; empty if it is."""
+        """Sentence that says why an int8 network slower than float32 is not delivered, or empty."""
         if not self.int8_is_slower:
             return ""
         text = f"{self.candidate.id} is not delivered: in int8 it takes {self.int8_slowdown}."
@@ -135,7 +135,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """The change by verification as text; empty if there is none."""
+        """Text for tables: the exceeded limits, or that it left the front; or empty."""
         if self.over_budget:
             of = "" if self.is_for_all else "budget."
             return "; ".join(f"{violated_side(name)} {of}{name}" for name in self.over_budget)
@@ -146,7 +146,7 @@ class Member:
         return NEAR if self.near_front else "left the front"
 
     def row(self, space: Space) -> Row:
-        """Return the searched and the verified quantities as one row."""
+        """Return the quantities of the search and of verification as one row, by column."""
         row = self.candidate.row(space, self.metric)
         names = self.figures if self.is_for_all else verified_names(self.metric)
         for name in names:

@@ -27,7 +27,7 @@ class SamplerConfig:
         check_bounds(self, "sampler.")
 
     def fingerprint_options(self) -> dict[str, Any]:
-        """Return the options that enter digests of runs, with the empty one of a removed option."""
+        """Return the options for digests of searches, by name, including a removed option."""
         return {**asdict(self), "features": []}
 
 
@@ -52,7 +52,7 @@ class StudyConfig:
 
 @dataclass
 class BenchmarkConfig:
-    """A table that replaces training and measuring."""
+    """Options of a benchmark table, which replaces training and measuring."""
 
     path: str = ""  #: a Parquet or CSV file
     genotype: list[str] = field(default_factory=list)  #: columns of the choices

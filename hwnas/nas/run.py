@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from hwnas.core.errors import RunError, SpaceError, unknown_name
+from hwnas.core.errors import RunError, SpaceError
 from hwnas.core.manifest import Manifest, ManifestOptions, read_manifest
 from hwnas.core.run_folder import damaged_files
 from hwnas.models.spaces import Space
@@ -24,21 +24,27 @@ from hwnas.nas.verified_files import VerifiedModelFile, read_front, read_model
 from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
+_NO_TRIAL = (
+    "no trial is finished yet. Wait for the first one, or resume the search: hwnas search "
+    "run.resume=FOLDER"
+)
+
 
 @dataclass(frozen=True)
 class RunState:
     """The candidates of a search so far."""
 
-    objectives: Sequence[str]
-    candidates: Sequence[Candidate]  #: in order of trials, with names of several targets
-    seconds: Mapping[int, float] = field(default_factory=dict)  #: as in ``StudyRecord``
-    notes: tuple[str, ...] = ()  #: limitations of the data
+    objectives: Sequence[str]  #: columns: the metric and costs
+    candidates: Sequence[Candidate]  #: in order of trials; costs of several targets have prefixes
+    #: seconds from the start of the first trial to the end of each, by number of the trial
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  #: messages about limitations of the data
 
 
 @final
 @dataclass(frozen=True)
 class Run:
-    """A search by its folder, finished or not: for one target, for several, or one of several."""
+    """The folder of a search, or of one of its targets; the search may be unfinished."""
 
     path: Path
     manifest: Manifest
@@ -57,12 +63,14 @@ class Run:
         """
         manifest = read_manifest(path, option)
         if manifest["verb"] != "search":
-            raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
+            raise RunError(
+                f"{option}={path} is of 'hwnas {manifest['verb']}'. Give a search folder."
+            )
         return Run(path, manifest, option)
 
     @property
     def config(self) -> ManifestOptions:
-        """The options of the search."""
+        """The options of the search, by name."""
         return self.manifest["config"]
 
     @property
@@ -78,14 +86,14 @@ class Run:
 
     @cached_property
     def whole(self) -> "Run":
-        """The search that this folder is one target of; the run itself if it is none."""
+        """The search for several targets of which this folder is one; else this search."""
         if "part_of" not in self.manifest:
             return self
         return Run.load(self.path.absolute().parent, self.option)
 
     @property
     def targets(self) -> Targets:
-        """The budgets by target; the target of a search for one has the name ``""``."""
+        """The budgets of the targets by name; the name is ``""`` for a search for one target."""
         if "targets" not in self.manifest:
             return Targets({"": Budget.of(self.config["budget"])})
         each = self.manifest["targets"].items()
@@ -113,15 +121,14 @@ class Run:
             RunError: the study cannot be read, or no trial is finished yet.
         """
         if (study := self.study) is None:
-            raise RunError(f"{self.option}={self.path}: no trial is finished yet.")
+            raise RunError(f"{self.option}={self.path}: {_NO_TRIAL}")
         return study.read()
 
     @cached_property
     def state(self) -> RunState:
         """The candidates: from ``candidates.parquet`` if finished, else from the study.
 
-        The file is read five times faster, but has no times. For one target, its metric is the
-        posterior estimate: see ``observed``.
+        After a search for one target the metric is the posterior estimate; see ``observed``.
 
         Raises:
             RunError: nothing can be read, or no trial is finished yet.
@@ -135,10 +142,7 @@ class Run:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """The candidates in order of trials, with their posterior estimates if finished.
-
-        The folder of one of several targets has them as a search for this target alone.
-        """
+        """The candidates in order of trials; those of one target as in a search for it alone."""
         if self.whole is self:
             return [*self.state.candidates]
         if self.manifest.get("status") == self.whole.manifest.get("status") == "finished":
@@ -146,9 +150,9 @@ class Run:
             candidates = read_candidates(self.path, _spaces(self.config))
             if candidates is not None:
                 return candidates
-        return self.whole.seen_by(str(self.target))
+        return self.whole.candidates_for(str(self.target))
 
-    def seen_by(self, target: str) -> list[Candidate]:
+    def candidates_for(self, target: str) -> list[Candidate]:
         """Return the candidates as a search for one of the targets alone would have them.
 
         Raises:
@@ -159,8 +163,8 @@ class Run:
         if target not in self.manifest["targets"]:
             others = ", ".join(self.manifest["targets"])
             raise RunError(
-                f"{self.option}={self.path}: that search is for {others}, not for {target}; once "
-                "it is finished, name the folder of one of its targets: "
+                f"{self.option}={self.path}: that search is for the targets {others}, not for "
+                f"{target}. Once it is finished, name the folder of one of its targets: "
                 f"{self.option}={self.path / next(iter(self.manifest['targets']))}"
             )
         return [self.targets.seen(candidate, target) for candidate in self.state.candidates]
@@ -195,7 +199,8 @@ class Run:
         limits, members, failed = self.targets.all_limits, [], content.get("unverified", {})
         for row in content["members"]:
             if row["id"] not in by_id:
-                raise RunError(f"{self.path}: front.json names {row['id']}, which is no candidate.")
+                message = f"front.json names {row['id']}, which is no candidate of the search"
+                raise RunError(f"{self.path}: {message}. {columns.REMEDY}")
             member = verified_files.member_of_row(by_id[row["id"]], row, limits)
             if "targets" in self.manifest:  # details are in the files of each target only
                 details = verified_files.details(self._models(row["id"]))
@@ -220,7 +225,7 @@ class Run:
         return Member(candidate, figures, details, {}, on_front=on_front)
 
     def unverified(self, genotype_id: str) -> dict[str, str]:
-        """Return why a network could not be verified, by target; of all targets: ``""``."""
+        """Return why a network could not be verified, by target; ``""``: the only one, or all."""
         recorded = self.manifest.get("unverified", {})
         reasons = {"": verified_files.unverified(self.path, genotype_id)}
         if "targets" not in self.manifest:  # without a front, only the manifest has the reason
@@ -240,11 +245,11 @@ class Run:
 
 
 def check_files(run: Run, *names: str) -> None:
-    """Check files of an ended search by their recorded digests.
+    """Check files of an ended search by their recorded SHA-256 digests.
 
     Args:
         run: The search.
-        names: Their relative names; default: all files that have a digest.
+        names: Paths of files relative to its folder; default: all files that have a digest.
 
     Raises:
         RunError: a file is missing or damaged; it names the command that makes it again.
@@ -283,14 +288,23 @@ def check_resumable(run: Run) -> None:
 def in_space(candidates: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:
     """Return candidates of an earlier search as candidates of a space.
 
+    Args:
+        candidates: The candidates.
+        space: The search space.
+        option: The option that named the earlier search, for messages.
+
     Raises:
-        SpaceError: one is not in this space.
+        SpaceError: a candidate is not in this space.
     """
     spaces, found = {member.name: member for member in space.members}, []
     for candidate in candidates:
         genotype = candidate.genotype
         if genotype.space not in spaces:
-            raise SpaceError(unknown_name(f"search space of {option}", genotype.space, spaces))
+            raise SpaceError(
+                f"{option}: candidate {candidate.id} is of search space '{genotype.space}', but "
+                f"this search uses {', '.join(spaces)}. Set search_space={genotype.space}, or name "
+                "another search."
+            )
         same = spaces[genotype.space].genotype(genotype.to_dict())
         found.append(replace(candidate, genotype=same))
     return found
@@ -307,7 +321,7 @@ def _read_state(run: Run) -> RunState:
                 return RunState(summary.objectives, candidates, summary.seconds)
     try:
         if study is None:
-            raise RunError("no trial is finished yet.")
+            raise RunError(_NO_TRIAL)
         record = study.read()
     except RunError as error:
         objectives = _objectives(run)

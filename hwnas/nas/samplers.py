@@ -36,7 +36,7 @@ class RunSampler(BaseSampler):
     Args:
         config: Name and options of the sampler.
         seed: Seed of the run.
-        search_space: Distributions of all choices.
+        search_space: Distributions of all choices, by name.
         pareto: The sampler for ``sampler=pareto``.
         first: Assignments of the first trials, for every sampler. An interrupted trial is repeated
             with the same assignment.

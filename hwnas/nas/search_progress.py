@@ -15,11 +15,12 @@ from hwnas.tasks.metrics import maximise_flags, perfect_value, quality_in
 
 @dataclass(frozen=True)
 class SearchView:
-    """A search from the perspective of one target, or of all targets together."""
+    """The objectives and limits of one target of a search, or of all targets together."""
 
-    name: str  #: empty if there is only one view
-    objectives: Sequence[str]
-    limits: Mapping[str, float]
+    name: str  #: name of the target, or ``all``; empty if the search has one target
+    objectives: Sequence[str]  #: columns, without prefix for one target
+    limits: Mapping[str, float]  #: limits of the budget, by column
+    #: returns a candidate as a search for this target alone would have it
     seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
 
 
@@ -33,14 +34,14 @@ class Snapshot:
     n: int  #: finished trials
     n_feasible: int  #: of these, trials that the target can run within the budget
     n_front: int  #: members of the front
-    newest: int | None  #: trial of the newest member
-    #: normalised, 0 to 1; ``None`` without a front, or for more than four objectives
+    newest: int | None  #: number of the trial of the newest member; ``None`` without a front
+    #: normalised hypervolume in [0, 1]; ``None`` without a front, or for more than four objectives
     hypervolume: float | None
-    highest: Candidate | None  #: the member with the best metric
+    highest: Candidate | None  #: the member with the best metric; ``None`` without a front
 
     @property
     def feasible(self) -> float:
-        """The fraction of feasible trials; NaN before the first trial."""
+        """The fraction of feasible trials, in [0, 1]; NaN before the first trial."""
         return self.n_feasible / self.n if self.n else math.nan
 
 

@@ -52,10 +52,9 @@ class Membership:
     config: StudyConfig
     url: str  #: URL of the database
     name: str  #: name of the study
-    objectives: tuple[str, ...]
-    digests: Mapping[
-        str, str
-    ]  #: of the settings that determine the results; all workers must agree
+    objectives: tuple[str, ...]  #: columns, in the order of the study's objectives
+    #: digests of the settings that determine the results, by name; equal for all workers
+    digests: Mapping[str, str]
     worker: str = field(default_factory=_command)  #: name of the command, for all its processes
 
 
@@ -92,9 +91,9 @@ class SharedStudy:
         return self._by_id.get(genotype.id)
 
     def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
-        """Return the next trial; ``None`` once ``n_trials`` are finished.
+        """Return the next trial to evaluate; ``None`` once ``n_trials`` are finished.
 
-        It waits for trials of other workers, which may fail.
+        While other workers evaluate the last trials, wait for them: they may fail.
 
         Raises:
             RunError: the database does not answer for ``reconnect_timeout_s``.
@@ -111,7 +110,10 @@ class SharedStudy:
             time.sleep(_POLL_S)
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
-        """Finish a trial, unless another worker took it over because of missing heartbeats."""
+        """Store the result of a trial, unless another worker took it over (missing heartbeats).
+
+        Violations are by name of the limit; the candidate is feasible if all are <= 0.
+        """
         try:
             self._connection.patiently(
                 lambda: trials.tell(self._study, trial, candidate, violations, self.objectives)
@@ -123,7 +125,7 @@ class SharedStudy:
         self.refresh()
 
     def refresh(self) -> list[FrozenTrial]:
-        """Read the candidates of other workers; return all finished, running and waiting trials."""
+        """Update ``candidates`` from the storage; return finished, running and queued trials."""
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
         counted = [trial for trial in known if self._counts(trial)]
         for trial in counted:
@@ -145,7 +147,7 @@ class SharedStudy:
 
     @property
     def spent_s(self) -> float:
-        """The seconds in which any trial was running, and the waiting time before trials.
+        """Elapsed seconds in which any trial was running, plus the waiting time before trials.
 
         In a shared database, only trials of this command count. An interrupted trial counts up to
         its last heartbeat, once a candidate is scored.
@@ -164,7 +166,7 @@ class SharedStudy:
         return self.waited_s * is_scored + trials.clock_s(spans)
 
     def workers(self) -> list[str]:
-        """Return the commands that finished trials, in the order of their last trials."""
+        """Return the names of the commands that finished trials, in order of their last trials."""
         finished = [trial for trial in self.refresh() if trial.state not in _UNFINISHED]
         finished.sort(key=lambda trial: (trial.datetime_complete, trial.number))
         names = [str(trial.user_attrs.get(_WORKER)) for trial in finished]

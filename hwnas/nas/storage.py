@@ -42,11 +42,11 @@ _TABLES = (
 
 @contextmanager
 def readable(where: str, *, writes: bool = True) -> Iterator[None]:
-    """Raise an error for a study that cannot be read or has no content of a search.
+    """Convert errors within the context to one about an unreadable or empty study.
 
     Args:
-        where: Location of the study in messages.
-        writes: Whether the study may be written: errors of a full disk are not changed then.
+        where: Location of the study, for messages.
+        writes: Whether the study may be written: errors of a full disk are not converted then.
 
     Raises:
         RunError: the study is invalid.
@@ -70,7 +70,8 @@ def readable(where: str, *, writes: bool = True) -> Iterator[None]:
             raise
         (reason, *_) = str(chain[-1]).splitlines() or [type(error).__name__]
         raise RunError(
-            f"{where} cannot be read or written, or holds nothing yet: {reason}"
+            f"{where} cannot be read or written, or holds nothing yet: {reason.rstrip('.')}. Check "
+            "that it exists, is not damaged, and that its search has started."
         ) from None
 
 
@@ -113,12 +114,12 @@ class QueryWatchdog:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the engine to watch."""
+        """Keyword arguments of ``sqlalchemy.create_engine`` for an engine to watch."""
         return {"pool_events": [(self._opened, "connect")]}
 
     @contextmanager
     def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
-        """Close connections if queries in the context exceed the timeout, at least ``least_s``."""
+        """Close connections if the context takes longer than the timeout and ``least_s``."""
         late = threading.Timer(max(least_s, self._reconnect_timeout_s), self._end)
         late.daemon = True
         late.start()
@@ -251,7 +252,11 @@ class DatabaseRetry:
             self.storage.set_trial_system_attr(trial_id(trial), ALIVE, str(datetime.now()))
 
     def patiently(self, do: Callable[[], T]) -> T:
-        """Return the result of an operation; retry until ``reconnect_timeout_s`` on failure."""
+        """Return the result of ``do``; retry it for ``reconnect_timeout_s`` if the database fails.
+
+        Raises:
+            RunError: the database does not answer for that time.
+        """
         until = time.monotonic() + self._config.reconnect_timeout_s
         pause = 0.2
         while True:

@@ -59,11 +59,11 @@ class LocalStudy:
         self._by_id = {known.id: known for known in self.candidates}
 
     def find(self, genotype: Genotype) -> Candidate | None:
-        """Return the result of an earlier trial of a genotype."""
+        """Return the result of an earlier trial of a genotype; ``None`` if there is none."""
         return self._by_id.get(genotype.id)
 
     def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
-        """Return a trial with an option for every choice; ``None`` after ``n_trials``."""
+        """Return the next trial, with an option for every choice; ``None`` after ``n_trials``."""
         if len(self.candidates) >= n_trials:
             return None
         self._memory.sampler = sampler
@@ -73,7 +73,7 @@ class LocalStudy:
         return trial
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
-        """Store the result of a trial."""
+        """Store the result of a trial; violations are by name of the limit, feasible if <= 0."""
         self._still()
         finished = trials.tell(self._memory, trial, candidate, violations, self.objectives)
         with readable(str(self._path)):
@@ -131,17 +131,18 @@ _TIMEOUT_S = 30  # of a database that does not answer
 class StudyRecord:
     """The finished trials of a study."""
 
-    objectives: Sequence[str]
+    objectives: Sequence[str]  #: columns: the metric and costs
     candidates: Sequence[Candidate]  #: in order of trials
-    proposals: Mapping[int, Proposal]  #: by number of the trial
-    seconds: Mapping[int, float]  #: from the start of the first trial to the end of each, by number
+    proposals: Mapping[int, Proposal]  #: why each was proposed, by number of the trial
+    #: seconds from the start of the first trial to the end of each, by number of the trial
+    seconds: Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class StudySummary:
-    """A study without its candidates: quick to read, however many there are."""
+    """A study without its candidates, which take long to read."""
 
-    objectives: Sequence[str]
+    objectives: Sequence[str]  #: columns: the metric and costs
     space: Space
     seconds: Mapping[int, float]  #: as in ``StudyRecord``, of all ended trials
 
@@ -150,11 +151,11 @@ class StudySummary:
 class StudySource:
     """The storage of a study, for reading."""
 
-    url: str
-    engine: Mapping[str, Any]  #: options of SQLAlchemy's engine
-    name: str
-    where: str  #: description of the storage in messages
-    file: Path | None = None  #: if the storage is a file
+    url: str  #: URL of the database
+    engine: Mapping[str, Any]  #: keyword arguments of ``sqlalchemy.create_engine``
+    name: str  #: name of the study
+    where: str  #: description of the storage, for messages
+    file: Path | None = None  #: path of the SQLite file; ``None`` for a database server
 
     def read(self) -> StudyRecord:
         """Return all finished trials.
@@ -166,7 +167,10 @@ class StudySource:
             objectives = self._objectives(study)
             trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
             if not trials:
-                raise RunError(f"{self.where} holds no finished trial yet.")
+                raise RunError(
+                    f"{self.where} holds no finished trial yet. Wait for the first trial of the "
+                    "search."
+                )
             space = self._space(study)
             candidates = [candidate(trial, space) for trial in trials]
             proposals = {trial.number: read_proposal(trial.system_attrs) for trial in trials}
@@ -204,13 +208,17 @@ class StudySource:
 
     def _objectives(self, study: optuna.Study) -> tuple[str, ...]:
         if not study.metric_names:
-            raise RunError(f"{self.where} does not hold the names of its objectives.")
+            raise RunError(
+                f"{self.where} does not hold the names of its objectives: it is no study of a "
+                "search by hwnas. Name another study or folder."
+            )
         return tuple(study.metric_names)
 
     def _space(self, study: optuna.Study) -> Space:
         if (raw := study.user_attrs.get(SPACE)) is None:
             raise RunError(
-                f"{self.where} does not hold its search space: an earlier version wrote it."
+                f"{self.where} does not hold its search space: an earlier version wrote it. Search "
+                "again with this version."
             )
         return from_json(raw)
 
@@ -225,7 +233,7 @@ def study_in_file(path: Path) -> StudySource:
 
 
 def study_in_database(url: str, name: str) -> StudySource:
-    """Return the study of a name in a database."""
+    """Return the study ``name`` in the database of a URL, such as ``postgresql://...``."""
     engine = {"poolclass": NullPool, **database.connect_options(url, _TIMEOUT_S)}
     if (path := database.sqlite_file(url)) is not None:  # SQLite must not create it
         address = f"{path.absolute().as_uri()}?mode=rw"

@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Targets:
     """The budgets of all targets. A candidate is scored if it meets one of them."""
 
-    budgets: Mapping[str, Budget]
+    budgets: Mapping[str, Budget]  #: by name of the target
 
     @property
     def are_several(self) -> bool:
@@ -33,23 +33,26 @@ class Targets:
         return len(self.budgets) > 1
 
     def prefixed(self, target: str, values: Mapping[str, T]) -> dict[str, T]:
-        """Return values of a target by the names that the search uses."""
+        """Return values by name with the prefix of a target, if there are several targets."""
         prefix = self._prefix(target)
         return {f"{prefix}{name}": value for name, value in values.items()}
 
     @property
     def limits(self) -> dict[str, float]:
-        """Limits of every candidate: none for several targets, as one budget is enough."""
+        """Limits that each candidate must meet, by column.
+
+        Empty for several targets: there it is enough to meet the budget of one target.
+        """
         return {} if self.are_several else self.all_limits
 
     @property
     def all_limits(self) -> dict[str, float]:
-        """The limits of all targets."""
+        """The limits of all targets, by column (with prefixes for several targets)."""
         each = (self.prefixed(target, budget.limits) for target, budget in self.budgets.items())
         return {name: limit for limits in each for name, limit in limits.items()}
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return the targets whose budgets a candidate meets."""
+        """Return the names of the targets whose budgets a candidate meets."""
         return frozenset(
             target
             for target, budget in self.budgets.items()
@@ -57,7 +60,10 @@ class Targets:
         )
 
     def violations(self, figures: Quantities) -> dict[str, float]:
-        """Return the violations of the target whose budget is nearest."""
+        """Return the violations of the target whose budget is exceeded least.
+
+        They are fractions of the limits by column, positive if exceeded.
+        """
         each = [
             self.prefixed(target, budget.violations(own))
             for target, budget in self.budgets.items()
@@ -77,7 +83,7 @@ class Targets:
         return "; ".join(reasons)
 
     def seen(self, candidate: Candidate, target: str) -> Candidate:
-        """Return a candidate as in a search for one target alone."""
+        """Return a candidate as a search for one target alone would have it."""
         if not self.are_several:
             return candidate
         figures, budget = self._of(target, candidate.figures), self.budgets[target]
@@ -97,7 +103,7 @@ class Targets:
         )
 
     def view(self, target: str, objectives: Sequence[str]) -> SearchView:
-        """Return the search from the perspective of a target.
+        """Return the objectives, limits and candidates of a target.
 
         Args:
             target: Name of the target.
@@ -107,10 +113,12 @@ class Targets:
         return SearchView(name, objectives, self.budgets[target].limits, seen)
 
     def view_of_all(self, objectives: Sequence[str]) -> SearchView:
-        """Return the search for networks that meet the budgets of all targets.
+        """Return the objectives, limits and candidates of all targets together.
+
+        Candidates that do not meet all budgets are infeasible.
 
         Args:
-            objectives: Objectives of the search.
+            objectives: Objectives of the search, with prefixes.
         """
 
         def seen(candidate: Candidate) -> Candidate:
@@ -205,7 +213,8 @@ def check_limits(space: Space, limits: Mapping[str, float], cost_model: CostMode
         if factor > _IMPOSSIBLE:
             raise BudgetError(
                 f"No candidate meets the budget; {binding_words(name, limit)} the cheapest "
-                f"candidate, {genotype_id}, {cost_words(name, value)}."
+                f"candidate, {genotype_id}, {cost_words(name, value)}. Relax the limit or choose "
+                "another search_space."
             )
 
 
@@ -216,11 +225,11 @@ def _excess(name: str, value: float, limit: float) -> float:
 
 
 def binding_words(name: str, limit: float) -> str:
-    """Return the beginning of a clause about the binding limit."""
+    """Return a text such as ``the binding limit is budget.latency_ms=5:``."""
     return f"the binding limit is budget.{name}={limit:g}:"
 
 
 def cost_words(name: str, value: float) -> str:
-    """Return the cost of a candidate as the end of a clause."""
+    """Return a text such as ``needs 7.5 ms``, or ``reaches ...`` for a maximised quantity."""
     verb = "reaches" if metric_of(name).maximise else "needs"
     return f"{verb} {f'{value:.4g} {metric_of(name).unit}'.rstrip()}"

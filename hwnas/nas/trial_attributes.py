@@ -35,14 +35,15 @@ class Proposal:
     phase: Phase
     n_candidates: int = 0  #: number of compared candidates
     n_costed: int = 0  #: number of them with computed, not modelled, costs
-    #: Median and 95 % interval of the expensive objective, if the model was used.
+    #: Median, lower and upper end of the 95 % interval of the expensive objective; ``None`` if the
+    #: model was not used.
     expected: tuple[float, float, float] | None = None
-    #: The other objectives in the study's order, if they were modelled.
+    #: Predicted values of the other objectives in the study's order, if they were modelled.
     costs: tuple[float, ...] = ()
     #: Expected gain as a fraction of the hypervolume before the trial: see ``Expectation.gains``.
     gain: float | None = None
     parents: tuple[int, ...] = ()  #: numbers of the parent trials
-    generation: int | None = None
+    generation: int | None = None  #: number of the generation, for a genetic algorithm
     #: The model's standard deviation of the logarithm of the error; the interval is wider if
     #: earlier proposals showed that the deviation is too small.
     std: float | None = None
@@ -52,7 +53,7 @@ class Proposal:
     curiosity: float = 1.0  #: exploration factor: multiplies the standard deviation in gains
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, numbers with six digits."""
+        """Return the fields that differ from their defaults, by name, rounded to six digits."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         default = vars(Proposal(self.phase)) | {"phase": None}
         return {name: _rounded(value) for name, value in values.items() if value != default[name]}
@@ -86,7 +87,7 @@ def is_new(attributes: Mapping[str, Any]) -> bool:
 
 
 def is_fixed(attributes: Mapping[str, Any]) -> bool:
-    """Return whether the options of a trial are given (``Study.enqueue_trial``)."""
+    """Return whether the user gave the options of a trial (``Study.enqueue_trial``)."""
     return _FIXED in attributes
 
 
@@ -118,7 +119,7 @@ def generate_child(
     search_space: dict[str, BaseDistribution],
     parents: Sequence[FrozenTrial],
 ) -> dict[str, Any]:
-    """Return a child of given parents.
+    """Return the options of a child of given parents, by choice.
 
     The public ``NSGAIISampler.sample_relative`` infers the parents from all trials each time.
     """

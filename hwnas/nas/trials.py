@@ -39,9 +39,9 @@ def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
 
 
 def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
-    """Return start and end of the work on a trial; empty if unknown.
+    """Return ``[(start, end)]`` of the work on a trial; empty if unknown.
 
-    An interrupted trial may be marked as failed much later.
+    An interrupted trial ends with its last heartbeat.
     """
     start, alive = trial.datetime_start, trial.system_attrs.get(ALIVE)
     end = None if alive is None else datetime.fromisoformat(alive)
@@ -62,7 +62,7 @@ def clock_s(spans: Iterable[Span]) -> float:
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the Optuna distribution of each choice."""
+    """Return the Optuna distribution of each choice, by name."""
     return {name: _distribution(options) for name, options in space.choices.items()}
 
 
@@ -77,7 +77,7 @@ def verbosity_kept() -> Iterator[None]:
 
 
 def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
-    """Return the study of a name; create it if necessary."""
+    """Return the study ``name`` in a storage; create it if it does not exist."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
         StudyDirection.MAXIMIZE if metric_of(name).maximise else StudyDirection.MINIMIZE
@@ -101,7 +101,7 @@ def tell(
     violations: Mapping[str, float],
     objectives: Sequence[str],
 ) -> FrozenTrial:
-    """Finish a trial.
+    """Store the result of a trial in the study, and return the finished trial.
 
     An unscored candidate is reported with accuracy 0 or the largest error so far: samplers with
     constraints rank it by its violations. A candidate without costs is reported as failed.
@@ -169,7 +169,11 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
 
 
 def candidate(trial: FrozenTrial, space: Space) -> Candidate:
-    """Return the candidate of a finished trial."""
+    """Return the candidate of a finished trial.
+
+    Raises:
+        ValueError: the trial was not written by a search.
+    """
     genotype = space.genotype(trial.params)
     if not isinstance(stored := _stored(trial, CANDIDATE), dict):
         raise ValueError(f"trial {trial.number} does not hold its candidate")

@@ -49,14 +49,14 @@ class Verifier:
     #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[ImageBatch]]
     artefacts: Artefacts
-    #: the same of the validation split, for cascades
+    #: the same for the validation split, used for cascades
     validation: Callable[[Genotype], Iterable[ImageBatch]]
     task: Task
-    dtype: str  #: of artefacts, for spaces without a dtype
-    #: identifies the final weights of a network
+    dtype: str  #: number format of compiled files, if the space does not determine it
+    #: returns a text that identifies the final weights of a network
     weights: Callable[[Genotype], str] = lambda genotype: ""
     phase: str = "Verify front"  #: title of the progress bar
-    leaves: bool = False  #: whether expected costs with early exits are requested
+    leaves: bool = False  #: whether expected costs with early exits are computed, too
 
 
 #: Errors of one network that do not concern others.
@@ -71,8 +71,9 @@ def verify(
     folder: RunFolder,
     progress: Progress,
 ) -> Front:
-    """Verify candidates by their artefacts and return their front; the files are kept.
+    """Compile candidates, test the compiled files and return the verified front.
 
+    Files and results are stored in ``folder``.
     Results of an earlier run are reused if the weights are the same: a resumed run may fine-tune
     with another teacher. Networks that could not be verified are tried again.
     """

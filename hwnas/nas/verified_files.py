@@ -30,12 +30,12 @@ class VerifiedModelFile(TypedDict):
     """``models/ID.json``: quantities and files of a verified network."""
 
     format: NotRequired[int]
-    genotype: dict[str, int | float | str]
-    figures: dict[str, QuantityRow]
-    details: dict[str, float]
-    files: dict[str, str]  #: sha256 by suffix
-    weights: NotRequired[str]  #: identifies the weights
-    layers: NotRequired[list[dict[str, Any]]]
+    genotype: dict[str, int | float | str]  #: options by choice
+    figures: dict[str, QuantityRow]  #: verified metric and costs, by name
+    details: dict[str, float]  #: other numbers, by name
+    files: dict[str, str]  #: SHA-256 of each compiled file, by its suffix
+    weights: NotRequired[str]  #: text that identifies the weights
+    layers: NotRequired[list[dict[str, Any]]]  #: costs of each layer
     segments: NotRequired[list[dict[str, QuantityRow]]]  #: of a network with exits: costs of each
     confusion: NotRequired[dict[str, dict[str, int]]]  #: number of test images by class and answer
 
@@ -52,14 +52,14 @@ class FrontFile(TypedDict):
     """``front.json``: the members of a front, a row each."""
 
     format: NotRequired[int]
-    objectives: dict[str, Literal["max", "min"]]
+    objectives: dict[str, Literal["max", "min"]]  #: direction by column
     members: list[MemberRow]
-    target: NotRequired[str]
-    caveat: NotRequired[str]
+    target: NotRequired[str]  #: name of the target
+    caveat: NotRequired[str]  #: text about the accuracy of the costs
     energy_model: NotRequired[dict[str, Any]]
-    budget: NotRequired[dict[str, float]]
-    budgets: NotRequired[dict[str, dict[str, float]]]  #: of several targets
-    baseline: NotRequired[dict[str, Any]]
+    budget: NotRequired[dict[str, float]]  #: limits by column
+    budgets: NotRequired[dict[str, dict[str, float]]]  #: limits by target and column
+    baseline: NotRequired[dict[str, Any]]  #: hand-designed networks for comparison
     unverified: NotRequired[dict[str, str]]  #: errors of networks that were not verified, by id
     hurried: NotRequired[list[str]]  #: ids of members without int8 training: time ran out
     unfinished: NotRequired[list[str]]  #: ids of candidates without fine-tuning, likeliest first
@@ -72,7 +72,7 @@ def read_model(run: Path, genotype_id: str) -> VerifiedModelFile | None:
     """Return ``models/ID.json`` of a run; ``None`` if the network is not verified.
 
     Raises:
-        RunError: it is damaged, or of a newer version.
+        RunError: the file is damaged, or of a newer version of hwnas.
     """
     path = run / "models" / f"{genotype_id}.json"
     try:
@@ -85,7 +85,7 @@ def read_front(run: Path) -> FrontFile | None:
     """Return ``front.json`` of a run; ``None`` if there is none yet.
 
     Raises:
-        RunError: it is damaged, or of a newer version.
+        RunError: the file is damaged, or of a newer version of hwnas.
     """
     path = run / "front.json"
     try:
@@ -100,7 +100,10 @@ def read_front(run: Path) -> FrontFile | None:
         if twice := next((name for name in ids if ids.count(name) > 1), None):
             raise SchemaError(f"'members' has {twice!r} twice")
     except SchemaError as problem:
-        raise RunError(f"{path} cannot be read: {problem}.") from None
+        raise RunError(
+            f"{path} cannot be read: {problem}. To write it again, resume the search: hwnas search "
+            "run.resume=FOLDER"
+        ) from None
     return content
 
 
@@ -168,8 +171,8 @@ def file_of_member(
 
     Args:
         member: The verified network.
-        weights: Identifies its weights.
-        layers: Costs of its layers.
+        weights: Text that identifies its weights.
+        layers: Costs of each layer, as rows.
     """
     content: VerifiedModelFile = {
         "format": FORMAT,
@@ -211,13 +214,21 @@ def member_of_row(candidate: Candidate, row: MemberRow, limits: Mapping[str, flo
 
 
 def figures(models: Mapping[str, VerifiedModelFile]) -> Quantities:
-    """Return the quantities in the files of one network, by target prefix of their names."""
+    """Return the quantities of one network, with prefixed names.
+
+    Args:
+        models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
+    """
     each = {prefix: quantities_from_json(content["figures"]) for prefix, content in models.items()}
     return {f"{prefix}{n}": f for prefix, found in each.items() for n, f in found.items()}
 
 
 def details(models: Mapping[str, VerifiedModelFile]) -> dict[str, float]:
-    """Return the details in the files of one network, by target prefix of their names."""
+    """Return the details of one network, with prefixed names.
+
+    Args:
+        models: Content of ``models/ID.json``, by prefix such as ``npu.`` (empty for one target).
+    """
     each = models.items()
     return {f"{prefix}{n}": v for prefix, found in each for n, v in found["details"].items()}
 
@@ -235,7 +246,7 @@ def confusions(members: Iterable[Member]) -> dict[str, Confusion]:
 def classes_record(
     images: Mapping[str, Mapping[str, int]], matrices: Mapping[str, Confusion]
 ) -> ClassesRecord:
-    """Return ``classes`` of ``front.json``.
+    """Return the content of ``classes`` in ``front.json``.
 
     Args:
         images: Number of images by split and class.

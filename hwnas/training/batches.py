@@ -22,18 +22,19 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Seed and position of one training step; the source of all its randomness."""
+    """Seed and position of one training step, from which all its random numbers follow."""
 
     seed: int
-    step: int  #: counted from epoch 0, which may be part of an earlier training
-    progress: float  #: of this training, in [0, 1)
+    #: index of the step, from 0; earlier trainings of the same network count
+    step: int
+    progress: float  #: completed fraction of this training, in [0, 1)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a Python random generator for one purpose of this step."""
+        """Return a Python random generator, seeded from the step and the name of a purpose."""
         return random.Random(f"{purpose} {self.seed} {self.step}")
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return a torch generator for one purpose of this step."""
+        """Return a CPU generator of torch, seeded from the step and the name of a purpose."""
         return _generator(self.rng(purpose))
 
     def seed_layers(self, purpose: str, device: torch.device, rank: int) -> None:
@@ -55,8 +56,8 @@ class TrainingBatch:
     targets: Tensor  #: targets of the data set; with mixup those of the larger part
     loss_targets: Tensor  #: targets in the form that the task's loss takes
     data: ImageData
-    #: rows in the training split, ``(N,)``; None if the images are augmented
-    places: Tensor | None = None
+    #: indices of the images in the training split, ``(N,)``; ``None`` if they are augmented
+    rows: Tensor | None = None
     _prepared: dict[int, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> "TrainingBatch":
@@ -66,21 +67,26 @@ class TrainingBatch:
             self.targets.to(device),
             self.loss_targets.to(device),
             self.data,
-            self.places,
+            self.rows,
         )
 
     def at(self, resolution: int) -> Tensor:
-        """Return normalised images ``(N, C, R, R)``."""
+        """Return the images, resized to ``R = resolution`` and normalised: ``(N, C, R, R)``."""
         if resolution not in self._prepared:
             self._prepared[resolution] = self.data.prepare(self.images, resolution)
         return self._prepared[resolution]
 
     def loss(self, outputs: Tensor, smoothing: float) -> Tensor:
-        """Return the loss of a network's outputs ``(N, n_outputs)``."""
+        """Return the mean loss of a network's outputs ``(N, n_outputs)``, a scalar tensor.
+
+        Args:
+            outputs: Outputs of the network.
+            smoothing: Label smoothing, in [0, 1).
+        """
         return self.data.task.loss(outputs, self.loss_targets, smoothing)
 
     def total(self, outputs: Tensor) -> float:
-        """Return the sum of the task's per-image results."""
+        """Return the sum of the results per image, for example the number of correct answers."""
         found = self.data.task.per_sample(
             outputs.detach().cpu().numpy(), self.targets.cpu().numpy()
         )
@@ -98,7 +104,7 @@ def draw(
     step_context: StepContext,
     processes: ProcessGroup,
 ) -> TrainingBatch:
-    """Return the share of one process of a step's batch.
+    """Return the part of a step's batch that this process trains on.
 
     An epoch uses each image at most once. The last ``config.plain_fraction`` of the steps use
     images without augmentation and mixup, which suits small networks (He et al., "Data
@@ -118,9 +124,9 @@ def draw(
     rows = torch.arange(n)[processes.rows(n)]
     part = train.take(index[rows], changes.at(rows))
     if is_plain or not config.mixup:
-        places = index[rows] if changes.none else None
+        originals = index[rows] if changes.none else None
         loss_targets = material.data.task.loss_targets(part.targets)
-        return TrainingBatch(part.images, part.targets, loss_targets, material.data, places)
+        return TrainingBatch(part.images, part.targets, loss_targets, material.data, originals)
     share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     other = n - 1 - rows
     partner = part.take(other) if len(rows) == n else train.take(index[other], changes.at(other))

@@ -46,7 +46,7 @@ class ParameterAverages:
             torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averages by parameter name; writing into them changes them."""
+        """Return the averages by parameter name; they are not copied."""
         return dict(zip(self._names, self._averages, strict=True))
 
     def use(self) -> None:
@@ -78,35 +78,36 @@ class CollapseDetector:
     def __init__(self, task: Task, n_steps: int):
         self._task = task
         self._from = _PATIENCE * n_steps
-        self.total, self.seen = 0.0, 0  #: of the current window
-        self.good = 0  #: last step of the last window above chance level
+        self.total, self.n_images = 0.0, 0  #: sum of results and images of the current window
+        self.last_good = 0  #: last step of the last window above chance level; 0: none
 
-    def count(self, done: int, total: float, n_seen: int) -> float | None:
-        """Add a step; return the mean of a window that is at chance level, else ``None``.
+    def count(self, done: int, total: float, n_images: int) -> float | None:
+        """Add a step; return the mean metric of a window that is at chance level, else ``None``.
 
         Args:
             done: Number of completed steps, this one included.
             total: Sum of the per-image results before the weights were updated.
-            n_seen: Number of images of the step.
+            n_images: Number of images of the step.
         """
         self.total += total
-        self.seen += n_seen
+        self.n_images += n_images
         if done % WINDOW:
             return None
-        mean, learned = self.total / self.seen, self._task.has_learned(self.total, self.seen)
-        self.total, self.seen = 0.0, 0
+        mean = self.total / self.n_images
+        learned = self._task.has_learned(self.total, self.n_images)
+        self.total, self.n_images = 0.0, 0
         if learned:
-            self.good = done
+            self.last_good = done
             return None
         return mean if done >= self._from else None
 
     def to_json(self) -> list[float]:
-        """Return the state for ``restore``."""
-        return [self.total, self.seen, self.good]
+        """Return ``[total, n_images, last_good]``, for ``restore``."""
+        return [self.total, self.n_images, self.last_good]
 
     def restore(self, raw: list[float]) -> None:
         """Restore the state that ``to_json`` returned."""
-        self.total, self.seen, self.good = raw[0], int(raw[1]), int(raw[2])
+        self.total, self.n_images, self.last_good = raw[0], int(raw[1]), int(raw[2])
 
 
 @dataclass(frozen=True)
@@ -125,34 +126,36 @@ class Checkpoint:
 
     Args:
         path: Path of the file.
-        of: Everything that determines the weights, by name; other checkpoints are refused.
-        in_run: Path of the same checkpoint in a run folder: it is kept there, too, and read from
-            there if there is none at ``path``.
+        identity: Everything that determines the weights, by name. Files of another identity are
+            refused.
+        in_run: Path of a copy in a run folder, which is read if there is no file at ``path``.
     """
 
-    def __init__(self, path: Path, of: Mapping[str, Any] | None = None, in_run: Path | None = None):
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any] | None = None, in_run: Path | None = None
+    ):
         self.path, self.in_run = path, in_run
         self.previous = path.with_stem(f"{path.stem}.previous")
-        self._of = dict(of or {})
+        self._identity = dict(identity or {})
 
     def save(self, state: TrainingState, n_steps: int) -> None:
         """Write the state atomically.
 
         Raises:
-            TrainingError: the state has values that are not finite; nothing is written.
+            TrainingError: a weight or optimiser state is infinite or NaN; nothing is written.
         """
         tensors = _tensors(state)
         if not _finite(tensors):
             raise TrainingError(
-                f"Training collapsed before step {n_steps}: weights are not finite. "
-                f"{self.kept(n_steps)}"
+                f"Training collapsed before step {n_steps}: weights are not finite. Try a smaller "
+                f"learning rate, train.lr=NUMBER. {self.describe(n_steps)}"
             )
         before = self.n_steps()
         if before // WINDOW < n_steps // WINDOW and before:
             files.write_file_with(
                 self.previous, lambda temporary: shutil.copyfile(self._file, temporary)
             )
-        metadata = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
+        metadata = {"n_steps": n_steps, "of": self._identity, "watch": state.watch.to_json()}
         header = {"hwnas": json.dumps(metadata)}
         files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, header))
         self._keep_in_run()
@@ -184,13 +187,13 @@ class Checkpoint:
         with self._open() as file:
             return int(self._metadata(file)["n_steps"])
 
-    def kept(self, last: float = math.inf) -> str:
-        """Return a sentence that names the newest checkpoint with at most ``last`` steps."""
+    def describe(self, max_steps: float = math.inf) -> str:
+        """Return a sentence that names the newest checkpoint after at most ``max_steps`` steps."""
         for path in (self.path, self.previous):
             n = Checkpoint(path).n_steps()
-            if 0 < n <= last:
+            if 0 < n <= max_steps:
                 return f"The last good weights, after {n} steps, are in {path}."
-        return "There are no earlier weights to return to."
+        return "There is no earlier checkpoint."
 
     def load(self, state: TrainingState) -> int:
         """Restore the state; return the number of completed steps, 0 if there is no file.
@@ -218,7 +221,7 @@ class Checkpoint:
         return n_steps
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the final weights by name.
+        """Return the final weights by parameter name: averages, if weights are averaged.
 
         Raises:
             RunError: the file is missing, damaged or of another training.
@@ -230,10 +233,10 @@ class Checkpoint:
     def _metadata(self, file: Any) -> dict[str, Any]:
         """Return the metadata of the file, which must match this checkpoint."""
         metadata: dict[str, Any] = json.loads(file.metadata()["hwnas"])
-        for name, expected in self._of.items():
+        for name, expected in self._identity.items():
             if (value := metadata["of"].get(name)) != expected:
                 raise RunError(
-                    f"Checkpoint {self._file} is of another {name}: {value}, not {expected}. "
+                    f"Checkpoint {self._file} has another {name}: {value} instead of {expected}. "
                     "Choose another folder with run.supernets=DIR, or delete it: "
                     f"rm {self._file}"
                 )
@@ -251,7 +254,7 @@ class Checkpoint:
             path = self._file
             remedy = f"Delete it to train again: rm {path}"
             if not path.exists():
-                remedy = "Networks are in the folder run.supernets=DIR."
+                remedy = "Name the folder of the checkpoints: run.supernets=DIR."
             if self.previous.is_file():
                 remedy = f"Resume from the previous one: mv {self.previous} {path}"
             raise RunError(f"Checkpoint {path} cannot be read ({reason}). {remedy}") from None

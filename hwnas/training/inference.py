@@ -37,7 +37,7 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
 
 
 def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> PerImageResults:
-    """Return the task's result for each image.
+    """Return the task's result for each image, ``(N,)``, such as 1 for a correct answer.
 
     Args:
         task: Task of the network.
@@ -72,7 +72,7 @@ def at_chance_level(
 
     Args:
         metric: Name of the metric.
-        figures: Metric on one split, by network.
+        figures: Metric on one split, by name of the network.
         constant: Metric of the best constant answer on the same split.
 
     Source: Dunn, "Multiple comparisons among means", JASA 56, 1961 (Bonferroni's correction).
@@ -93,7 +93,7 @@ def chance_level_messages(
     Args:
         data: Data set of the networks.
         split: ``validation`` or ``test``.
-        figures: Metric on that split, by network.
+        figures: Metric on that split, by name of the network.
         longer_options: Names of the options that lengthen training.
     """
     metric, constant = data.task.metric, data.constant(split)
@@ -108,7 +108,7 @@ def chance_level_messages(
 
 
 def constant_answer(data: ImageData, split: str) -> str:
-    """Return the best constant answer with its metric on a split, as text."""
+    """Return a text with the best constant answer and its metric on a split."""
     metric, n = data.task.metric, len(getattr(data, split))
     value = format_value(metric, data.constant(split).value)
     return (

@@ -55,7 +55,10 @@ def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise RunError(f"train.init_from={path}: file not found.")
+        raise RunError(
+            f"train.init_from={path}: file not found. Give a .safetensors file, or a state dict "
+            "written by torch.save."
+        )
     try:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
@@ -71,7 +74,10 @@ def _read(path: Path) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise RunError(f"train.init_from={path} contains no weights.")
+        raise RunError(
+            f"train.init_from={path} contains no weights. Allowed: .safetensors files, and state "
+            "dicts written by torch.save."
+        )
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     ours = {name.removeprefix("model."): t for name, t in state.items() if name[:6] == "model."}
     return ours or {name.removeprefix("module."): tensor for name, tensor in state.items()}
@@ -80,15 +86,17 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _check_shapes(
     current: Mapping[str, Tensor], state: Mapping[str, Tensor], space: SearchSpace, path: Path
 ) -> None:
-    where = f"train.init_from={path} is not of space '{space.name}'"
+    where = f"train.init_from={path} does not fit the network of search_space={space.name}"
+    remedy = "Choose the search space of the file, or another file."
     if missing := [name for name in current if name not in state]:
         n = f"{len(missing)} of {len(current)}"
-        raise RunError(f"{where}: {n} weights are missing, {missing[0]} first.")
+        raise RunError(f"{where}: {n} weights are missing, for example {missing[0]}. {remedy}")
     if extra := [name for name in state if name not in current]:
-        raise RunError(f"{where}: {len(extra)} additional weights, {extra[0]} first.")
+        example = f"for example {extra[0]}"
+        raise RunError(f"{where}: it has {len(extra)} additional weights, {example}. {remedy}")
     for name, tensor in current.items():
         if state[name].shape[1:] != tensor.shape[1:] or (
             not name.startswith(_CLASSIFIERS) and len(state[name]) != len(tensor)
         ):
             shapes = f"{tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-            raise RunError(f"{where}: {name} has the shape {shapes}.")
+            raise RunError(f"{where}: {name} has the shape {shapes}. {remedy}")

@@ -25,8 +25,8 @@ from hwnas.training.single_network import StudentNetwork
 from hwnas.training.supernet import TrainingSetup
 
 
-def check_kept(setup: TrainingSetup) -> None:
-    """Raise an error if the supernet of a finished run would have to be trained again.
+def check_supernet_exists(setup: TrainingSetup) -> None:
+    """Check that the supernet of a finished search need not be trained again.
 
     Raises:
         RunError: its checkpoint is missing, or this version would train another supernet.
@@ -34,7 +34,7 @@ def check_kept(setup: TrainingSetup) -> None:
     checkpoint = setup.checkpoint()
     if setup.train.epochs and not checkpoint.n_steps():
         raise RunError(
-            f"The supernet of the run is not at {checkpoint.path}, where this version expects it. "
+            f"The supernet of the search is not at {checkpoint.path}, its place in this version. "
             "Start from the folder in which the search was started, with the same versions and "
             "data."
         )
@@ -49,17 +49,17 @@ class TrainingJob:
 
     setup: TrainingSetup  #: data, options and seed
     genotype: Genotype
-    supernet: Supernet | None = None  #: source of the initial weights; None: from scratch
+    supernet: Supernet | None = None  #: source of the initial weights; ``None``: from scratch
 
     @property
     def options(self) -> TrainingConfig:
-        """Training options; the recipe is in ``recipe``."""
+        """Training options without optimiser and learning rate, which are in ``recipe``."""
         train = self.setup.train
-        return train if self.supernet is None else train.of_recipe(train.fine_tuning_epochs)
+        return train if self.supernet is None else train.with_epochs(train.fine_tuning_epochs)
 
     @property
     def recipe(self) -> TrainingRecipe:
-        """The family's recipe with the options applied; a lower rate for fine-tuning."""
+        """Optimiser, learning rate and weight decay; the rate is lower for fine-tuning."""
         recipe = self.setup.train.recipe(self.setup.family.recipe)
         return recipe if self.supernet is None else fine_tuning(recipe)
 
@@ -73,7 +73,7 @@ class TrainingJob:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[nn.Module, TrainingSummary]:
-        """Return the trained network; train it if its checkpoint is not complete."""
+        """Return the trained network and the work done; train unless the checkpoint is complete."""
         setup = self.setup
         loop.check_training(self.options, len(setup.data.train))
         metric = setup.data.task.metric
@@ -109,8 +109,8 @@ def train_together(
 
     Args:
         jobs: Trainings from scratch on the same data.
-        make_setups: Picklable; returns the setup of each space by name. Called in each process;
-            training options and seed are taken from the jobs.
+        make_setups: Picklable function that returns the setup of each space, by name of the space.
+            It is called in each process. Training options and seed are those of the jobs.
         n: Number of processes.
         advance: Called with the number of steps since the last call.
 
@@ -159,12 +159,11 @@ class TaskProcesses(Generic[C]):
         """Run tasks until there are none.
 
         Args:
-            next_task: Returns a picklable task, which is called with the context of its process;
-                ``None``: there is none now. Called as soon as a process is free, and again when
-                tasks end.
+            next_task: Returns a picklable function of the process's context, or ``None`` if there
+                is no task now. It is called whenever a process is free, and again when a task ends.
             collect: Called with the result of each task.
-            done: Returns the total progress of all tasks.
-            advance: Called with the progress since the last call.
+            done: Returns the total progress of all tasks, for example in steps.
+            advance: Called with the progress since the last call, in the same unit.
 
         Raises:
             HwnasError: a task failed; tasks that had started are completed first.
@@ -192,7 +191,8 @@ class TaskProcesses(Generic[C]):
         except BrokenProcessPool:
             raise TrainingError(
                 "A training process was killed, possibly because memory ran out. Repeat the "
-                "command to resume; use fewer workers to reduce memory."
+                "command to resume; with fewer workers it needs less memory (study.workers=N in a "
+                "search, workers=N in audit)."
             ) from None
         except KeyboardInterrupt:
             for process in multiprocessing.active_children():

@@ -79,8 +79,8 @@ LogRow = Mapping[str, float]
 class StepOutcome:
     """Result of one training step."""
 
-    losses: Mapping[str, float]  #: by name
-    total: float  #: sum of the per-image results of the first network
+    losses: Mapping[str, float]  #: mean loss by name, such as ``loss_largest``
+    total: float  #: sum of the results per image of the first network
     n_networks: int  #: number of networks trained in the step
 
 
@@ -102,7 +102,7 @@ class TrainingJobSpec:
     phase: str = "Train supernet"  #: name in progress displays
     #: returns metrics of the current weights by name, once per epoch for the log
     measure: Callable[[], LogRow] | None = None
-    first_epoch: int = 0  #: batches are sampled as of this epoch; earlier ones were used before
+    first_epoch: int = 0  #: index of the first epoch, after earlier trainings of the network
 
 
 class TrainingLog(Protocol):
@@ -122,8 +122,8 @@ class CheckpointPolicy:
     """Where and how often the training state is saved."""
 
     checkpoint: Checkpoint
-    every_s: float = 15.0  #: with one step and the time to write, a kill loses at most 20 s
-    clock: Callable[[], float] = time.monotonic
+    every_s: float = 15.0  #: seconds between two saves
+    clock: Callable[[], float] = time.monotonic  #: returns a time in seconds
     log: TrainingLog | None = None
 
     def save(self, state: TrainingState, n_steps: int) -> None:
@@ -137,13 +137,13 @@ class CheckpointPolicy:
 class TrainingSummary:
     """Work done by one call of ``train``; zeros if the training was complete before."""
 
-    n_steps: int
+    n_steps: int  #: optimiser steps
     seconds: float
-    n_images: int  #: images processed, counted once per trained network
+    n_images: int  #: images processed, counted once per network trained on them
 
 
 def n_steps(config: TrainingConfig, n_images: int) -> int:
-    """Return the number of steps of a complete training."""
+    """Return the number of optimiser steps of a complete training on ``n_images`` images."""
     return config.epochs * batches.steps_per_epoch(config.images_per_step, n_images)
 
 
@@ -175,7 +175,8 @@ def device(config: TrainingConfig) -> torch.device:
         torch.empty(1, device=result)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"train.device={name} cannot be used here: {reason}") from None
+        message = f"train.device={name} cannot be used here: {reason}. Example: train.device=cpu"
+        raise ConfigError(message) from None
     return result
 
 
@@ -187,7 +188,7 @@ def train(
     saving: CheckpointPolicy,
     progress: Progress,
 ) -> TrainingSummary:
-    """Train to the end, resuming from the checkpoint if there is one.
+    """Train to the end, resuming from the checkpoint if there is one; return the work done.
 
     Batches, augmentation and subnets of step ``s`` are sampled from ``(seed, s)``, so a resumed
     training ends with the same weights as an uninterrupted one. ``s`` counts from ``first_epoch``
@@ -230,7 +231,7 @@ def train(
 def step_s(
     trainee: TrainingJobSpec, material: TrainingData, config: TrainingConfig, seed: int
 ) -> float:
-    """Return the current seconds per step, without the first and slower one.
+    """Return the current seconds per step, not counting the first step, which is slower.
 
     This trains the module for fewer steps than collapse detection needs, and saves nothing.
     """
@@ -304,7 +305,7 @@ class _Training:
         mean = self.state.watch.count(step + 1, total, self._config.images_per_step)
         if mean is not None:
             reason = f"the largest network {self._material.data.task.chance_level_message(mean)}"
-            raise self._collapse(step, reason, self.state.watch.good)
+            raise self._collapse(step, reason, self.state.watch.last_good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
     def _step_context(self, step: int) -> StepContext:
@@ -341,14 +342,15 @@ class _Training:
     def _collapse(self, step: int, reason: str, last_good: float = math.inf) -> CollapseError:
         return CollapseError(
             f"Training collapsed at step {step}: {reason}. Try a smaller learning rate: "
-            f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
+            f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.describe(last_good)}"
         )
 
     def _out_of_memory(self, step_context: StepContext, reason: str) -> TrainingError:
         size, n = self._config.images_per_step, self.processes.n
         message = f"train.batch_size={size} does not fit into memory"
         if n > 1:  # the other processes wait for this one
-            return TrainingError(f"{message} of one of {n} processes. Try {size // 2 // n * n}.")
+            half = size // 2 // n * n
+            return TrainingError(f"{message} of one of {n} processes. Try train.batch_size={half}.")
         self.state.optimiser.zero_grad()
         self._reserve.close()
 

@@ -54,7 +54,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Run one step."""
+        """Update all parameters that have a gradient; closures are not supported."""
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             if weights:
@@ -87,7 +87,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def is_matrix(weight: Tensor) -> bool:
-    """Return whether a weight is a nonzero matrix over channels, which Muon can rotate."""
+    """Return whether Muon can rotate a weight: 4-D, several input channels, not all zeros."""
     return weight.dim() == 4 and weight.shape[1] > 1 and bool(weight.any())
 
 
@@ -115,7 +115,12 @@ _O = TypeVar("_O", bound=torch.optim.Optimizer)
 
 
 def schedule(progress: float, warmup: float) -> float:
-    """Return the learning rate factor: linear warm-up, then a half cosine down to zero."""
+    """Return the factor of the learning rate, in [0, 1]: linear warm-up, then cosine decay to 0.
+
+    Args:
+        progress: Completed fraction of the training, in [0, 1).
+        warmup: Fraction of the training with a rising rate, in [0, 1).
+    """
     if progress < warmup:
         return (progress + 1e-3) / (warmup + 1e-3)
     return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
@@ -124,7 +129,7 @@ def schedule(progress: float, warmup: float) -> float:
 def optimiser(
     module: nn.Module, recipe: TrainingRecipe, momentum: float, n_steps: int
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe for a training of ``n_steps``.
+    """Return the optimiser of a recipe for a training of ``n_steps`` steps.
 
     AdamW does not decay biases and scales.
     """

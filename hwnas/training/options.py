@@ -73,7 +73,10 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "train.")
         if self.epochs == 0 and self.init_from is None:
-            raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
+            raise ConfigError(
+                "train.epochs=0 trains nothing. Set train.epochs=1 or more, or give trained "
+                "weights with train.init_from=FILE."
+            )
         choices = (
             ("optimiser", tuple(_RECIPES)),
             ("dtype", DTYPES),
@@ -85,7 +88,7 @@ class TrainingConfig:
 
     @property
     def images_per_step(self) -> int:
-        """``batch_size``, or its default for data that are not small."""
+        """Training images per step: ``batch_size``, or 128 if it is not set."""
         return self.batch_size or _BATCH_SIZE
 
     def for_images(self, n_images: int) -> "TrainingConfig":
@@ -95,7 +98,7 @@ class TrainingConfig:
         return replace(self, batch_size=max(2, 1 << int(math.log2(max(n_images, 4) / 4))))
 
     def recipe(self, default: TrainingRecipe) -> TrainingRecipe:
-        """Return a family's recipe with the options that are set."""
+        """Return a family's recipe, changed by ``optimiser``, ``lr`` and ``weight_decay``."""
         if self.optimiser not in (None, default.optimiser):
             default = _RECIPES[self.optimiser]
         return TrainingRecipe(
@@ -104,12 +107,15 @@ class TrainingConfig:
             default.weight_decay if self.weight_decay is None else self.weight_decay,
         )
 
-    def of_recipe(self, epochs: int) -> "TrainingConfig":
-        """Return the options with other epochs and without a recipe, which is given separately."""
+    def with_epochs(self, epochs: int) -> "TrainingConfig":
+        """Return the options with other epochs and without optimiser, rate and weight decay.
+
+        The latter three are passed as a recipe.
+        """
         return replace(self, epochs=epochs, optimiser=None, lr=None, weight_decay=None)
 
     def decisive(self, default: TrainingRecipe) -> dict[str, Any]:
-        """Return the options that determine the weights of a supernet, for its fingerprint.
+        """Return the options that determine a supernet's weights, by name, for its fingerprint.
 
         Args:
             default: The family's recipe.
@@ -161,9 +167,12 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "dataset.")
         if self.test_split == "train":
-            raise ConfigError("dataset.test_split=train: the test split must differ from train.")
+            raise ConfigError(
+                "dataset.test_split=train: the test split must differ from the training split. Set "
+                "it to test or validation."
+            )
 
     @property
     def augmentation(self) -> list[float]:
-        """Augmentation parameters, for the fingerprint of a training."""
+        """``[flip, shift]`` or ``[flip, shift, crop]``, for the fingerprint of a training."""
         return [self.flip, self.shift] + ([self.crop] if self.crop < 1 else [])

@@ -26,8 +26,8 @@ _TIMEOUT = timedelta(days=7)  # the first process may wait for another command's
 class ProcessGroup:
     """Rank of this process and number of training processes."""
 
-    rank: int = 0
-    n: int = 1
+    rank: int = 0  #: from 0
+    n: int = 1  #: number of processes
 
     @property
     def leads(self) -> bool:
@@ -50,7 +50,7 @@ class ProcessGroup:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their means over the processes, in one message."""
+        """Replace tensors in place by their means over the processes."""
         if self.n == 1:
             return
         message = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -80,7 +80,7 @@ def leads() -> bool:
 
 @contextlib.contextmanager
 def joined() -> Iterator[ProcessGroup]:
-    """Join the process group of torchrun, if any: NCCL on GPUs, else gloo."""
+    """Join the process group of torchrun within the context; yield it, or a group of one."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ProcessGroup()
         return
@@ -138,7 +138,7 @@ class ThreadPool:
 
 @contextlib.contextmanager
 def threads_of(n_processes: int) -> Iterator[None]:
-    """Use as many threads in this process as each of several processes has, to time steps."""
+    """Use one of ``n_processes`` equal parts of the threads within the context, to time steps."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, before // n_processes))
     try:
@@ -154,7 +154,10 @@ _POLL_S = 1.0
 
 @contextlib.contextmanager
 def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
-    """Keep other commands from the same training; wait if one is at it already."""
+    """Lock a training within the context, so that no other command runs it.
+
+    If another command runs it, wait until it has completed ``n_steps`` or has ended.
+    """
     processes = current()
     with contextlib.ExitStack() as stack:
         if processes.leads and checkpoint.n_steps() < n_steps:
@@ -185,7 +188,7 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
 
 
 def lock_folder(folder: RunFolder, progress: Progress) -> RunFolder:
-    """Lock a folder, waiting for another process that uses it."""
+    """Lock a folder and return it, after waiting for another process that uses it."""
     with contextlib.suppress(LockedError):
         folder.create()
         return folder

@@ -19,7 +19,7 @@ DENSE = 50
 
 
 def choose_precision(option: str, graph: Graph, device: str) -> str:
-    """Return the number format of a training.
+    """Return the number format of a training: ``float32`` or ``bfloat16``.
 
     Args:
         option: Value of ``train.dtype``; ``auto`` selects the faster format.
@@ -38,14 +38,14 @@ def _multiplies_bfloat16() -> bool:
 
 
 def density(graph: Graph) -> float:
-    """Return the multiply-accumulates per output value of dense convolutions."""
+    """Return the mean number of multiply-accumulates per output value of dense convolutions."""
     dense = [node.op for node in graph if node.op.kind.startswith("conv") and node.op.groups == 1]
     n_outputs = sum(math.prod(op.out_shape) for op in dense)
     return sum(op.n_macs for op in dense) / max(n_outputs, 1)
 
 
 def forward(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
-    """Return float32 outputs of a network, computed in ``dtype``.
+    """Return the float32 outputs of ``network()``, computed in ``dtype``.
 
     The backward pass uses the same format. Weights and their gradients stay float32.
     """

@@ -33,12 +33,12 @@ _PARTS = 4
 
 
 def admitted(space: SearchSpace, progress: float, widening: float) -> SearchSpace:
-    """Return the space of the options that are admitted so far.
+    """Return the space restricted to the options that are admitted so far.
 
     Args:
         space: The full space.
         progress: Progress of the training, in [0, 1).
-        widening: Fraction of the training after which all options are admitted.
+        widening: Fraction of the training after which all options are admitted, in [0, 1].
     """
     if progress >= widening:
         return space

@@ -41,15 +41,15 @@ class TeacherNetwork:
     """
 
     network: nn.Module
-    resolution: int  #: height and width of its input
-    alpha: float = 0.5  #: weight of the distillation loss; 1 - alpha: loss on the targets
+    resolution: int  #: height and width of its input, in pixels
+    alpha: float = 0.5  #: weight of the distillation loss, in [0, 1]; targets have 1 - alpha
     recorded: SoftTargets | None = None  #: its outputs, recorded for all batches of the training
-    dtype: str = FLOAT32  #: number format of its forward pass
+    dtype: str = FLOAT32  #: number format of its forward pass: float32 or bfloat16
 
     def loss_targets(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        """Return the distillation targets of a batch."""
+        """Return the network's outputs for a batch in the form that the task's loss takes."""
         if self.recorded is not None:
-            return self.recorded.of(batch, step_context)
+            return self.recorded.loss_targets(batch, step_context)
         images = batch.at(self.resolution)
         with torch.no_grad():
             outputs = forward(lambda: self.network(images), images, self.dtype)
@@ -61,16 +61,18 @@ class StudentNetwork:
     """A plain network to be trained in place."""
 
     network: nn.Module
-    resolution: int  #: height and width of its input
+    resolution: int  #: height and width of its input, in pixels
     recipe: TrainingRecipe  #: the family's recipe, or a fine-tuning version of it
     teacher: TeacherNetwork | None = None
     #: returns metrics of the current weights by name, for the log
     measure: Callable[[], LogRow] | None = None
-    grids: WeightGrids = field(default_factory=dict)  #: low-bit grids of its weights
+    #: quantisation grids of its weights of fewer than 8 bits, by parameter name
+    grids: WeightGrids = field(default_factory=dict)
     phase: str = "Train network"  #: name in progress displays
     has_exits: bool = False  #: True: early exits are trained, too
     dtype: str = FLOAT32  #: number format of its forward pass
-    first_epoch: int = 0  #: batches are sampled as of this epoch
+    #: index of the first epoch; the seed of a batch follows from it
+    first_epoch: int = 0
 
 
 def train_network(
@@ -81,7 +83,7 @@ def train_network(
     saving: CheckpointPolicy,
     progress: Progress,
 ) -> TrainingSummary:
-    """Train a network to the end, resuming from its checkpoint.
+    """Train a network to the end, resuming from its checkpoint; return the work done.
 
     Afterwards it holds the final weights (averages if ``config.ema`` is set), its batch norm is
     recalibrated, and it is in evaluation mode.
@@ -114,8 +116,8 @@ def estimate_seconds(
 ) -> float:
     """Return the estimated seconds of a training on this machine.
 
-    Batch norm recalibration and two readings of the validation split are included. The network is
-    changed, because a few steps are timed.
+    Batch norm recalibration and two validations are included. The network is changed, because a
+    few steps are timed.
 
     Args:
         student: The network and its recipe.
@@ -123,7 +125,7 @@ def estimate_seconds(
         config: Training options.
         seed: Seed of the training.
         n_steps: Number of steps.
-        n_read: Number of further inferences.
+        n_read: Number of further images that the network reads in inference.
     """
     data = material.data
     n_read += 2 * len(data.validation) + min(len(data.train), _N_RECALIBRATION)

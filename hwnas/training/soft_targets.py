@@ -40,7 +40,7 @@ _KEY = "logits"  # of outputs of any task; the name in files of earlier versions
 @final
 @dataclass
 class SoftTargets:
-    """Reads the outputs that ``record`` wrote.
+    """Outputs of a teacher, read from the files that ``record`` wrote.
 
     Args:
         folder: Folder of the files.
@@ -51,10 +51,10 @@ class SoftTargets:
     n_steps: int
     _loaded: dict[str, Tensor] = field(default_factory=dict)
 
-    def of(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
-        """Return the distillation targets of a batch."""
-        if batch.places is not None:
-            outputs = self._file(_PLAIN_FILE)[batch.places]
+    def loss_targets(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:
+        """Return the teacher's outputs for a batch in the form that the task's loss takes."""
+        if batch.rows is not None:
+            outputs = self._file(_PLAIN_FILE)[batch.rows]
         else:
             epoch, position = divmod(step_context.step, self.n_steps)
             outputs = self._file(str(epoch))[position]
@@ -70,13 +70,13 @@ class SoftTargets:
 @final
 @dataclass(frozen=True)
 class AugmentedViews:
-    """The images of a training as a teacher reads them: ``(N, C, R, R)``."""
+    """The images of a training, in batches ``(N, C, R, R)``, at a teacher's resolution."""
 
     material: TrainingData
     config: TrainingConfig
     seed: int
-    resolution: int
-    first_epoch: int = 0
+    resolution: int  #: height and width of the teacher's input, in pixels
+    first_epoch: int = 0  #: epoch with which the training starts
 
     @property
     def n_steps(self) -> int:
@@ -85,38 +85,41 @@ class AugmentedViews:
 
     @property
     def epochs(self) -> range:
-        """Epochs of the training."""
+        """Indices of the epochs of the training."""
         return range(self.first_epoch, self.first_epoch + self.config.epochs)
 
     @property
     def n_images(self) -> int:
-        """Number of images: augmented ones per view, others once."""
+        """Number of different images: each augmentation of an image counts, each original once."""
         steps = self.config.epochs * self.n_steps
         n_changed = (
             math.ceil(steps * (1 - self.config.plain_fraction)) * self.config.images_per_step
         )
-        changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
+        changed, plain = self._batch(0).rows is None, self._batch(steps - 1).rows is not None
         return changed * n_changed + plain * len(self.material.data.train)
 
     @property
     def n_recorded(self) -> int:
-        """Number of images whose outputs are recorded; 0 if they take more than 1 GiB."""
+        """``n_images``, or 0 if the outputs for them take more than 1 GiB and are not recorded."""
         n = self.n_images
         return n if 2 * self.material.data.task.n_outputs * n <= _MAX_BYTES else 0
 
     def augmented(self, epoch: int) -> Iterator[Tensor]:
-        """Yield the augmented images of an epoch, step by step."""
+        """Yield the augmented images of an epoch, one batch ``(N, C, R, R)`` per step."""
         first = (epoch - self.first_epoch) * self.n_steps
         for step in range(first, first + self.n_steps):
             batch = self._batch(step)
-            if batch.places is not None:  # this step and all later ones have no augmentation
+            if batch.rows is not None:  # this step and all later ones have no augmentation
                 return
             yield batch.at(self.resolution)
 
     def plain(self) -> Iterator[Tensor]:
-        """Yield all training images without augmentation, if the training uses them."""
+        """Yield all training images without augmentation, in batches ``(N, C, R, R)``.
+
+        Nothing is yielded if the training augments the images of all steps.
+        """
         data = self.material.data
-        if self._batch(self.config.epochs * self.n_steps - 1).places is None:
+        if self._batch(self.config.epochs * self.n_steps - 1).rows is None:
             return
         n = len(data.train)
         for start in range(0, n, _BATCH):
@@ -136,17 +139,17 @@ def record(
     progress: Progress,
     dtype: str = FLOAT32,
 ) -> SoftTargets | None:
-    """Return the outputs of a teacher for all batches; compute those not recorded yet.
+    """Return the outputs of a teacher for all batches; compute and store those that are missing.
 
     Args:
         network: The teacher; it is put into evaluation mode.
         folder: Folder of the files; its name identifies everything that determines the outputs.
         views: Images of the training.
         progress: Progress in images.
-        dtype: Number format of the forward pass.
+        dtype: Number format of the forward pass: ``float32`` or ``bfloat16``.
 
     Returns:
-        ``None`` if the outputs take more than 1 GiB.
+        The recorded outputs; ``None`` if they would take more than 1 GiB.
     """
     n_images = views.n_recorded
     if not n_images:

@@ -64,7 +64,8 @@ def read_space_and_data(
         names: Names or paths of search spaces.
         dataset: Data set options; images are read at the largest resolution of the spaces.
         progress: Progress of loading.
-        numbers: Run options that candidates choose from, by key (``families.annotations``).
+        numbers: Lists of values from which each candidate chooses one, by name of the option,
+            such as ``target.threads`` (see ``families.annotations``).
         data: The data, if another process has read them.
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
@@ -88,16 +89,16 @@ class TrainingSetup:
     dataset: DatasetConfig
     train: TrainingConfig
     seed: int
-    supernets: Path = Path("runs", "supernets")
-    in_run: Path | None = None  #: folder in a run that keeps the checkpoints of its networks
+    supernets: Path = Path("runs", "supernets")  #: folder of the checkpoints
+    in_run: Path | None = None  #: folder in a run with copies of the checkpoints; ``None``: none
 
     @property
     def material(self) -> TrainingData:
-        """Data and their options, with the task of training batches."""
+        """Data and their options; the task's loss has the weights of ``train.class_weights``."""
         return TrainingData(self.data.for_training(self.train.class_weights), self.dataset)
 
     def resolution(self, genotype: Genotype) -> int:
-        """Return the input height and width of a genotype."""
+        """Return the input height and width of a genotype, in pixels."""
         return self.family.resolution(self.space, genotype)
 
     def graph(self, genotype: Genotype) -> Graph:
@@ -105,7 +106,7 @@ class TrainingSetup:
         return annotations.lower(self.family, self.space, genotype, self.data.signature)
 
     def dtype(self, genotype: Genotype) -> str:
-        """Return the number format in which a genotype is trained."""
+        """Return the number format in which a genotype is trained: float32 or bfloat16."""
         device = loop.device(self.train).type
         return precision.choose_precision(self.train.dtype, self.graph(genotype), device)
 
@@ -116,12 +117,12 @@ class TrainingSetup:
             return layers.build(self.family, self.space, genotype, self.data.signature)
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
-        """Return the weight grids of the plain network of a genotype."""
+        """Return the quantisation grids of weights of fewer than 8 bits, by parameter name."""
         is_packed = annotations.weight_option_names(self.space)
         return weight_grids_of(network, self.graph(genotype)) if is_packed else {}
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> "Rounding":
-        """Return the rounding of shared weights for a genotype."""
+        """Return the rounding of the supernet's weights to the bits of a genotype."""
         is_packed = annotations.weight_option_names(self.space)
         subnet = (supernet, genotype, self.graph(genotype))
         return weight_grids.subnet_rounding(*subnet) if is_packed else {}
@@ -129,12 +130,12 @@ class TrainingSetup:
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the supernet."""
         is_packed = annotations.weight_option_names(self.space)
-        what = self.of | ({"packed weights": "trained"} if is_packed else {})
+        what = self.identity | ({"packed weights": "trained"} if is_packed else {})
         return _checkpoint(self, what, "supernet.safetensors")
 
     @property
-    def of(self) -> dict[str, Any]:
-        """Return everything that determines the weights, by the names used in messages."""
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the weights, by name: ``family``, ``train.lr``, ..."""
         signature, task = self.data.signature, self.data.task
         options = self.train.decisive(without_muon(self.family.recipe))
         space, outputs = annotations.weight_relevant_space(self.space), task.description.outputs
@@ -192,7 +193,7 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet; train it, or wait for another process that trains it."""
+        """Return the trained supernet and the work done, possibly by another process."""
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))
@@ -203,10 +204,10 @@ class TrainingSetup:
         return supernet, summary
 
     def epoch_s(self) -> float:
-        """Return the estimated seconds of an epoch of the supernet, by timing a few steps."""
+        """Return the duration of an epoch of the supernet in seconds, by timing a few steps."""
         trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
         step_s = loop.step_s(trainee, self.material, self.train, self.seed)
-        return loop.n_steps(self.train.of_recipe(1), n_images) * step_s
+        return loop.n_steps(self.train.with_epochs(1), n_images) * step_s
 
     def _trainee(self, supernet: Supernet) -> TrainingJobSpec:
         rounding, dtype = partial(self.rounding, supernet), self.dtype(self.space.largest())
@@ -222,11 +223,11 @@ class TrainingSetup:
 
         Args:
             genotype: Genotype of the network.
-            start: Everything else that determines its weights, in addition to ``of``.
-            first_epoch: First epoch of its last training.
+            start: Everything that determines its weights in addition to ``identity``.
+            first_epoch: Index of the first epoch of its last training.
         """
         relevant = annotations.weight_relevant_genotype(genotype)
-        what = self.of | {"genotype": relevant.id, "start": start}
+        what = self.identity | {"genotype": relevant.id, "start": start}
         if first_epoch:
             what["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
@@ -242,7 +243,7 @@ class TrainingSetup:
         progress: Progress,
         log: TrainingLog | None = None,
     ) -> TrainingSummary:
-        """Train a single network in place, resuming from its checkpoint.
+        """Train a single network in place, resuming from its checkpoint; return the work done.
 
         Waits if another process trains the same network. There is no progress bar if the
         checkpoint is complete.
@@ -260,7 +261,7 @@ class TrainingSetup:
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def quick_validation(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the metric on a part of the validation split; the network is changed."""
+        """Return the metric on up to 2,000 validation images; the network is changed."""
         resolution = self.resolution(genotype)
         quantise_weights_(network, self.grids(network, genotype))
         calibration = some(self.data.train, _N_QUICK_CALIBRATION)
@@ -288,8 +289,8 @@ class SupernetTraining:
     dataset: DatasetConfig
     train: TrainingConfig
     seed: int
-    supernets: Path
-    in_run: Path | None = None  #: folder in a run that keeps the checkpoints of its networks
+    supernets: Path  #: folder of the checkpoints
+    in_run: Path | None = None  #: folder in a run with copies of the checkpoints; ``None``: none
 
     def setups(
         self, space: Space, families: Mapping[str, Family], data: ImageData

@@ -51,14 +51,16 @@ class AuditResult:
     """The results of an audit."""
 
     path: Path  #: the folder of the search
-    findings: Sequence[AuditFinding]
-    leaving: Mapping[str, str]  #: reasons why members would leave the front, by id
-    messages: Sequence[str]
-    metric: str
+    findings: Sequence[AuditFinding]  #: one per audited network
+    leaving: Mapping[str, str]  #: why members would leave the front, by id of the member
+    messages: Sequence[str]  #: the results as sentences
+    metric: str  #: name of the compared metric
 
 
 def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
-    """Train networks of a search alone and compare their ranking with the supernet's.
+    """Train networks of a search separately and compare their ranking with the supernet's.
+
+    The results are also written into the folder of the search (``audit.json``).
 
     Args:
         config: The options of the audit.
@@ -166,7 +168,7 @@ def _trained(
     trained = [m for m in read[0].members if setups[m.name].checkpoint().n_steps()]
     needed = trained or [*read[0].members]
     for member in needed:
-        kept_supernets.check_kept(setups[member.name])
+        kept_supernets.check_supernet_exists(setups[member.name])
     return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 
@@ -190,7 +192,10 @@ def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> Training
     """Return the setup for training networks alone: the same recipe, from random weights."""
     epochs = config.epochs or setup.train.epochs
     if not epochs:
-        raise ConfigError("The search trained no epochs; say how many with epochs=N.")
+        raise ConfigError(
+            "The search trained its supernet for 0 epochs, so audit has no default: set epochs=N, "
+            "1 or more."
+        )
     train = replace(setup.train, epochs=epochs, init_from=None, from_supernet=False)
     return replace(setup, train=train, seed=config.seed + seed)
 

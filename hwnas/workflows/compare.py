@@ -38,7 +38,7 @@ _MAIN = "hypervolume_share"
 
 @dataclass
 class _ComparisonReport:
-    """What is written and printed."""
+    """Content of the output folder and of the console."""
 
     comparison: Comparison
     words: ComparisonWords
@@ -61,14 +61,14 @@ def compare_runs(
     arguments: Sequence[str],
     reporter: Reporter,
 ) -> ComparisonResult:
-    """Compare runs and write everything into a folder of its own.
+    """Compare runs, write tables, figures and a report into a folder, and return them.
 
     Args:
-        config: What is compared.
-        runs: As ``comparison.reading`` reads them.
-        objectives: Of all of them.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: Options of the comparison.
+        runs: Runs with their points, as ``comparison.reading`` returns them.
+        objectives: Objectives that all runs have.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Receives phases and messages.
     """
     notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
     notes += reading.check_groups(runs, config.group_by)
@@ -177,7 +177,7 @@ def _attained(comparison: Comparison) -> list[Row]:
 def _figures(
     comparison: Comparison, growth: Sequence[Row]
 ) -> Iterator[tuple[str, pictures.Pictures]]:
-    """Yield figures by name; only those that there is something for."""
+    """Yield the names and pictures of figures that have data."""
     quality, costs = tables.parts(comparison.objectives)
     box = comparison.yardstick.frame
     yield "fronts", pictures.fronts(comparison.fronts, box, quality, costs)
@@ -191,7 +191,7 @@ def _figures(
 
 
 def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str]]:
-    """Return what the page says of how it was made; nothing that differs from time to time."""
+    """Return the facts about the comparison for its page; they do not depend on the time."""
     draws = f"{config.n_bootstrap} draws, seed {config.seed}"
     return [
         *((f"run {front.name}", front.run.path) for front in comparison.fronts),
@@ -238,15 +238,15 @@ _NAMED = 6  # runs that are named
 def compare(
     config: CompareConfig, arguments: Sequence[str], reporter: Reporter
 ) -> ComparisonResult:
-    """Compare runs and write everything into a folder of its own.
+    """Read and compare runs, write tables, figures and a report into a folder, and return them.
 
     Args:
-        config: What is compared.
-        arguments: Of the command line, or what stands for them.
-        reporter: Hears of the work.
+        config: Options of the comparison.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Receives phases and messages.
 
     Raises:
-        RunError: a run cannot be read, or the folder holds one already.
+        RunError: a run cannot be read, or the output folder exists already.
     """
     if config.run.dir:
         files.check_new_folder(Path(config.run.dir), "run.dir")

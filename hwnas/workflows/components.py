@@ -59,11 +59,11 @@ class SearchComponents:
 
     @cached_property
     def first(self) -> tuple[Genotype, ...]:
-        """The first trials: the distinct candidates of an earlier run, in its order.
+        """The distinct genotypes of ``start_from`` in its order, which are tried first; or none.
 
         Raises:
-            RunError: its trials cannot be read.
-            SpaceError: it has candidates that are not in the space.
+            RunError: the trials of the earlier search cannot be read.
+            SpaceError: one of its candidates is not in the search space.
         """
         if self.config.start_from is None:
             return ()
@@ -108,7 +108,7 @@ class SearchComponents:
         }
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of the packages that determine the results."""
+        """Return the versions of the packages that determine the results, by package."""
         names = [
             *DECISIVE,
             *backends.fingerprint_packages(self.config.target.runtime, self.config.target.dtype),
@@ -134,9 +134,9 @@ class SearchComponents:
         return self.setups[genotype.space]
 
     def checkpoint(self) -> str | dict[str, str] | None:
-        """Return the path of the supernet, relative to the run; ``None`` without one.
+        """Return the path of the supernet's checkpoint, relative to the folder of the search.
 
-        With several spaces, the paths by space.
+        With several spaces these are paths by name of the space; without a supernet ``None``.
         """
         if self.config.accuracy == "trained":
             return None
@@ -152,7 +152,7 @@ class SearchComponents:
 def parts(
     config: SearchConfig, progress: Progress, data: ImageData | None = None
 ) -> SearchComponents:
-    """Read the search spaces and the data, and settle what is left open until they are known.
+    """Return the search spaces, the data, and the configuration with defaults that depend on them.
 
     Args:
         config: Configuration of the search.
@@ -172,20 +172,20 @@ def have_exits(networks: Networks) -> bool:
 def _check_exits(config: SearchConfig, data: ImageData) -> None:
     if config.accuracy == "supernet":
         raise ConfigError(
-            "accuracy=supernet: supernets have no exits, as this search space does: say "
-            "accuracy=trained."
+            "accuracy=supernet: this search space has early exits, which supernets do not support. "
+            "Set accuracy=trained."
         )
     if data.task.confidence is None:
         raise ConfigError(
-            f"task {data.task.name}: networks with exits must say how sure they are, which its "
-            "answers do not; take a search space without exits."
+            f"task={data.task.name}: early exits need the confidence of predictions, which this "
+            "task does not have. Choose a search_space without exits."
         )
 
 
-#: Pixels of an epoch up to which candidates are trained alone: about ten seconds of a small network
-#: on one core. On Fashion-MNIST a front found so is 1.60 to 5.16 times as fast at equal accuracy as
-#: hand-made networks (``experiments/worth_it``), that of a supernet 0.18 to 0.46 times; but the
-#: spaces were different, and equal time was not tried.
+#: Maximum pixels of an epoch for which candidates are trained separately: about ten seconds of a
+#: small network on one core. On Fashion-MNIST such a front was 1.60 to 5.16 times as fast at equal
+#: accuracy as hand-designed networks (``experiments/worth_it``), that of a supernet 0.18 to 0.46
+#: times; but the spaces were different, and equal time was not tried.
 _TRAINED_PIXELS = 100e6
 
 
@@ -202,16 +202,17 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
         accuracy = "trained"
     elif asked := expected_costs([*config.objectives, *config.allowed.limits]):
         raise ConfigError(
-            f"{asked[0]} is of networks that images leave early, and this search space has no "
-            f"exits: say {metric_of(asked[0]).mean_of}, or take a space that has some."
+            f"{asked[0]} is for networks with early exits, which this search space does not have. "
+            f"Use {metric_of(asked[0]).mean_of}, or choose a search_space with exits."
         )
     if accuracy is None:
         pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
     if accuracy == "trained" and config.train.init_from is not None:
         raise ConfigError(
-            f"train.init_from={config.train.init_from} holds a supernet's weights, and "
-            "accuracy=trained trains each network from scratch: say accuracy=supernet."
+            f"train.init_from={config.train.init_from} has weights of a supernet, but with "
+            "accuracy=trained each network is trained from scratch. Set accuracy=supernet, or "
+            "remove train.init_from."
         )
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
@@ -220,7 +221,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
 
 
 def retargeted(parts: SearchComponents, config: SearchConfig) -> SearchComponents:
-    """Return the same space and data for another target."""
+    """Return the components for another target, with the same space and data."""
     networks = replace(parts.networks, target=config.target)
     return SearchComponents(settled(config, parts.data, have_exits(networks)), networks, parts.data)
 
@@ -262,7 +263,7 @@ Accuracies = TrainedOnDemand | TrainedEvaluator  #: scores candidates and provid
 
 
 def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
-    """Return the evaluator of candidates; it trains on demand."""
+    """Return the evaluator of candidates, which trains a network or supernet when it needs it."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.setups, parts.config.trained)
@@ -274,8 +275,8 @@ def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
     return TrainedOnDemand({n: partial(trained, setup) for n, setup in parts.setups.items()})
 
 
-def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
-    """Return the number of completed trainings of each network that a search trained, by id."""
+def completed_trainings(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Return the number of completed trainings (fidelities) of each trained network, by its id."""
     found: dict[str, int] = {}
     for candidate in candidates:
         if n := config.trained.n_read(config.metric, candidate.details):
@@ -283,8 +284,13 @@ def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[st
     return found
 
 
-def as_left(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
-    """Return weights as a search stored them; other searches may have continued training."""
+def at_recorded_fidelity(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
+    """Return an evaluator with the weights that a search used; others may have trained further.
+
+    Args:
+        weights: The evaluator.
+        networks: Number of completed trainings, by id, as ``completed_trainings`` returns.
+    """
     return (
         weights.at_recorded_fidelity(networks) if isinstance(weights, TrainedEvaluator) else weights
     )

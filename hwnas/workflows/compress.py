@@ -47,10 +47,11 @@ _SPARES = (0.02, 0.05, 0.12)
 class CompressionResult(ExportResult):
     """An export of a compressed network, with its costs before."""
 
-    #: with its own weights if the target packs weights, else estimated
+    #: costs by name before compression; compiled with the network's weights if the target
+    #: compresses weights, else estimated
     before: Quantities
     compression: Compression
-    limits: Mapping[str, float]  #: of the budget, by metric
+    limits: Mapping[str, float]  #: limits of the budget, by metric
 
 
 def compress(
@@ -64,19 +65,23 @@ def compress(
         reporter: Receives phases and messages.
 
     Raises:
-        BudgetError: No compression fits.
-        ConfigError: The network fits already, or the target measures costs.
+        BudgetError: no compression meets the budget.
+        ConfigError: the network meets the budget already, or the target measures costs.
     """
     if unreachable := compression.unsupported_limits(config.allowed):
-        raise ConfigError(f"budget.{unreachable[0]}: compress works towards upper limits alone.")
+        raise ConfigError(
+            f"budget.{unreachable[0]} is a lower limit. compress supports upper limits only: "
+            "remove it."
+        )
     _check_trains(config)
     root = Path(config.dir or default_path("compress"))
     order = ExportRequest(config.export, arguments, root, "compress")
     with picked(order, reporter, config.budget) as picks:
         if len(picks) > 1:
             raise ConfigError(
-                f"compress takes one network for one target at a time, of {', '.join(picks)}: say "
-                "id=GENOTYPE, and of a search for several targets target=TARGET."
+                f"compress takes one network for one target, but {len(picks)} are selected: "
+                f"{', '.join(picks)}. Choose one with id=ID, and for a search with several targets "
+                "target_name=TARGET."
             )
         ((name, pick),) = picks.items()
         assert pick is not None  # an order with all exports present was rejected
@@ -89,7 +94,7 @@ def compress(
 
 @dataclass(frozen=True)
 class _CompressionJob:
-    """The compression of one network."""
+    """Compression of one network."""
 
     config: CompressConfig
     pick: PickedNetwork
@@ -120,7 +125,7 @@ class _CompressionJob:
         if not self.lowered.exits:
             return None
         genotype = self.pick.genotype
-        heard = predict_exits(network, self.pick.of.parts.setup_of(genotype), genotype)
+        heard = predict_exits(network, self.pick.context.parts.setup_of(genotype), genotype)
         each = [{"validation": answers} for answers in heard]
         found = swept(ExitNetworkResults(genotype.id, cost.figures, cost.segments, each))
         return within(found, self.config.max_exit_drop)
@@ -128,7 +133,7 @@ class _CompressionJob:
     @cached_property
     def lowered(self) -> Graph:
         """The operators of the network."""
-        return self.pick.of.parts.networks.lower(self.pick.genotype)
+        return self.pick.context.parts.networks.lower(self.pick.genotype)
 
     def found(self) -> Compression:
         """Return the compression whose compiled files fit the budget, or the closest one.
@@ -140,9 +145,15 @@ class _CompressionJob:
         allowed, name = self.config.allowed, self.pick.genotype.id
         if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
             exits = f", and {name} has no exits" * bool(expected_costs(missing))
-            raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it{exits}.")
+            raise ConfigError(
+                f"budget.{missing[0]}: the target's compiler does not estimate it{exits}. Remove "
+                "this limit."
+            )
         if not allowed.exceeded(self.before):
-            raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
+            raise ConfigError(
+                f"{name} meets the budget without compression: {_used(self.before, allowed)}. "
+                f"Export it: hwnas export run={self.config.run} id={name}"
+            )
         best = None
         for spare in _SPARES:
             if (found := self._fitter.fit(self._aim(spare))) is None:
@@ -154,13 +165,13 @@ class _CompressionJob:
                 break
         if best is None:
             fewest = min(self._means.bits, default=NATIVE_BITS)
-            also = f"{max(self._means.prune):.0%} of the channels taken out"
+            also = f"{max(self._means.prune):.0%} of the channels pruned"
             if self._early is not None:
                 also = f"{self.config.max_exit_drop:g} points lost at exits (max_exit_drop)"
             raise BudgetError(
-                f"{name} cannot be made to fit: it has {_told(self.before, allowed)}, and weights "
-                f"of {fewest} bits with {also} do not suffice. Begin with a smaller member of the "
-                "front."
+                f"{name} cannot be compressed to the budget: it needs "
+                f"{_used(self.before, allowed)}, and weights of {fewest} bits with {also} do not "
+                "suffice. Choose a smaller network of the front with id=ID, or relax the budget."
             )
         return best
 
@@ -187,23 +198,23 @@ class _CompressionJob:
             ConfigError: the target is measured.
         """
         cost = self._estimated(lowered)
-        early = self._early and self._early.of(cost.segments)
+        early = self._early and self._early.with_segments(cost.segments)
         average = {} if early is None else early.predicted.costs
         return replace(cost, figures={**cost.figures, **average})
 
     def _estimated(self, lowered: Graph) -> Cost:
-        config = self.pick.of.config
+        config = self.pick.context.config
         cost = base.backend_of(config.target).estimate(lowered)
         if cost is None:
             raise ConfigError(
-                f"Target '{config.target.name}' is measured, network by network; compress needs "
-                "one whose compiler estimates costs. export prune=FRACTION narrows networks."
+                f"Target '{config.target.name}' is measured, but compress needs a target whose "
+                "compiler estimates costs. To prune for this target: hwnas export prune=FRACTION."
             )
         return replace(cost, figures=config.derives(cost.figures))
 
     @property
     def _packs(self) -> bool:
-        return backends.get(self.pick.of.config.target.runtime).packs_weights
+        return backends.get(self.pick.context.config.target.runtime).packs_weights
 
     @cached_property
     def _means(self) -> CompressionMethods:
@@ -220,7 +231,7 @@ class _CompressionJob:
 
     @cached_property
     def _sample(self) -> CalibrationImages:
-        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        setup = self.pick.context.parts.setup_of(self.pick.genotype)
         data, resolution = setup.data, setup.resolution(self.pick.genotype)
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
         part = data.train.take(order[:_N_SAMPLE])
@@ -229,7 +240,7 @@ class _CompressionJob:
 
     def _at_proof(self, early: EarlyExits) -> Quantities:
         """Return the expected costs per image on the test split."""
-        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        setup = self.pick.context.parts.setup_of(self.pick.genotype)
         return early.at_proof(len(setup.data.test))
 
     def _compiled(
@@ -241,7 +252,7 @@ class _CompressionJob:
             pick: The network.
             average: Returns the expected costs per image with early exits.
         """
-        of = pick.of
+        of = pick.context
         ready = pick.finisher.in_int8(pick.genotype)
         artefacts = components.artefacts(of.parts, of.device)
         trained = TrainedNetwork(ready.graph, weights_of(ready.network, ready.graph), ready.int8)
@@ -265,12 +276,12 @@ def _check_trains(config: CompressConfig) -> None:
     done = read_manifest(Path(config.run), "run").get("finishing")
     if config.epochs is None and done is not None and done["epochs"] == 0:
         raise ConfigError(
-            "epochs must be 1 or more: compress trains for what it changes. The search trained "
-            "none (finish.epochs=0); say epochs=NUMBER."
+            "compress trains the compressed network, but the search fine-tuned for 0 epochs "
+            "(finish.epochs=0), so there is no default. Set epochs=NUMBER, 1 or more."
         )
 
 
-def _told(figures: Quantities, allowed: Budget) -> str:
+def _used(figures: Quantities, allowed: Budget) -> str:
     return ", ".join(
         f"{name} {figures[name].upper:.4g} of {limit:g}" for name, limit in allowed.limits.items()
     )

@@ -77,11 +77,11 @@ class MeasuredTarget:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The table of a run and its differences from this machine."""
+        """``path`` of the table, and ``foreign``: how its machine differs, or ``None``."""
         return {"path": str(self.table.path), "foreign": self.table.from_another_machine or None}
 
     def notes(self, spaces: Sequence[str]) -> list[str]:
-        """Return notes on the source of costs in search spaces."""
+        """Return messages about the source of costs in search spaces."""
         if not _predicts(self.config):
             return []
         lines = [initial_table.describe_calibration(self.table, name) for name in spaces]
@@ -89,7 +89,7 @@ class MeasuredTarget:
         return [f"{line} To measure operators too: {command}" for line in lines if line]
 
     def close(self) -> None:
-        """End the process."""
+        """End the process that compiles and measures, and unlock the table."""
         self._open.close()
 
     @contextlib.contextmanager
@@ -112,10 +112,10 @@ class MeasuredTarget:
             pool.close()
 
     def plan(self, op: OpSpec) -> str:
-        """Return the compilation plan of an operator from the table; tune and store it if missing.
+        """Return the compilation plan of an operator: from the table, else by tuning.
 
-        Plans of another CPU's table are valid, too. A table that predicts costs in a search is not
-        changed: the search may be resumed.
+        A new plan is stored in the table, except in a search whose costs the table predicts: the
+        search may be resumed. Plans of another CPU's table are valid, too.
         """
         if op not in self._plans:
             self._plans[op] = self.worker.tune(op, self._n_plans)
@@ -124,9 +124,9 @@ class MeasuredTarget:
         return self._plans[op]
 
     def time(self, op: OpSpec) -> Timing:
-        """Return the latency of an isolated operator from the table; measure it if missing.
+        """Return the latency of an operator in milliseconds: from the table, else by measuring it.
 
-        A plan, or a latency scaled from another table, does not count as a measurement.
+        A latency scaled from another table does not count as a measurement.
         """
         plan = self.plan(op)
         if self.table.missing([op]):
@@ -142,7 +142,7 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
 
 
 def source(config: SearchConfig | ProfileConfig) -> table_transfer.SourceTable | None:
-    """Return another CPU's table that can be scaled to this machine, if there is any."""
+    """Return another CPU's table that can be scaled to this machine; ``None`` if there is none."""
     roots = [Path(config.table.dir), SHIPPED]
     found = related_table(config.target, config.rpc, roots)
     return found and table_transfer.SourceTable.of(
@@ -170,8 +170,8 @@ def effort(
 
     Args:
         config: Configuration of the command.
-        other: Another CPU's table.
-        **goal: Fields of ``Effort`` that define the goal.
+        other: Another CPU's table with known plans.
+        **goal: Fields of ``MeasurementEffort`` that define when to stop.
     """
     plans = {} if other is None else other.plans
     return MeasurementEffort(config.table.networks, config.tuning.n_plans, plans, **goal)
@@ -285,7 +285,7 @@ def _own_root(config: SearchConfig) -> Path:
     root = Path(config.table.dir)
     if config.table.dir != TableConfig().dir and not root.is_dir():
         raise TableError(
-            f"table.dir={root}: there is no such folder. Leave table.dir out to read tables that "
-            f"ship, or measure one with: {profile_command(config)}"
+            f"table.dir={root}: there is no such folder. Remove table.dir to use the tables that "
+            f"come with hwnas, or measure one with: {profile_command(config)}"
         )
     return root

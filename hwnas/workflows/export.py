@@ -61,7 +61,10 @@ class ExportResult:
         """
         if self.failed:
             failed = "; ".join(self.failed)
-            raise ProofError(f"Checks of the export fail: {failed}. The files are kept.")
+            raise ProofError(
+                f"Checks of the export failed: {failed}. Do not deploy it; the files are kept for "
+                "inspection."
+            )
         return self
 
 
@@ -88,7 +91,7 @@ def export(config: ExportConfig, arguments: Sequence[str], reporter: Reporter) -
 
 
 def failures(done: Export, root: Path) -> list[str]:
-    """Return the failed checks of an export, with its folder."""
+    """Return a text for each failed check of an export, with its folder relative to ``root``."""
     checks = done.evidence.failed if done.evidence is not None else []
     return [f"{done.path.relative_to(root)}: {check}" for check in checks]
 
@@ -97,12 +100,12 @@ def failures(done: Export, root: Path) -> list[str]:
 def picked(
     order: ExportRequest, reporter: Reporter, budget: Row | None = None
 ) -> Iterator[Mapping[str, PickedNetwork | None]]:
-    """Return the networks to export by folder name; ``None`` for finished exports.
+    """Yield the networks to export, by name of the folder; ``None`` for finished exports.
 
     Args:
         order: The request.
         reporter: Is notified of progress.
-        budget: Budget instead of the search's.
+        budget: Limits that replace the budget of the search.
 
     Raises:
         ConfigError: no network matches the request.
@@ -137,7 +140,7 @@ def picked(
             s.target: finish_runs.finisher(s, manifest, candidates, config, reporter)
             for s in contexts
         }
-        finish_runs.check_kept(finishers[contexts[0].target], genotypes, manifest)
+        finish_runs.check_weights_exist(finishers[contexts[0].target], genotypes, manifest)
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
         yield {
             name: PickedNetwork(targets[target].of(known[i]), known[i], finishers[target], manifest)
@@ -159,8 +162,8 @@ def _check_format(config: ExportConfig, searches: Sequence[SearchConfig]) -> Non
         target = search.target
         if ".tflite" not in {*backends.file_names(target.runtime, target.dtype)}:
             raise ConfigError(
-                f"format=c needs a TFLite file, which target '{target.name}' does not have: search "
-                "for a target with target.runtime=vela, such as +target=npu."
+                f"format=c needs a TFLite file, which target '{target.name}' does not have. Search "
+                "for a target with target.runtime=vela, such as +target=npu, or remove format."
             )
 
 
@@ -222,11 +225,12 @@ def _for(
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
         raise RunError(
-            f"run={config.run} is one target of a search: say run={whole} target_name={target}"
+            f"run={config.run} is the folder of one target of a search. Write run={whole} "
+            f"target_name={target}"
         )
     if manifest.get("status") == "running":  # its teacher is not known yet
         raise RunError(
-            f"run={config.run} is not finished: go on with hwnas search run.resume={config.run}"
+            f"run={config.run} is not finished. Resume it: hwnas search run.resume={config.run}"
         )
     names = [search.target.name for search in searches]
     if config.target_name is not None and config.target_name not in names:
@@ -264,8 +268,8 @@ def _picked(
     if front.is_at_chance_level and not config.force:
         raise RunError(
             f"run={where}: no network is better than "
-            f"{recorded_task(run.manifest).description.constant}. To export one nevertheless: "
-            "force=true."
+            f"{recorded_task(run.manifest).description.constant}. Search with longer training "
+            "(train.epochs), or export one nevertheless with force=true."
         )
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
@@ -276,8 +280,11 @@ def _picked(
 
 
 def write_export(pick: PickedNetwork, name: str, order: ExportRequest) -> Export:
-    """Fine-tune a network, write it into its folder, and prove its results."""
-    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    """Fine-tune a network, write it into its folder and check it; return the export.
+
+    The folder of an export with failed checks ends with ``.failed``.
+    """
+    of, genotype, finisher = pick.context, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
     with folders.building(order.root, name) as folder, of.running() as device:
         target, artefacts = of.config.target, components.artefacts(of.parts, device)

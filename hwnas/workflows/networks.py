@@ -28,10 +28,9 @@ class Networks:
     """The networks of a space, or of several, on a target, for one task.
 
     Raises:
-        CompileError: none of a space can be written for the target.
-        ConfigError: a space chooses what weights are packed by, and the target does not pack them;
-            or in what networks compute, or exits, and the target does not run them so, or not one
-            by one.
+        CompileError: no network of a space can be exported for the target.
+        ConfigError: a space has choices that the target does not support: of weight compression,
+            number format, batch size, threads, or early exits.
     """
 
     target: Target
@@ -52,16 +51,17 @@ class Networks:
         if names and not descriptions.get(target.runtime).packs_weights:
             able = [each.name for each in descriptions.known() if each.packs_weights]
             raise ConfigError(
-                f"Space '{space.name}' chooses '{names[0]}', which gains nothing on target "
-                f"'{target.name}' ({target.runtime}): leave it out, or take a target of "
-                f"{' or '.join(able)}."
+                f"Search space '{space.name}' has the choice '{names[0]}', which has no benefit on "
+                f"target '{target.name}' (target.runtime={target.runtime}). Remove the choice, or "
+                f"use a target with target.runtime={' or '.join(able)}."
             )
 
         zeros = annotations.weight_option_names(space, annotations.SPARSITY)
         if zeros and not target.weight_sparsity:
             raise ConfigError(
-                f"Space '{space.name}' says '{zeros[0]}', and the file of target '{target.name}' "
-                "does not say that zeros gain: leave it out, or say target.weight_sparsity=true."
+                f"Search space '{space.name}' has the choice '{zeros[0]}', but target "
+                f"'{target.name}' has no benefit from zero weights. Remove the choice, or set "
+                "target.weight_sparsity=true."
             )
 
     def _check_precision(self, space: SearchSpace) -> None:
@@ -73,11 +73,11 @@ class Networks:
                 for d in descriptions.known()
                 if d.measured and {*chosen} <= {*d.precisions}
             ]
-            remedy = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
+            remedy = f"set target.dtype={able[0]}" if {*chosen} <= {*able} else "remove the choice"
             raise ConfigError(
-                f"Space '{space.name}' says '{annotations.KEY}' of networks, and target "
-                f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {remedy}, or "
-                f"say {' or '.join(others)} of a target that has it."
+                f"Search space '{space.name}' has the choice '{annotations.KEY}', but target "
+                f"'{target.name}' (target.runtime={target.runtime}) runs all networks in "
+                f"{target.dtype}. Allowed: {remedy}, or use a target with {' or '.join(others)}."
             )
 
     def _check_running(self, space: SearchSpace) -> None:
@@ -85,10 +85,10 @@ class Networks:
             able = [each.name for each in descriptions.known() if key in each.runs]
             if annotations.run_options(space, key) and self.target.runtime not in able:
                 raise ConfigError(
-                    f"Space '{space.name}' chooses '{key}', and target '{self.target.name}' "
-                    f"({self.target.runtime}) has one for all: leave it out "
-                    f"(target.{annotations.OF_TARGETS[key]}=[]), or take a target of "
-                    f"{' or '.join(able)}."
+                    f"Search space '{space.name}' has the choice '{key}', but target "
+                    f"'{self.target.name}' (target.runtime={self.target.runtime}) has one {key} "
+                    f"for all networks. Set target.{annotations.OF_TARGETS[key]}=[], or use a "
+                    f"target with target.runtime={' or '.join(able)}."
                 )
 
     def _check_exits(self, space: SearchSpace) -> None:
@@ -97,34 +97,34 @@ class Networks:
         if early_exits.exit_names(space) and not runs:
             able = [each.name for each in descriptions.known() if each.exits]
             raise ConfigError(
-                f"Space '{space.name}' has exits, which target '{target.name}' "
-                f"({target.engine}) does not run: leave them out, or take a target of "
-                f"{' or '.join(able)}."
+                f"Search space '{space.name}' has early exits, which target '{target.name}' "
+                f"({target.engine}) does not support. Use a search space without exits, or a "
+                f"target with target.runtime={' or '.join(able)}."
             )
 
         largest = max([target.batch, *annotations.run_options(space, annotations.BATCH)])
         if early_exits.exit_names(space) and largest > 1:
             raise ConfigError(
-                f"Space '{space.name}' has exits, by which images leave one by one: say "
+                f"Search space '{space.name}' has early exits, which need single images. Set "
                 f"target.batch=1, not {largest}."
             )
 
     @cached_property
     def backend(self) -> Backend:
-        """How they get onto the target."""
+        """The backend that compiles the networks for the target."""
         return base.backend_of(self.target)
 
     def lower(self, genotype: Genotype) -> Graph:
-        """Return the operators of a genotype."""
+        """Return the graph of a genotype."""
         family, member = self._family(genotype), self.space.member(genotype)
         return annotations.lower(family, member, genotype, self.signature)
 
     def dtype(self, genotype: Genotype) -> str:
-        """Return in which dtype a genotype's network computes."""
+        """Return the number format of a genotype's network, such as ``int8``."""
         return dtype_of(self.lower(genotype), self.target)
 
     def target_of(self, genotype: Genotype) -> Target:
-        """Return the target as it runs one network."""
+        """Return the target with the number format, batch size and threads of one network."""
         lowered, target = self.lower(genotype), self.target
         return replace(
             target,
@@ -136,22 +136,26 @@ class Networks:
         )
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
-        """Return the same network in float32, where one is in int8 by choice."""
+        """Return the same network in float32 if the genotype chooses int8, else ``None``."""
         return annotations.float_genotype(self.space.member(genotype), genotype)
 
     def resolution(self, genotype: Genotype) -> int:
-        """Return the height and width of the images that a genotype reads."""
+        """Return the height and width of a genotype's input, in pixels."""
         return self._family(genotype).resolution(self.space.member(genotype), genotype)
 
     def _family(self, genotype: Genotype) -> Family:
         return self.families[genotype.space]
 
     def fused_graph(self, genotype: Genotype) -> Graph:
-        """Return the operators of a genotype as the target runs them."""
+        """Return the graph of a genotype with operators fused as on the target."""
         return fused_graph(self.lower(genotype), self.target)
 
     def exported_graph(self, genotype: Genotype) -> Graph:
-        """Return the operators as the target runs them; refuse what cannot be written for it."""
+        """Return the fused graph of a genotype, after checking that it can be exported.
+
+        Raises:
+            CompileError: the target does not support an operator.
+        """
         lowered = self.lower(genotype)
         self.backend.check(lowered)
         return fused_graph(lowered, self.target)
@@ -160,7 +164,7 @@ class Networks:
 def read_networks(
     config: SearchConfig | ProfileConfig, progress: Progress, data: ImageData | None = None
 ) -> tuple[Networks, ImageData]:
-    """Read the search spaces, and the data, which decide the first and the last operator.
+    """Return the networks of the search spaces on the target, and the data.
 
     Args:
         config: Configuration of the command.
@@ -182,12 +186,12 @@ _SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 
 def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return the command that measures the missing entries of a table."""
+    """Return the ``hwnas profile`` command that measures missing entries of the latency table."""
     return next_command("profile", config, *words)
 
 
 def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
-    """Return a command for the same target, spaces and data."""
+    """Return the command ``hwnas VERB`` for the same target, spaces and data, and further words."""
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
     options = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]

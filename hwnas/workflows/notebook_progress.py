@@ -21,10 +21,12 @@ ProgressOption = Progress | bool | None
 
 
 def progress_display(progress: ProgressOption) -> Progress | None:
-    """Return the display of a verb: ``None`` shows bars in notebooks and nothing in scripts.
+    """Return the display of a verb's progress; ``None``: nothing is shown.
+
+    The default ``progress=None`` shows bars in notebooks and nothing in scripts.
 
     Raises:
-        ConfigError: it is no display.
+        ConfigError: ``progress`` is neither a boolean, nor ``None``, nor a display.
     """
     if progress is False or (progress is None and not _in_notebook()):
         return None
@@ -34,8 +36,8 @@ def progress_display(progress: ProgressOption) -> Progress | None:
         return NotebookProgress(_print_line, _PRINT_S)
     if not hasattr(progress, "phase"):
         raise ConfigError(
-            f"progress={progress!r}: allowed are True, False, None (bars in notebooks) and an "
-            "object with the method phase (hwnas.Progress)."
+            f"progress={progress!r} is not supported. Allowed: True, False, None (bars in "
+            "notebooks only), or an object with the method phase (hwnas.Progress)."
         )
     return progress
 
@@ -83,7 +85,7 @@ class NotebookProgress:
     """Shows the phases of a verb.
 
     Args:
-        show: Receives the state as ``(text, html)``; the last call has the final state.
+        show: Called with the state as text and as HTML; the last call has the final state.
         update_s: Seconds between two calls, besides those at the start and end of a phase.
     """
 

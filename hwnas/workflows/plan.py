@@ -58,7 +58,7 @@ def check_ready(verb: str, folder: str | None) -> None:
 
 
 def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Plan a deployment and write it into a folder.
+    """Plan a deployment, write it into a folder, and return its tables and messages.
 
     Args:
         config: The options.
@@ -67,7 +67,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
 
     Raises:
         ConfigError: a file is invalid, or no model meets a class's requirements.
-        BudgetError: a limit leaves demand unserved.
+        BudgetError: within a limit, some requests cannot be served.
     """
     check_ready("plan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, planner, summary
@@ -103,7 +103,8 @@ def files_of(
     Args:
         plan: The plan.
         result: Its tables and messages.
-        seen: Results of its simulations, including spikes; they set the maximum utilisation.
+        seen: Results of its simulations, including load spikes; they determine the maximum
+            utilisation of servers.
     """
     from hwnas.fleet import page as report
     from hwnas.fleet import summary
@@ -122,7 +123,10 @@ def files_of(
 
 
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Simulate a plan and write the results into a folder; see ``plan``."""
+    """Simulate a plan, write the results into a folder, and return them.
+
+    Arguments and errors are those of ``plan``.
+    """
     check_ready("simulate", config.run.dir)
     from hwnas.fleet import simulation, summary
     from hwnas.fleet.demand import Arrivals, read_gaps
@@ -157,7 +161,7 @@ def write_plan_folder(
     content: Mapping[str, bytes],
     place: Path | None = None,
 ) -> FolderResult:
-    """Write a plan or a simulation into a folder; return it with its files.
+    """Write a plan or a simulation into a folder; return the result with path and file names.
 
     Args:
         verb: The verb that created it.
@@ -184,15 +188,17 @@ def write_plan_folder(
 
 
 def lines(sentences: Sequence[str]) -> bytes:
-    """Return sentences as the content of a text file."""
+    """Return sentences as the content of a text file in UTF-8, one per line."""
     return ("\n".join(sentences) + "\n").encode()
 
 
 def recorded(folder: Path) -> Mapping[str, str]:
-    """Return the paths of service and fleet that the folder of a plan records.
+    """Return the paths of the files of a plan, by option: ``service`` and ``fleet``.
+
+    Empty if the folder has no manifest.
 
     Raises:
-        RunError: the manifest is corrupt.
+        RunError: the manifest is damaged.
     """
     try:
         found = read_json(_MANIFEST, folder / "manifest.json", RunError, newest=FORMAT)
@@ -209,8 +215,8 @@ def _beside(name: str, folder: Path) -> Path:
         if path.exists():
             return path
     raise ConfigError(
-        f"The trace {name} of the plan is not here: start where the plan was made, or name one "
-        "with trace=FILE."
+        f"The file {name} with the arrivals (trace) of the plan was not found. Start in the folder "
+        "where the plan was made, or give a file with trace=FILE."
     )
 
 
@@ -237,7 +243,8 @@ def _throttles(config: SimulateConfig, found: "DeploymentPlan") -> "list[Throttl
         speed = 0.0
     if not _MIN_SPEED <= speed <= 1:
         raise ConfigError(
-            f"throttle={config.throttle}: write DEVICE:SPEED, a speed in [{_MIN_SPEED:g}, 1]."
+            f"throttle={config.throttle} must be DEVICE:SPEED with a relative speed in "
+            f"[{_MIN_SPEED:g}, 1], for example cpu:0.5."
         )
     return [Throttle(name, speed)]
 
@@ -248,8 +255,9 @@ def _spiked(config: SimulateConfig, found: "DeploymentPlan") -> list[int]:
     spiked = [hour for hour in own if found.spikes(hour)]
     if not spiked:
         raise ConfigError(
-            "spike=true: the plan has no spike in these hours: give a class's demand one in the "
-            "service, and plan again; load=2 simulates twice the demand."
+            "spike=true: the plan has no load spike in these hours. Add a spike to the demand of a "
+            "request class in the service file and plan again, or simulate twice the demand with "
+            "load=2."
         )
     return spiked
 
@@ -259,10 +267,12 @@ def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
         return None
     hours = config.hours if isinstance(config.hours, list) else [config.hours]
     if not hours or len({*map(str, hours)}) < len(hours):
-        raise ConfigError(f"hours={config.hours}: give at least one hour, and each hour once.")
+        raise ConfigError(
+            f"hours={config.hours} must be one or more different hours, for example hours=[0,12]."
+        )
     known = {str(hour): hour for each in found.hours for hour in each.hours}
     for hour in hours:
         if str(hour) not in known:
             last = max(known.values())
-            raise ConfigError(f"hours: {hour} is none of the plan, which has 0 to {last}.")
+            raise ConfigError(f"hours: {hour} is not an hour of the plan. Allowed: 0 to {last}.")
     return [known[str(hour)] for hour in hours]

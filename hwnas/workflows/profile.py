@@ -42,7 +42,12 @@ def transfer_table(
     pool: DevicePool,
     phases: Progress,
 ) -> dict[str, float]:
-    """Measure a few networks and scale another device's table."""
+    """Measure a few networks and scale another device's table to them.
+
+    Returns:
+        Errors of networks left out of the fit: ``spearman``, ``mape``, ``interval`` and
+        ``coverage``, the last three as fractions.
+    """
     source, chosen = _covering(references(config), config, subject)
     ops = {node.op for net in chosen.values() for node in net}
     refused = operator_measurement.measure_operators(
@@ -77,8 +82,9 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
             found.append(load_table(path))
     if not found:
         raise TableError(
-            f"transfer_from={config.transfer_from}: no latency table of another target of that "
-            f"name for {table_name(other)} in {', '.join(map(str, roots))}."
+            f"transfer_from={config.transfer_from}: no latency table of this target for "
+            f"{table_name(other)} in {', '.join(map(str, roots))}. Measure one first: "
+            f"hwnas profile +target={config.transfer_from}"
         )
     return found
 
@@ -101,7 +107,8 @@ def _covering(
         most = max(most, len(covered))
     raise TableError(
         f"The table {' or '.join(str(table.path) for table in sources)} covers only {most} of "
-        f"{len(drawn)} networks of search space '{subject.space.name}', too few for n_samples={n}."
+        f"{len(drawn)} networks of search space '{subject.space.name}', fewer than n_samples={n}. "
+        "Set n_samples to a smaller number, or measure without transfer_from."
     )
 
 
@@ -109,7 +116,10 @@ _ROUNDS = 8  #: maximum number of measured batches of networks: twice that of a 
 
 
 def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileResult:
-    """Measure the missing entries of a target's table, and calibrate it.
+    """Measure the missing entries of a target's latency table, calibrate it, and return it.
+
+    With ``kit``, ``measured`` or ``genotype``, write a kit, fit a device file, or return the
+    latency of one network by operator instead.
 
     Args:
         config: The options.
@@ -285,8 +295,8 @@ def _measure(
     if len(genotypes) < needed:
         raise TableError(
             f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
-            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
-            "networks.fit and networks.interval."
+            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10. Set "
+            "networks.fit and networks.interval to smaller numbers."
         )
     plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()
@@ -298,7 +308,8 @@ def _measure(
         op, reason = next(iter(refused.items()))
         raise CompileError(
             f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
-            f"{op}: {reason} The others are in {table.path}."
+            f"{op}: {reason} The others are in {table.path}. Repeat the command, or use a search "
+            "space without these operators."
         )
     return operator_measurement.measure_networks(table, subject.graphs(genotypes), pool, phases)
 

@@ -35,7 +35,10 @@ _REFERENCE = 300  #: sample of the searched networks
 def profile_offline(
     config: ProfileConfig, parts: Networks, reporter: Reporter
 ) -> tuple[Path, list[str]]:
-    """Write a kit, or fit a device file to measurements; return path and messages."""
+    """Write a kit, or fit a device file to measurements; return its path and messages.
+
+    A kit is a folder with networks and a script that measures them on the device.
+    """
     if config.measured is not None:
         with reporter.timed("Fit"):
             return _fit(config, parts)
@@ -88,14 +91,14 @@ def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     run = Run.load(Path(str(config.front_of)), "front_of")
     run.check_complete()
-    found = in_space(run.seen_by(config.target.name), parts.space, "front_of")
+    found = in_space(run.candidates_for(config.target.name), parts.space, "front_of")
     return next_to_measure(backend.load_device(config.target), found, parts.lower, config.n)
 
 
 def measurement_advice(
     config: SearchConfig, parts: Networks, candidates: Iterable[Candidate], run: Path
 ) -> str:
-    """Return a message that names the networks of a search to measure next."""
+    """Return a message that names the networks of a search to measure next on the device."""
     device = backend.load_device(config.target)
     networks = next_to_measure(device, candidates, parts.lower, _N_SUGGESTED)
     kit = profile_command(config, "kit=DIR", f"n={len(networks)}", f"front_of={run}")
@@ -117,12 +120,15 @@ def next_to_measure(
     """Return the networks of a search whose measurement is most informative about its front.
 
     Raises:
-        TableError: none has both an accuracy and a latency.
+        TableError: no candidate has both an accuracy and a latency.
     """
     scored = {c.id: c for c in candidates if c.state == "complete" and "latency_ms" in c.figures}
     pool = list(scored.values())
     if not pool:
-        raise TableError("No candidate of that search has both an accuracy and a latency.")
+        raise TableError(
+            "No candidate of the search is completely scored and has a latency. Search with "
+            "latency_ms among the objectives first."
+        )
     features = device.encoded([lower(candidate.genotype) for candidate in pool])
     ms, std = device.predictor.predict(features)
     order = device_file.select_next_networks(
@@ -149,8 +155,8 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     notes = [*found.left_out]
     if len(found.ms) < MIN_NETWORKS:
         raise TableError(
-            f"measured={config.measured}: {len(found.ms)} networks can be used, {MIN_NETWORKS} are "
-            "needed. " + " ".join(notes[:3])
+            f"measured={config.measured}: only {len(found.ms)} networks can be used. Measure "
+            f"{MIN_NETWORKS} or more. " + " ".join(notes[:3])
         )
     device = _fitted(config, parts, found.ms, notes)
     path = backend.device_path(target)
@@ -208,13 +214,14 @@ def _lost(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
         before = device_file.load_device_file(path)
     except TableError:  # missing or unreadable
         return []
-    another = "another file by target.offline.file=OTHER.json, or remove it."
+    another = "another file with target.offline.file=OTHER.json, or delete it."
     other = [space for space in before.spaces if space not in device.spaces]
     if other or before.setting != device.setting:
         known = f"of {', '.join(other)}" if other else f"by {before.setting}"
         raise TableError(
-            f"{path} has networks measured {known}, which would be lost: name the files of all, "
-            f"measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or {another}"
+            f"{path} has networks measured {known}, which would be lost. Name the files of all "
+            f"measurements with measured='[OLD.csv,NEW.csv]' and search_space='[OLD,NEW]', or "
+            f"name {another}"
         )
     old, new = (
         dict(zip(map(str, each.measured.rows()), each.ms, strict=True)) for each in (before, device)
@@ -222,9 +229,9 @@ def _lost(path: Path, device: MeasuredDevice, allowed: float) -> list[str]:
     changes = [max(old[k] / new[k], new[k] / old[k]) - 1 for k in old.keys() & new.keys()]
     if changes and (change := statistics.median(changes)) > allowed:
         raise TableError(
-            f"{path} has other latencies of {len(changes)} of these networks: they differ by "
-            f"{change:.1%} (median), {allowed:.0%} allowed. If they are of another device, name "
-            f"{another}"
+            f"{path} has other latencies of {len(changes)} of these networks: the median "
+            f"difference is {change:.1%}. Allowed: {allowed:.0%}. If the measurements are of "
+            f"another device, name {another}"
         )
     n = len(old.keys() - new.keys())
     words = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"

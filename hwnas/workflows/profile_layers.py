@@ -32,31 +32,33 @@ _MAX_MODEL_BYTES = 2 << 30  # maximum size of an ONNX file in bytes
 class LayerLatency:
     """The latency of one operator."""
 
-    name: str
-    operator: str
+    name: str  #: name of the node in the graph
+    operator: str  #: type and shapes as text
     latency_ms: float
-    bound: str  #: ``compute``, ``memory`` or ``launch``; empty if no roofline has its dtype
+    #: what limits its speed: ``compute``, ``memory`` or ``launch``; empty if the target has no
+    #: roofline of its number format
+    bound: str
 
 
 @dataclass(frozen=True)
 class LatencyBreakdown:
     """The latency of a network by operator."""
 
-    path: Path  #: the folder with table and figure
+    path: Path  #: folder with ``layers.csv`` and ``layers.png``
     title: str
-    layers: Sequence[LayerLatency]
-    source: str
+    layers: Sequence[LayerLatency]  #: in order of the graph
+    source: str  #: source of the latencies, as text
 
     @property
     def messages(self) -> list[str]:
-        """Return the total latency and the files."""
+        """One sentence with the total latency and the files."""
         total = sum(layer.latency_ms for layer in self.layers)
         where = f"Files in {self.path}: layers.csv layers.png"
         return [f"Sum {total:.5f} ms, {self.source}. {where}"]
 
 
 def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
-    """Return, plot and write the latency of each operator of one network."""
+    """Return the latency of each operator of ``config.genotype``; also write a table and a plot."""
     assert config.genotype is not None
     name, lowered = _find(networks, config.genotype)
     _check_batch(lowered, config)
@@ -97,9 +99,9 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         found = sorted(_RUNS.glob(f"*/models/{text}.json"))
         if not found:
             raise ConfigError(
-                f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
-                "id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id of a "
-                "member, or, for profile, MODEL.onnx."
+                f"genotype={text}: no such file, and no run in {_RUNS} has a front member with "
+                "this id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id "
+                "of a member, or, for profile, MODEL.onnx."
             )
         path = found[-1]
     if path.suffix.lower() != ".json":
@@ -112,7 +114,7 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         called = f"genotype={text}: {path}"
         made = read_json(VerifiedModelFile, path, ConfigError, called, newest=FORMAT)
     except FileNotFoundError:
-        raise ConfigError(f"genotype={text}: {path} is not there.") from None
+        raise ConfigError(f"genotype={text}: {path} was not found. Correct the path.") from None
     return space.genotype(made["genotype"])
 
 
@@ -127,9 +129,9 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
         n = lowered[0].op.batch  # 1: one image, or a variable number
         return Path(text).name, replace(lowered, batch=n if n > 1 else 0)
     except FileNotFoundError:
-        raise ConfigError(f"genotype={text}: no model there.") from None
+        raise ConfigError(f"genotype={text}: file not found. Correct the path.") from None
     except safe_read.CorruptFileError as problem:
-        raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
+        raise ConfigError(f"genotype={text} cannot be read: {problem}.") from None
     except CompileError as error:
         raise ConfigError(f"genotype={text}: {error}") from None
 
@@ -143,8 +145,9 @@ def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
     target = config.target
     if lowered.batch > 1 and not backends.get(target.runtime).batched:
         raise ConfigError(
-            f"genotype={config.genotype} reads {lowered.batch} images at once, and target "
-            f"'{target.name}' one (target.runtime={target.runtime}): export it for one image."
+            f"genotype={config.genotype} has the batch size {lowered.batch}, but target "
+            f"'{target.name}' (target.runtime={target.runtime}) supports only 1. Export the model "
+            "with the batch size 1."
         )
 
 
@@ -174,8 +177,9 @@ def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
     target = config.target
     if target.roofline is None:
         raise ConfigError(
-            f"genotype={config.genotype}: only whole networks were measured on target "
-            f"'{target.name}', which say nothing of operators; and it has no target.roofline."
+            f"genotype={config.genotype}: latencies by operator are unknown. Target "
+            f"'{target.name}' was measured by whole networks and has no target.roofline. Add one "
+            "to its file."
         )
     return network_cost(fused_graph(lowered, target), target, target.roofline)
 

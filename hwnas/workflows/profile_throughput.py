@@ -25,7 +25,7 @@ _COMPARED = 8  #: networks that compare runtimes
 def throughput_messages(
     config: ProfileConfig, parts: Networks, held_out: Sequence[MeasuredNetwork], phases: Progress
 ) -> list[str]:
-    """Return percentiles, latencies by batch size and by runtime, one line each."""
+    """Return messages with latency percentiles, latencies by batch size, and by runtime."""
     extras = _Throughput(config, parts, held_out, phases)
     lines = []
     for name, extra in (

@@ -39,9 +39,9 @@ class ExportRequest:
     """A request to export networks of a search."""
 
     config: ExportConfig
-    arguments: Sequence[str]
+    arguments: Sequence[str]  #: arguments of the command line
     root: Path  #: parent of the exports' folders
-    verb: str = "export"
+    verb: str = "export"  #: ``export`` or ``compress``
 
     @property
     def command(self) -> str:
@@ -53,16 +53,18 @@ class ExportRequest:
 class PickedNetwork:
     """One network for one target."""
 
-    of: TargetContext
+    context: TargetContext
     genotype: Genotype
     finisher: Finetuner
     manifest: Manifest  #: manifest of the search
 
 
-def title(of: TargetContext, genotype: Genotype) -> str:
+def title(context: TargetContext, genotype: Genotype) -> str:
     """Return a description of a network in one sentence."""
-    space, data = genotype.space, of.parts.data.name
-    return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
+    space, data = genotype.space, context.parts.data.name
+    return (
+        f"Network {genotype.id} of search space {space}, trained on {data}, for {context.target}."
+    )
 
 
 def record(
@@ -73,15 +75,21 @@ def record(
     place: Path,
     means: Quantities,
 ) -> Row:
-    """Return the contents of a proof, except its files and the results of the search.
+    """Return the content of ``proof.json``, except its files and the results of the search.
 
-    ``means`` are expected costs with early exits.
+    Args:
+        pick: The network and the search.
+        ready: The network with final weights.
+        evidence: Results of the checks.
+        order: The request.
+        place: Folder of the export.
+        means: Expected costs with early exits, by name; empty without exits.
     """
-    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
-    parts, config, lowered = of.parts, of.config, ready.graph
+    context, genotype, finisher = pick.context, pick.genotype, pick.finisher
+    parts, config, lowered = context.parts, context.config, ready.graph
     space = parts.space.member(genotype)
     data, verify = parts.data, f"hwnas verify {shlex.quote(str(place))}"
-    position = list(pick.manifest.get("targets", [of.target])).index(of.target)
+    position = list(pick.manifest.get("targets", [context.target])).index(context.target)
     words = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # a dtype chosen by the network overrides the target's
         words = [*words, f"target.dtype={lowered.dtype}"]
@@ -103,7 +111,7 @@ def record(
         },
         "model": {
             "id": genotype.id,
-            "name": f"{space.name}-{data.name}-{of.target}-{genotype.id}",
+            "name": f"{space.name}-{data.name}-{context.target}-{genotype.id}",
             "genotype": genotype.to_dict(),
             "search_space": space.name,
             "family": space.family,
@@ -173,7 +181,7 @@ def _machine(target: Target) -> Row:
 
 def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
     """Return the source of the weights with which the search scored the network."""
-    parts, genotype = pick.of.parts, pick.genotype
+    parts, genotype = pick.context.parts, pick.genotype
     if accuracy_source(manifest) == "supernet":
         return {"supernet": parts.setup_of(genotype).checkpoint().path.parent.name}
     n = pick.finisher.left.get(genotype.id, 1)
@@ -181,9 +189,13 @@ def _weights(pick: PickedNetwork, manifest: Manifest) -> Row:
 
 
 def reported(order: ExportRequest, pick: PickedNetwork, files: Mapping[str, str]) -> Row | None:
-    """Return the figures and file digests of a member in the search's report."""
+    """Return the quantities and file digests of a network in the search's report.
+
+    ``None`` if the search did not verify it. The keys are ``figures``, ``files``, ``of`` (a text
+    about the weights) and ``same_files`` (names of files that are equal).
+    """
     run = Path(order.config.run)
-    where = run / pick.of.target if (run / pick.of.target).is_dir() else run
+    where = run / pick.context.target if (run / pick.context.target).is_dir() else run
     if (known := read_model(where, pick.genotype.id)) is None:
         return None
     weights, finishing = "these weights", pick.manifest.get("finishing")

@@ -47,7 +47,7 @@ def search(
     resume: str | Path | None = None,
     **options: Any,
 ) -> SearchResult:
-    """Find, verify and report a Pareto front of networks for a target.
+    """Search for a Pareto front of networks for a target, verify it, and return the result.
 
     One process searches unless ``study__workers``, or the resumed run, sets another number. Worker
     processes do not import your script.
@@ -85,7 +85,7 @@ def search(
             for other data. A ``Path`` means ``dataset="images", dataset__path=...``.
 
     Raises:
-        HwnasError: One line, with the fix.
+        HwnasError: an option, the data or the target is invalid; the message says what to change.
     """
     processes.tune_process()
     resumed = {} if resume is None else {"run.resume": resume}
@@ -113,7 +113,7 @@ def _search_table(
 ) -> SearchResult:
     if custom.named:
         raise ConfigError(
-            f"accuracy=table reads accuracies and costs from the table: leave out "
+            f"accuracy=table reads accuracies and costs from the table. Remove "
             f"{', '.join(custom.named)}."
         )
     from hwnas.workflows.results import SearchResult
@@ -145,7 +145,7 @@ def load(path: str | Path) -> SearchResult:
     """Return an existing search, finished or not.
 
     Raises:
-        RunError: The folder has no search.
+        RunError: the folder is not that of a search.
     """
     from hwnas.workflows.results import SearchResult
 
@@ -158,7 +158,7 @@ def _run(
     progress: ProgressOption,
     options: dict[str, Any],
 ) -> tuple[Result, tuple[str, ...]]:
-    """Run a verb of one target; return its result and the messages on the way."""
+    """Run a verb of one target; return its result and its messages."""
     processes.tune_process()
     arguments = with_resumed(as_arguments(options))
     reporter = RecordingReporter(progress_display(progress))
@@ -167,7 +167,7 @@ def _run(
 
 
 def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
-    """Train the supernet of a search space, or with ``genotype=...`` one network.
+    """Train the supernet of a search space, or with ``genotype=...`` one network; return it.
 
     Args:
         progress: As for ``search``.
@@ -177,12 +177,15 @@ def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
 
     result, messages = _run(run, "train", progress, _with_file(options))
     if result is None:
-        raise ConfigError("Only the first process of torchrun has a result: use the command line.")
+        raise ConfigError(
+            "hwnas.train returns a result only in the first process of torchrun. With torchrun, "
+            "use the command line: torchrun -m hwnas train ..."
+        )
     return replace(result, messages=messages)
 
 
 def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult:
-    """Measure the latency table of a target and its prediction error.
+    """Measure the latency table of a target and its prediction error; return path and messages.
 
     Args:
         progress: As for ``search``.
@@ -197,7 +200,7 @@ def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult
 def compare(
     runs: Folder | Sequence[Folder], *, progress: ProgressOption = None, **options: Any
 ) -> ComparisonResult:
-    """Compare the fronts of searches, and of other tools in CSV files.
+    """Compare the fronts of searches, and of other tools in CSV files; return the comparison.
 
     Args:
         runs: Searches, their folders, CSV files, or patterns such as ``"runs/search/*"``; one or
@@ -212,9 +215,9 @@ def compare(
 
 
 def export(run: Folder, *, progress: ProgressOption = None, **options: Any) -> list[Export]:
-    """Write networks of a search as files for the device, with a proof of their behaviour.
+    """Write networks of a search as files for the device, check them, and return the exports.
 
-    Exports of the same command, if it was interrupted, are returned too.
+    If the same command was interrupted, its finished exports are returned, too.
 
     Args:
         run: A search, or its folder.
@@ -222,7 +225,7 @@ def export(run: Folder, *, progress: ProgressOption = None, **options: Any) -> l
         options: Options of ``hwnas export``: ``pick="knee"``, ``dir="models"``.
 
     Raises:
-        ProofError: A check fails; the folder is kept.
+        ProofError: a check fails; the folder is kept.
     """
     from hwnas.workflows.export import export as write
 
@@ -233,7 +236,7 @@ def export(run: Folder, *, progress: ProgressOption = None, **options: Any) -> l
 def compress(
     run: Folder, *, pick: str = "knee", progress: ProgressOption = None, **options: Any
 ) -> Export:
-    """Fit a network of a search into another budget, and export it.
+    """Compress a network of a search to another budget, export it, and return the export.
 
     Args:
         run: A search, or its folder.
@@ -242,8 +245,8 @@ def compress(
         options: Options of ``hwnas compress``: ``budget={"flash_kib": 20}``.
 
     Raises:
-        BudgetError: No compression fits.
-        ProofError: A check fails; the folder is kept.
+        BudgetError: no compression meets the budget.
+        ProofError: a check fails; the folder is kept.
     """
     from hwnas.workflows.compress import compress as fit
 
@@ -253,7 +256,7 @@ def compress(
 
 
 def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -> list[str]:
-    """Repeat the proof of an export with the installed runtimes; return the messages.
+    """Repeat the checks of an export with the installed runtimes; return messages as sentences.
 
     Args:
         export: The folder of an export.
@@ -261,7 +264,7 @@ def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -
         options: Options of ``hwnas verify``: ``data=DIR``, ``target="npu"``.
 
     Raises:
-        ProofError: A check fails.
+        ProofError: a check fails.
     """
     from hwnas.workflows.verify import verify as run
 
@@ -272,7 +275,7 @@ def verify(export: Folder, *, progress: ProgressOption = None, **options: Any) -
 
 
 def split(export: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Split the network of an export in two, and time both parts on targets.
+    """Split the network of an export into two parts and return their latencies on targets.
 
     Args:
         export: The folder of an export.
@@ -290,7 +293,7 @@ def split(export: Folder, *, progress: ProgressOption = None, **options: Any) ->
 def plan(
     service: str | Path, fleet: str | Path, *, progress: ProgressOption = None, **options: Any
 ) -> FolderResult:
-    """Choose models, devices and replicas for a service.
+    """Choose models, devices and replicas for a service; return the plan's folder and tables.
 
     Args:
         service: The service file.
@@ -304,7 +307,7 @@ def plan(
 
 
 def simulate(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Simulate a plan.
+    """Simulate a plan; return latencies, losses and costs as tables.
 
     Args:
         plan: A plan, or its folder.
@@ -319,7 +322,7 @@ def simulate(plan: Folder, *, progress: ProgressOption = None, **options: Any) -
 def replan(
     plan: Folder, telemetry: str | Path, *, progress: ProgressOption = None, **options: Any
 ) -> FolderResult:
-    """Change a plan according to telemetry.
+    """Change a plan according to telemetry; return the new plan's folder and tables.
 
     Args:
         plan: A plan, or its folder.
@@ -333,7 +336,7 @@ def replan(
 
 
 def serve_check(plan: Folder, *, progress: ProgressOption = None, **options: Any) -> FolderResult:
-    """Compare simulated latencies of a plan's pools with a server on this machine.
+    """Compare simulated latencies of a plan with those of a server on this machine, as tables.
 
     Args:
         plan: A plan, or its folder.

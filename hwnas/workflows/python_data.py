@@ -32,7 +32,7 @@ _PIXELS = "give uint8, whole numbers from 0 to 255, or numbers from 0 to 1, with
 
 
 def save_data(data: Any, folder: Path) -> Path:
-    """Return the file that holds images and targets; it is named after their content.
+    """Save images and targets to a file named after their content; return its path.
 
     Runs refer to the file, so that other processes, other commands and later sessions read the
     same. All images are in memory meanwhile.
@@ -46,7 +46,7 @@ def save_data(data: Any, folder: Path) -> Path:
         folder: Folder of the file.
 
     Raises:
-        ConfigError: it is of other types or shapes.
+        ConfigError: the data have other types or shapes.
     """
     parts = _splits(data)
     splits = {split: _arrays(part) for split, part in parts.items()}
@@ -55,7 +55,7 @@ def save_data(data: Any, folder: Path) -> Path:
 
 
 def is_by_split(data: object) -> bool:
-    """Return whether a dict has data by split; others have options."""
+    """Return whether an object is a dict of data by split, and not of options."""
     return isinstance(data, Mapping) and "train" in map(split_of, map(str, data))
 
 
@@ -66,8 +66,8 @@ def _splits(data: Any) -> dict[str, Any]:
         for name, part in data.items():
             if (split := split_of(str(name))) not in SPLITS or split in found:
                 raise ConfigError(
-                    f"{ARGUMENT} has the splits {', '.join(map(repr, data))}. Allowed: train, "
-                    "validation, test, one of each."
+                    f"{ARGUMENT} has the splits {', '.join(map(repr, data))}. Allowed: each of "
+                    "train, validation and test at most once."
                 )
             found[split] = part
         return {split: found[split] for split in SPLITS if split in found}
@@ -108,7 +108,7 @@ def _arrays(data: Any) -> SplitArrays:
         return (_stacked(images) if is_pictures else _pixels(images)), _targets(targets)
     pairs = [_pair(i, item) for i, item in enumerate(_items(data))]
     if not pairs:
-        raise ConfigError(f"{ARGUMENT}: there are no images.")
+        raise ConfigError(f"{ARGUMENT}: there are no images. Give one or more.")
     return _stacked([image for image, _ in pairs]), _targets([target for _, target in pairs])
 
 
@@ -128,7 +128,8 @@ def _at(data: Any, index: Iterable[int]) -> Iterable[Any]:
             yield data[i]
         except Exception as error:  # of the user's code
             raise ConfigError(
-                f"{ARGUMENT}: item {i} cannot be read: {type(error).__name__}: {error}"
+                f"{ARGUMENT}: item {i} cannot be read: {type(error).__name__}: {error}. Correct "
+                "the data set, or remove this item."
             ) from error
 
 
@@ -143,8 +144,8 @@ def _loaded(loader: "DataLoader[Any]") -> Iterable[Any]:
     replaces = getattr(sampler, "replacement", False)
     if not is_whole or replaces or type(loader.batch_sampler) not in (BatchSampler, NoneType):
         raise ConfigError(
-            f"{ARGUMENT} is a DataLoader with a sampler that may repeat or omit images: give its "
-            f"data set, {ARGUMENT}=loader.dataset."
+            f"{ARGUMENT} is a DataLoader with a sampler that may repeat or omit images. Give its "
+            f"data set: {ARGUMENT}=loader.dataset."
         )
     return _items(data)
 
@@ -177,7 +178,7 @@ def _stacked(images: Sequence[Any]) -> NDArray[np.uint8]:
     if len(shapes) != 1:
         listed = ", ".join(map(str, sorted(shapes)[:3]))
         raise ConfigError(
-            f"{ARGUMENT}: images must be of one size, got the shapes {listed}: resize them."
+            f"{ARGUMENT}: images must have one size, got the shapes {listed}. Resize them."
         )
     stacked = np.stack(arrays)
     return _pixels(stacked, are_tensors=isinstance(images[0], Tensor))
@@ -237,13 +238,13 @@ def _targets(targets: Any) -> NDArray[Any]:
     except ValueError:  # of rows of different lengths
         raise ConfigError(
             f"{ARGUMENT}: images have different numbers of labels. Multi-label data are not "
-            "supported: give one label per image."
+            "supported. Give one label per image."
         ) from None
     if array.dtype.kind != "O":
         return array
     for row, value in enumerate(array.flat):
         if value is None or type(value).__name__ == "NAType" or value != value:  # of pandas; NaN
-            raise ConfigError(f"{ARGUMENT}: image {row} has no target. Every image needs one.")
+            raise ConfigError(f"{ARGUMENT}: image {row} has no target. Add one, or remove it.")
     kinds = {type(value) for value in array.flat}
     return np.asarray(array.tolist()) if len(kinds) == 1 else array
 

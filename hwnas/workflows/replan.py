@@ -32,7 +32,10 @@ _MIN_SLOWDOWN = 0.01  # minimum slowdown that is reported
 def serve_check(
     config: ServeCheckConfig, arguments: Sequence[str], reporter: Reporter
 ) -> FolderResult:
-    """Serve pools of a plan on this machine, and compare latencies with simulations.
+    """Serve models of a plan on this machine and compare measured with simulated latencies.
+
+    A pool is one model on the replicas of a device. The result has the tables ``loads`` and
+    ``profile``.
 
     Args:
         config: The options.
@@ -42,7 +45,7 @@ def serve_check(
     Raises:
         ConfigError: a pool is unknown or has no file.
         RunError: there is no such plan, or no server is installed.
-        DeviceError: the server fails, or the machine's speed drifts.
+        DeviceError: the server fails, or the speed of the machine changes meanwhile.
     """
     check_ready("serve-check", config.run.dir)
     from hwnas.fleet.deployment import servers, validation
@@ -96,8 +99,8 @@ def _pools(config: ServeCheckConfig) -> "list[DeployedPool]":
             raise ConfigError(f"pool: {unknown_name('pool', name, able)}")
     if not able:
         raise ConfigError(
-            f"plan={config.plan}: no pool of it has an ONNX file that runs on this machine's CPU: "
-            "plan with fronts that are exports or runs for a CPU."
+            f"plan={config.plan}: none of its models has an ONNX file for the CPU of this machine. "
+            "Plan with exports or searches for a CPU."
         )
     alike = {(p.kind.model, p.kind.batch, p.kind.wait_ms): p for p in reversed(able.values())}
     return [able[n] for n in config.pools] or [p for p in able.values() if p in alike.values()]
@@ -141,8 +144,8 @@ def _slower(rows: Sequence[Row]) -> list[str]:
     found = f"p99 of {where} is that of batches that take {longer}"
     if name == "batch_slowdown":
         found = (
-            f"by its own count batches of {where} take {longer}, and simulated with that p99 is "
-            f"off by {worst['error_explained_p99']:+.1%}"
+            f"by its own measurement batches of {where} take {longer}; with these, the error of "
+            f"the simulated p99 is {worst['error_explained_p99']:+.1%}"
         )
     return [
         f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
@@ -212,7 +215,7 @@ class _ReadTelemetry:
 
 
 def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
-    """Change a plan by telemetry and write it into a folder.
+    """Change a plan by telemetry, write it into a folder, and return its tables and messages.
 
     Args:
         config: The options.
@@ -222,7 +225,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     Raises:
         ConfigError: a file is invalid, or does not match the plan.
         RunError: there is no plan, or telemetry is not available.
-        BudgetError: a limit leaves demand unserved.
+        BudgetError: within a limit, some requests cannot be served.
     """
     check_ready("replan", config.run.dir)
     from hwnas.fleet import alternatives, calendar, decisions, replanner, summary
@@ -239,8 +242,8 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     seen = _seen(config, old)
     if seen.by_hour and config.begin is not None:
         raise ConfigError(
-            f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
-            "out."
+            f"begin={config.begin} has no effect: {config.telemetry} has hours of the plan, not "
+            "dates. Remove begin."
         )
     begin_s = calendar.begin_seconds(old.begin_min, n_hours)
     if config.begin is not None:
@@ -313,11 +316,11 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
         path, known = Path(config.plan, "manifest.json"), recorded(Path(config.plan))
         for name in {*_SOURCES} - {*given}:
             if not (place := known.get(name, "")):
-                raise RunError(f"{path} does not say where the {name} is: name it, {name}=FILE.")
+                raise RunError(f"{path} does not record its {name} file. Give it: {name}=FILE.")
             if not Path(place).exists():
                 raise ConfigError(
-                    f"The {name} of the plan, {place}, is not here: start where the plan was made, "
-                    f"or name it, {name}=FILE."
+                    f"The {name} file of the plan, {place}, was not found. Start in the folder "
+                    f"where the plan was made, or give it: {name}=FILE."
                 )
             given[name] = place
     return given

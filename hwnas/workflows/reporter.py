@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # `verify` works without the packages that read runs
 class FinishedTrials(Protocol):
     """A source of the candidates of finished trials."""
 
-    candidates: list[Candidate]
+    candidates: list[Candidate]  #: in order of trials
 
 
 class Reporter(Progress, Protocol):
@@ -26,7 +26,7 @@ class Reporter(Progress, Protocol):
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """The duration of each phase so far, by its name."""
+        """Duration of each phase so far in seconds, by name of the phase."""
         ...
 
     def timed(self, name: str) -> AbstractContextManager[None]:
@@ -34,20 +34,30 @@ class Reporter(Progress, Protocol):
         ...
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
-        """Receive messages for the user; empty ones are ignored."""
+        """Receive messages for the user, one per line; empty ones are ignored.
+
+        Args:
+            lines: The messages.
+            alarming: Whether they are warnings.
+        """
         ...
 
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
-        """Follow a study during the phase ``Search``."""
+        """Receive the study whose candidates are shown during the phase ``Search``.
+
+        Args:
+            study: Source of the candidates.
+            views: Objectives and limits of each target.
+        """
         ...
 
     def expect(self, name: str, later_s: Callable[[float], float | None]) -> None:
-        """Receive the estimated time after a phase.
+        """Receive an estimate of the time that the command needs after a phase.
 
         Args:
-            name: The phase.
-            later_s: Returns the seconds after the phase from its seconds per step; ``None`` if
-                they are unknown.
+            name: Name of the phase.
+            later_s: Returns the seconds needed after the phase, given the seconds per step of the
+                phase; ``None`` if they are unknown.
         """
         ...
 
@@ -57,12 +67,12 @@ class Stopwatch:
     """Records the duration of each phase, excluding nested phases."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  #: duration in seconds by name of the phase
         self._clock, self._nested = clock, list[float]()
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time a phase."""
+        """Add the duration of the context to ``seconds[name]``."""
         start = self._clock()
         self._nested.append(0.0)
         try:
@@ -85,11 +95,11 @@ class RecordingReporter:
 
     def __init__(self, progress: Progress | None = None):
         self._progress, self._watch = progress or NullProgress(), Stopwatch()
-        self.lines: list[str] = []
+        self.lines: list[str] = []  #: the messages
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """The duration of each phase so far, by its name."""
+        """Duration of each phase so far in seconds, by name of the phase."""
         return self._watch.seconds
 
     def timed(self, name: str) -> AbstractContextManager[None]:

@@ -26,7 +26,7 @@ _MAX_ROWS = 12  # of a table in a notebook
 
 
 def html_table(table: pa.Table) -> str:
-    """Return the first rows of a table as HTML."""
+    """Return the first 12 rows of a table as HTML."""
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
     rows = [
         "".join(f"<td>{html.escape(_cell(value))}</td>" for value in row.values())
@@ -44,7 +44,7 @@ def html_lines(lines: Iterable[str]) -> str:
 
 
 def html_image(path: Path) -> str:
-    """Return a PNG file as HTML; empty if there is none."""
+    """Return a PNG file as an HTML image; empty if the file does not exist."""
     if not path.exists():
         return ""
     data = base64.b64encode(path.read_bytes()).decode()
@@ -59,25 +59,25 @@ def _cell(value: object) -> str:
 class FolderResult(os.PathLike[str]):
     """Result of a verb that writes tables and messages into a folder."""
 
-    path: Path
-    messages: Sequence[str]
-    rows: Mapping[str, Sequence[Row]] = field(repr=False)  #: rows by the name of their CSV file
+    path: Path  #: the folder
+    messages: Sequence[str]  #: the results as sentences
+    rows: Mapping[str, Sequence[Row]] = field(repr=False)  #: rows of each table, by its name
     main_table: str  #: name of the table that notebooks show
-    files: Sequence[str] = ()
+    files: Sequence[str] = ()  #: names of the files and folders in ``path``
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     @property
     def tables(self) -> list[str]:
-        """Names of the tables."""
+        """Names of the tables, which are the CSV files of the folder without suffix."""
         return sorted(path.stem for path in self.path.glob("*.csv"))
 
     def table(self, name: str = "") -> pa.Table:
         """Return a table; without a name, the main table.
 
         Raises:
-            RunError: There is no table of that name.
+            RunError: there is no table of that name.
         """
         path = self.path / f"{name or self.main_table}.csv"
         if not path.exists():
@@ -92,8 +92,8 @@ class FolderResult(os.PathLike[str]):
 class Export(os.PathLike[str]):
     """The export folder of one network."""
 
-    path: Path
-    messages: tuple[str, ...] = ()
+    path: Path  #: the folder
+    messages: tuple[str, ...] = ()  #: messages of the command
     #: results of the proof; ``None`` if an earlier command exported the network
     evidence: "ProofEvidence | None" = field(default=None, repr=False)
 
@@ -102,19 +102,22 @@ class Export(os.PathLike[str]):
 
     @property
     def proof(self) -> Row:
-        """Content of ``proof.json``: figures, errors against torch, digests of files."""
+        """Content of ``proof.json``: costs, differences from torch, checks, SHA-256 of files."""
         return dict(proof_file.read_proof(self.path))
 
     @property
     def files(self) -> list[Path]:
-        """Files of the folder."""
+        """Paths of the files in the folder, sorted."""
         return sorted(path for path in self.path.iterdir() if path.is_file())
 
     def verify(self, **options: Any) -> list[str]:
-        """Repeat the proof with the installed runtimes; return the messages.
+        """Repeat the checks with the installed runtimes; return messages as sentences.
+
+        Args:
+            options: Options of ``hwnas verify``.
 
         Raises:
-            ProofError: A check fails.
+            ProofError: a check fails.
         """
         verify: Callable[..., list[str]] = resolve_name("hwnas.workflows.python_api:verify")
         return verify(self, **options)
@@ -134,16 +137,16 @@ Line = tuple[str, str, str]  #: name, value and interval
 class TrainResult:
     """A trained supernet or network, by its run folder."""
 
-    path: Path
-    title: str  #: of the figures
-    metric: str
+    path: Path  #: the run folder
+    title: str  #: heading of ``figures``
+    metric: str  #: name of the metric
     figures: Sequence[Line]  #: name, value and 95 % interval as text
-    summary: Row  #: figures with their intervals, steps, seconds, checkpoint
-    messages: Sequence[str] = ()
+    summary: Row  #: content of ``summary.json``: metrics with intervals, steps, seconds, checkpoint
+    messages: Sequence[str] = ()  #: messages of the command
 
     @property
     def log(self) -> pa.Table:
-        """Log of the training; empty if nothing was trained."""
+        """Log of the training: ``step``, ``lr``, losses and metrics; empty without training."""
         path = self.path / "log.csv"
         return pyarrow.csv.read_csv(path) if path.exists() else pa.table({})
 
@@ -161,20 +164,20 @@ class TrainResult:
 class ProfileResult:
     """A latency table with its errors, or the files of the other uses of ``profile``."""
 
-    path: Path  #: of the latency table, the layers, the kit or the device file
-    messages: Sequence[str] = ()
-    table: "LatencyTable | None" = field(default=None, repr=False)
-    layers: "LatencyBreakdown | None" = None  #: of one network (``genotype=``)
+    path: Path  #: path of the latency table, the layers, the kit or the device file
+    messages: Sequence[str] = ()  #: the results as sentences
+    table: "LatencyTable | None" = field(default=None, repr=False)  #: ``None`` for other uses
+    layers: "LatencyBreakdown | None" = None  #: latency by operator, with ``genotype=``
 
     @property
     def errors(self) -> dict[str, Row]:
-        """Prediction errors on networks left out of the fit, by search space."""
+        """Errors on networks left out of the fit, such as ``mape`` (fraction), by search space."""
         calibration = self.table.calibration if self.table is not None else {}
         return {space: known.get("error", {}) for space, known in calibration.items()}
 
     @property
     def operators(self) -> pa.Table:
-        """Operators of the latency table with their latencies."""
+        """Content of ``operators.csv``: operators of the latency table with their latencies."""
         return pyarrow.csv.read_csv(self.path / "operators.csv")
 
     def _repr_html_(self) -> str:

@@ -67,7 +67,7 @@ class FrontTable:
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the columns that are used most."""
+        """Names of the columns of ``table``."""
         return [*self._columns]
 
     def to_pandas(self) -> Any:
@@ -75,17 +75,17 @@ class FrontTable:
         return self.table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """Return one dict per network."""
+        """Return one dict per network, with values by column."""
         return [*self.table.to_pylist()]
 
     def best(self, limits: Mapping[str, float]) -> dict[str, Any]:
-        """Return the network with the best metric within limits, as a dict.
+        """Return the network with the best metric within limits, as a dict of values by column.
 
         Args:
-            limits: By column: upper limits, or lower limits of metrics to be maximised.
+            limits: Limits by column: upper limits, or lower limits of metrics to be maximised.
 
         Raises:
-            ConfigError: there is no such column, or no network keeps the limits.
+            ConfigError: there is no such column, or no network is within the limits.
         """
         rows = self.to_pylist()
         for name, limit in limits.items():
@@ -97,8 +97,8 @@ class FrontTable:
             if not rows:
                 best = max if metric_of(_metric(name)).maximise else min
                 raise ConfigError(
-                    f"No network of the front keeps {name}={limit:g}; the best has "
-                    f"{best(row[name] for row in closest):.4g}."
+                    f"No network of the front is within {name}={limit:g}. The best value is "
+                    f"{best(row[name] for row in closest):.4g}: relax the limit."
                 )
         quality = next(name for name in self._columns if _metric(name) in quality_names())
         sign = 1 if metric_of(_metric(quality)).maximise else -1
@@ -170,22 +170,25 @@ class SearchResult(os.PathLike[str]):
     """A search by its folder, finished or not.
 
     Raises:
-        RunError: there is no search in the folder.
+        RunError: the folder is not that of a search.
     """
 
-    path: Path
-    messages: tuple[str, ...] = ()
+    path: Path  #: folder of the search
+    messages: tuple[str, ...] = ()  #: messages of the command
 
     def __post_init__(self) -> None:
         if self.manifest["verb"] != "search":
-            raise RunError(f"{self.path} is a run of '{self.manifest['verb']}', not a search.")
+            raise RunError(
+                f"{self.path} is a folder of 'hwnas {self.manifest['verb']}'. Give the folder of a "
+                "search."
+            )
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     @property
     def manifest(self) -> Manifest:
-        """What was asked for, by which versions, and what it came to."""
+        """Content of ``manifest.json``: options, versions of packages, status."""
         return read_manifest(self.path, "path")
 
     @property
@@ -200,37 +203,45 @@ class SearchResult(os.PathLike[str]):
             return FrontTable(to_table(verified["members"]))
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return FrontTable(pyarrow.csv.read_csv(listed))
-        raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
+        raise RunError(
+            f"{self.path} has no front yet: its status is '{self.manifest['status']}'. Use "
+            f"candidates, or finish it: hwnas.search(resume='{self.path}')."
+        )
 
     @property
     def candidates(self) -> pa.Table:
-        """All candidates, a row for each trial; those of now where the search is not finished.
+        """All candidates, one row per trial; for an unfinished search, those so far.
 
         Raises:
-            RunError: no trial is finished yet, or the study of a search that goes on is unreadable.
+            RunError: no trial is finished yet, or the study of an unfinished search is unreadable.
         """
         if (found := so_far(self.path)) is None and (found := read_table(self.path)) is None:
-            raise RunError(f"{self.path}: no trial is finished yet.")
+            raise RunError(
+                f"{self.path}: no trial is finished yet. Wait for the first one, or continue the "
+                f"search: hwnas.search(resume='{self.path}')."
+            )
         return found
 
     @property
     def targets(self) -> dict[str, "SearchResult"]:
-        """What a search for several targets found for each, by its name.
+        """The results for each target of a search for several, by name of the target.
+
+        Empty for a search for one target.
 
         Raises:
-            RunError: it has not come to its end yet.
+            RunError: the search is not finished.
         """
         manifest = self.manifest
         names = manifest.get("targets", {})
         if not all((self.path / name / "manifest.json").exists() for name in names):
             raise RunError(
-                f"{self.path} has no results of each target yet: {manifest['status']}. What was "
-                "found so far: .candidates, .plot()."
+                f"{self.path} has no results of each target yet: its status is "
+                f"'{manifest['status']}'. The results so far are in .candidates and .plot()."
             )
         return {name: SearchResult(self.path / name) for name in names}
 
     def best(self, **limits: float) -> dict[str, Any]:
-        """Return the network of the front with the best metric within limits, as a dict.
+        """Return the network of the front with the best metric within limits: values by column.
 
         Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
 
@@ -238,7 +249,7 @@ class SearchResult(os.PathLike[str]):
             limits: Upper limits by column, or lower limits of metrics to be maximised.
 
         Raises:
-            ConfigError: there is no such column, or no network keeps the limits.
+            ConfigError: there is no such column, or no network is within the limits.
             RunError: the search has no front yet.
         """
         return self.front.best(limits)
@@ -257,17 +268,20 @@ class SearchResult(os.PathLike[str]):
         if ax is None:
             return front_figure(*panels)
         if len(panels) > 1:
-            raise ConfigError("plot(ax=...) draws one target: result.targets[NAME].plot(ax=ax).")
+            raise ConfigError(
+                f"plot(ax=...) draws one target, but this search has {len(panels)}. Use "
+                "result.targets[NAME].plot(ax=ax)."
+            )
         draw_front(ax, panels[0])
         figure = ax.get_figure(root=True)
         assert figure is not None
         return figure
 
     def why(self, genotype_id: str = "front") -> "WhyReport":
-        """Return when and why a candidate was proposed, what it beat, and what beats it.
+        """Return when and why a candidate was proposed, and its dominance relations.
 
         Args:
-            genotype_id: Of a candidate, or how it begins; ``front`` lists those on the front.
+            genotype_id: Id of a candidate, or its first digits; ``front`` lists the front.
         """
         from hwnas.workflows.config import WhyConfig
         from hwnas.workflows.why import why
@@ -275,29 +289,29 @@ class SearchResult(os.PathLike[str]):
         return why(WhyConfig(str(self.path), genotype_id))
 
     def export(self, pick: str = "knee", **options: Any) -> list[Export]:
-        """Write models as files for the device, with a proof of what they do.
+        """Write networks as files for the device, check them, and return the exports.
 
         Args:
             pick: ``knee``, ``most_accurate``, ``fastest``, ``smallest``, ``all``, an id, or an
                 expression.
-            options: Of ``hwnas export``, as ``dir="models"``.
+            options: Options of ``hwnas export``, for example ``dir="models"``.
 
         Raises:
-            ProofError: a file does not do what it should; its folder is kept.
+            ProofError: a check fails; the folder is kept.
         """
         export: Callable[..., list[Export]] = resolve_name("hwnas.workflows.python_api:export")
         return export(self, pick=pick, **options)
 
     def compress(self, pick: str = "knee", **options: Any) -> Export:
-        """Fit a network into another budget: weights of few bits, fewer channels.
+        """Compress a network to another budget (fewer weight bits or channels); return the export.
 
         Args:
             pick: As for ``export``.
-            options: Of ``hwnas compress``, as ``budget={"flash_kib": 20}``.
+            options: Options of ``hwnas compress``, for example ``budget={"flash_kib": 20}``.
 
         Raises:
-            BudgetError: nothing makes it fit.
-            ProofError: a file does not do what it should; its folder is kept.
+            BudgetError: no compression meets the budget.
+            ProofError: a check fails; the folder is kept.
         """
         compress: Callable[..., Export] = resolve_name("hwnas.workflows.python_api:compress")
         return compress(self, pick=pick, **options)
@@ -322,7 +336,7 @@ def front_panels(path: Path) -> list[FrontPanel]:
     """Return the panels of a search: the metric over the first cost, for each target.
 
     Raises:
-        RunError: it is not the folder of a search, or nothing is finished in it yet.
+        RunError: the folder is not that of a search, or no trial is finished yet.
     """
     manifest = read_manifest(path, "path")
     panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
@@ -336,7 +350,9 @@ def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
     config = manifest["targets"][target]["config"]
     run = Run.load(path, "path")
     run.check_complete()
-    front = FrontData(run.seen_by(target), [], config["objectives"], Budget.of(config["budget"]))
+    front = FrontData(
+        run.candidates_for(target), [], config["objectives"], Budget.of(config["budget"])
+    )
     return FrontPanel(front, f"{path.absolute().name} on {target}")
 
 
@@ -348,14 +364,14 @@ def _panel(path: Path) -> FrontPanel:
     )
 
 
-# What a search that goes on, or was cut off, has found so far.
+# Candidates of an unfinished search.
 
 
 def so_far(path: Path) -> pa.Table | None:
-    """Return the candidates in its study, a row each; ``None`` of a search that has ended.
+    """Return the candidates of an unfinished search, one row each; ``None`` for a finished one.
 
     Raises:
-        RunError: no trial is finished yet, or its study cannot be read.
+        RunError: no trial is finished yet, or the study cannot be read.
     """
     run = Run.load(path, "path")
     study = run.whole.study

@@ -37,7 +37,7 @@ _N_IMAGES = 64  # images to compare the parts with the whole network
 def split(
     configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Reporter
 ) -> FolderResult:
-    """Split the network of an export in two, prove the parts, and time them.
+    """Split the network of an export into two parts, check and time them, and write them.
 
     Args:
         configs: The options for each target.
@@ -46,7 +46,8 @@ def split(
 
     Raises:
         ConfigError: the network cannot be split, or a target cannot run it.
-        ProofError: the export has changed, or outputs of the parts differ from the whole network's.
+        ProofError: the export has changed, or both parts together compute other outputs than the
+            whole network.
         RunError: the folder is not an export.
     """
     config = configs[0]
@@ -86,8 +87,9 @@ def _target(config: SplitConfig, recorded: Proof, whole: ExportedNetwork) -> Tar
     target = config.target or proofs.target_of(recorded)
     if target.dtype != whole.precision:
         raise ConfigError(
-            f"Target '{target.name}' computes in {target.dtype}, the export in {whole.precision}: "
-            f"say target.dtype={whole.precision} (of several targets {target.name}.target.dtype=)."
+            f"Target '{target.name}' computes in {target.dtype}, but the export in "
+            f"{whole.precision}. Set target.dtype={whole.precision}, or with several targets "
+            f"{target.name}.target.dtype={whole.precision}."
         )
     if why := backends.lacking(backends.get(target.runtime).needs):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
@@ -113,7 +115,7 @@ def _timed(
 
 
 def _own(timed: Sequence[PartTiming]) -> dict[str, bytes]:
-    """Return files for one target by path; of several batch sizes the smallest."""
+    """Return the files of each target by path, for the smallest batch size."""
     found = dict[str, bytes]()
     for each in timed:
         for name, content in each.files.items() if each.part.place else ():

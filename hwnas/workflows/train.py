@@ -44,10 +44,10 @@ from hwnas.workflows.result_folders import Line, TrainResult
 
 
 def check_tensorboard() -> None:
-    """Reject TensorBoard logs if the package is missing.
+    """Check that the package of TensorBoard is installed.
 
     Raises:
-        ConfigError: the message contains the installation command.
+        ConfigError: the package is missing.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
@@ -88,7 +88,7 @@ _SUFFIX = {_IN_INT8: "_int8"}  #: of figures in the summary
 
 
 def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> TrainResult | None:
-    """Train a supernet or a network, and write all results into the run folder.
+    """Train a supernet or a network, write all results into the run folder, and return them.
 
     Args:
         config: The options.
@@ -113,8 +113,9 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
                 _genotype(config, setup)  # reject an invalid genotype before anything is written
                 if config.train.init_from is not None and not config.train.from_supernet:
                     raise ConfigError(
-                        f"train.init_from={config.train.init_from} holds a supernet's weights, and "
-                        "genotype trains one network from scratch: say train.from_supernet=true."
+                        f"train.init_from={config.train.init_from} has weights of a supernet, but "
+                        "genotype=... trains one network from scratch. Set "
+                        "train.from_supernet=true, or remove train.init_from."
                     )
             if config.genotype is None or config.train.from_supernet:
                 setup.check()
@@ -153,7 +154,7 @@ def _manifest(
     folder: RunFolder,
     earlier: Row,
 ) -> Row:
-    digests = {name: str(value) for name, value in setup.of.items()}
+    digests = {name: str(value) for name, value in setup.identity.items()}
     digests |= {"genotype": str(config.genotype), **_beside(config)}
     check_resumed(earlier, folder, digests, 0)
     return {

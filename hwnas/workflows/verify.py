@@ -47,7 +47,11 @@ class RepeatedExits:
         self.failed: list[str] = []
 
     def bits(self, images: Floats) -> list[str]:
-        """Load the segments and compare them with the whole network; return messages."""
+        """Load the segments and compare their outputs with the whole network's; return messages.
+
+        Args:
+            images: Normalised images ``(N, C, H, W)`` with stored outputs.
+        """
         needs = backends.get(self._target.runtime).needs
         if why := backends.lacking(needs):
             return [f"Segments: not run, {why}."]
@@ -87,7 +91,7 @@ class RepeatedExits:
 
 
 def verify(config: VerifyConfig, reporter: Reporter) -> None:
-    """Repeat the proof of an export.
+    """Repeat the checks of an export, and report the results as messages.
 
     Raises:
         ProofError: a file has changed, or an artefact's results differ from the proof.
@@ -112,7 +116,10 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
             reporter.say(measured.lines())
             failed += measured.failed
     if failed:
-        raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
+        raise ProofError(
+            f"{folder}: these checks failed: {', '.join(dict.fromkeys(failed))}. Do not deploy it; "
+            "export the network again."
+        )
     reporter.say(["All repeated checks passed."])
 
 
@@ -153,7 +160,10 @@ class _RepeatedProof:
             with self._reported(name):
                 self._sessions[name] = self._session(name, worker)
         if not self._sessions and not self.failed:
-            raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
+            raise RunError(
+                f"{self._folder}: none of its files can run on this machine. Install a package "
+                "that is named above."
+            )
 
     def _otherwise(self) -> str:
         """Return how the target runs its own artefact, if this machine runs it differently."""
@@ -161,8 +171,8 @@ class _RepeatedProof:
         if target.engine == target.runtime:
             return ""
         return (
-            f"outputs are those of {target.runtime} on this CPU; its proof is of {target.engine}, "
-            f"which +target={target.name} measures again."
+            f"outputs are those of {target.runtime} on this CPU, but the export was checked with "
+            f"{target.engine}. To repeat that, add +target={target.name}."
         )
 
     def _session(self, name: str, worker: RetryingPool | None) -> Session:

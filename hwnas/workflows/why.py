@@ -34,8 +34,8 @@ def why(config: WhyConfig) -> WhyReport:
     """Return the explanation of a candidate, or of the front (``id=front``).
 
     Raises:
-        RunError: it is not the folder of a search, or no trial is finished.
-        ConfigError: there is no such candidate.
+        RunError: the folder is not that of a search, or no trial is finished.
+        ConfigError: there is no candidate with this id.
     """
     run = read_run(Path(config.run))
     if config.id == "front":
@@ -158,7 +158,7 @@ def _expected(candidate: Candidate, proposal: Proposal, run: Run) -> list[str]:
     else:
         side = "within" if low <= scored.value <= high else "outside"
         words += f"; found {scored.value:.4g}, {side} the interval."
-    kept, n = explanation.kept_within(run.record.candidates, run.record.proposals)
+    kept, n = explanation.n_within_intervals(run.record.candidates, run.record.proposals)
     lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
     names = costs_in(run.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
@@ -288,7 +288,7 @@ def _now(explained: Explanation, objectives: Sequence[str]) -> list[Part]:
     lines: list[Part] = [
         f"It beats {len(standing.beaten)} of {standing.n_others} others that were scored."
     ]
-    if (by := explained.left_by) is not None:
+    if (by := explained.removed_by) is not None:
         lines.append(f"It was on the front until trial {by.trial}, when {by.id} beat it.")
     if not explained.on_front:
         return [*lines, *_beaten_by("It is", standing, objectives)]

@@ -23,8 +23,8 @@ _AFTER = re.compile(r".*_after_(\d+)_epochs")
 class TrainingHistory:
     """Observations and estimates of a candidate's metric on the validation split, in order."""
 
-    figures: Sequence[tuple[str, Quantity]]  #: with a description of each
-    lines: Sequence[str]  #: sentences about it
+    figures: Sequence[tuple[str, Quantity]]  #: description and value
+    lines: Sequence[str]  #: the history as sentences
 
 
 def trainings(run: Run, candidate: Candidate) -> TrainingHistory:
@@ -158,13 +158,16 @@ def read_run(path: Path) -> Run:
     """Return the search in a folder with its trials.
 
     Raises:
-        RunError: it is not the folder of a search, or no trial is finished.
+        RunError: the folder is not that of a search, or no trial is finished.
     """
     if not path.is_dir():
-        raise RunError(f"run={path}: folder not found.")
+        raise RunError(f"run={path}: folder not found. Give the folder of a search.")
     run = Run.load(path)
     if "part_of" in run.manifest:
-        raise RunError(f"run={path} is one target of a search: use run={path.absolute().parent}.")
+        raise RunError(
+            f"run={path} is the folder of one target of a search. Write "
+            f"run={path.absolute().parent}."
+        )
     assert run.record
     return run
 
@@ -176,14 +179,14 @@ def starts_from_another(run: Run) -> bool:
 
 
 def progress(run: Run) -> str:
-    """Return the number of trials and the status as text."""
+    """Return the number of trials and the status as text, such as ``100 trials, finished``."""
     n, of = len(run.record.candidates), run.config["n_trials"]
     status = run.manifest["status"]
     return f"{n} of {of} trials so far" if run.is_running else f"{n} trials, {status}"
 
 
 def verified_candidates(run: Run) -> list[Candidate]:
-    """Return the verified front of a search for one target, cheapest first."""
+    """Return the verified front of a search for one target, cheapest first; else empty."""
     if "targets" in run.manifest:
         return []
     first, *_ = costs_in(run.record.objectives)
@@ -199,10 +202,10 @@ def verified_candidates(run: Run) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of words; numbers stand in all columns but the first."""
+    """A table of texts; all columns but the first are aligned to the right."""
 
-    heads: Sequence[str]
-    cells: list[Sequence[str]] = field(default_factory=list)
+    heads: Sequence[str]  #: headings of the columns
+    cells: list[Sequence[str]] = field(default_factory=list)  #: rows
 
     def add(self, *cells: str) -> None:
         """Add a row."""

@@ -62,11 +62,11 @@ def test_interrupted_sweep_says_where_its_searches_are(
     assert run(["search", "-m", *table, "benchmark.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     if not is_begun:
-        assert line.endswith("continued by itself: hwnas search run.resume=<its folder>")
+        assert line.endswith("Resume each search separately: hwnas search run.resume=FOLDER")
         return
     folder = r"runs/multirun/[-_\d]+"
-    assert re.search(rf"begun are in {folder}; none after {folder}/1 was\. ", line)
-    assert re.search(rf"the last by: hwnas search run\.resume={folder}/1$", line)
+    assert re.search(rf"started searches are in {folder}; the last one is {folder}/1\. ", line)
+    assert re.search(rf"the last one with: hwnas search run\.resume={folder}/1$", line)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def test_model_runs_as_many_images_as_it_reads() -> None:
 @pytest.mark.parametrize(
     ("target", "model", "message"),
     [
-        ("npu", "eight.onnx", "reads 8 images at once, and target 'npu' one"),
+        ("npu", "eight.onnx", "has the batch size 8, but target 'npu'"),
         ("sketch", "text.onnx", "This is not a valid ONNX model"),
-        ("sketch", "missing.onnx", "no model there"),
+        ("sketch", "missing.onnx", "file not found"),
         ("sketch", "model.tflite", "a file of type '.tflite' is not read. Allowed: RUN/models/ID"),
         ("sketch", "model.PT", "a file of type '.PT' is not read"),
         ("sketch", "model", "a file of type '' is not read"),

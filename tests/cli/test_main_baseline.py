@@ -170,7 +170,7 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
     assert "folder or file not found" in refused(*NPU, "baseline=nowhere")
     assert "it has no manifest.json" in refused(*NPU, "baseline=b/models")
     line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
-    assert "a run for target 'npu', not for 'ethos_u55_256'" in line
+    assert "a search for target 'npu', not for 'ethos_u55_256'" in line
     line = refused(*b, "target.energy.mac_pj=0.4")
     assert "its target 'npu' differs: target.energy.mac_pj=0.3, here 0.4" in line
     assert "other data: images, splits or sizes of dataset=digits" in refused(
@@ -180,7 +180,7 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
     line = refused("+target=[npu,sketch]", *QUICK, "baseline=b")
     assert "for target 'npu', not for 'sketch'" in line
     _unfinished(Path("b"))
-    assert "b is still running, or was interrupted: finish it with run.resume=b." in refused(*b)
+    assert "b is running or was interrupted. Finish it: hwnas search run.resume=b" in refused(*b)
 
 
 @pytest.mark.usefixtures("search")
@@ -188,15 +188,15 @@ def test_tables_that_cannot_be_a_baseline_are_refused(capsys: pytest.CaptureFixt
     table = Path("t.csv")
     for content, message in (
         ("accuracy,energy_mj\n0.5,1\n", "Unknown column 'latency_ms'"),
-        ("accuracy,latency_ms\n50,1\n", "must be fractions, not per cent"),
+        ("accuracy,latency_ms\n50,1\n", "accuracies are per cent"),
         ("accuracy,latency_ms\n0.5,0\n", "line 2: latency_ms must be above 0, got '0'"),
-        ("accuracy,latency_ms,run\n0.5,1,a\n0.5,1,b\n", "the file has 2 runs; a baseline has one"),
+        ("accuracy,latency_ms,run\n0.5,1,a\n0.5,1,b\n", "has 2 runs. Allowed: one"),
     ):
         table.write_text(content)
         assert message in _refused((*NPU, "baseline=t.csv"), capsys)
     table.write_text("accuracy,latency_ms\n0.5,1\n")
     both = ("+target=[npu,sketch]", *QUICK, "baseline=t.csv")
-    assert "write npu.baseline=t.csv" in _refused(both, capsys)
+    assert "Write npu.baseline=t.csv" in _refused(both, capsys)
 
 
 def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None:

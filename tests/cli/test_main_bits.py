@@ -110,9 +110,9 @@ def test_a_cpu_refuses_bits(
     places = [place for place in _places(packed) if not place.startswith("run.dir")]
     assert run(["search", "+target=cpu", f"run.dir={packed / 'refused'}", *places]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "'weight_bits', which gains nothing on target 'cpu'" in line
+    assert "'weight_bits', which has no benefit on target 'cpu'" in line
     options = ["+target=npu", "target.weight_sparsity=false"]
     assert run(["search", *options, f"run.dir={packed / 'refused'}", *places]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "weight_sparsity', and the file of target 'npu' does not say that zeros gain" in line
+    assert "weight_sparsity', but target 'npu' has no benefit from zero weights" in line
     assert not (packed / "refused").exists()

@@ -138,7 +138,9 @@ def test_what_fits_as_it_is_is_up_to_its_own_weights(
     assert own < estimate or estimate < 0.996 * own, "else it is not seen which of them counts"
     options = [f"run={searched}", f"id={member['id']}", "epochs=1", f"dir={tmp_path}"]
     assert run(["compress", *options, f"budget.flash_kib={own}"]) == 2
-    assert f"fits the budget as it is: flash_kib {own:.4g} of" in capsys.readouterr().err
+    assert (
+        f"meets the budget without compression: flash_kib {own:.4g} of" in capsys.readouterr().err
+    )
     assert run(["compress", *options, f"budget.flash_kib={0.996 * own}"]) == 0
     proof = json.loads((tmp_path / str(member["id"]) / "proof.json").read_text())
     assert proof["figures"]["flash_kib"][0] <= 0.996 * own
@@ -163,9 +165,9 @@ def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -
     ("options", "words"),
     [
         ([], "budget.latency_ms=NUMBER"),
-        (["budget.flash_kib=1e6"], "fits the budget as it is"),
-        (["budget.flash_kib=0.01"], "cannot be made to fit"),
-        (["budget.throughput_ips=1e9"], "upper limits alone"),
+        (["budget.flash_kib=1e6"], "meets the budget without compression"),
+        (["budget.flash_kib=0.01"], "cannot be compressed to the budget"),
+        (["budget.throughput_ips=1e9"], "is a lower limit. compress supports upper limits only"),
         (["budget.flash_kib=2", "weight_bits=[2]"], r"each in [3, 7], got 2"),
         (["budget.flash_kib=2", "prune=[1]"], "each in [0, 1), got 1"),
         (["budget.flash_kib=2", "weight_bits=[]", "prune=[]"], "nothing would be compressed"),
@@ -198,5 +200,5 @@ def test_search_that_trained_nothing_in_the_end_leaves_epochs_to_be_said(
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert run(["compress", f"run={tmp_path}", "budget.flash_kib=2"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "epochs must be 1 or more" in line
-    assert "say epochs=NUMBER" in line
+    assert "finish.epochs=0" in line
+    assert "Set epochs=NUMBER" in line

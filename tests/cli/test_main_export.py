@@ -287,7 +287,7 @@ def _other_opset(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_other_weights, "is not as it should be: model.py.error"),
+        (_other_weights, "these checks failed: model.py.error"),
         (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
         pytest.param(
             lambda f: _replace(f, "model.int8.tflite", b"nothing"),
@@ -497,7 +497,7 @@ def test_limits_on_what_is_derived_are_repeated_too(
         assert run(["verify", str(copy), "+target=npu"]) == code
         captured = capsys.readouterr()
         assert "budget.co2_g was not repeated: co2_g is not known here." in captured.out
-        assert ("not as it should be: budget.throughput_ips." in captured.err) is (code == 1)
+        assert ("these checks failed: budget.throughput_ips." in captured.err) is (code == 1)
     assert run(["verify", str(copy), "+target=npu", "target.facts.grid_g_per_kwh=1000"]) == 1
     assert "budget.throughput_ips, budget.co2_g." in capsys.readouterr().err
 
@@ -508,7 +508,7 @@ def test_verify_says_where_nothing_can_be_repeated(
     blocked = (*LARGE, "onnxruntime", "ai_edge_litert", "tvm")
     done = run_hwnas("verify", str(exported), blocked=blocked)
     assert done.returncode == 2
-    assert "no artefact runs here" in done.stderr
+    assert "none of its files can run on this machine" in done.stderr
     assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
     assert run(["verify", str(exported), str(tmp_path)]) == 2
     assert "without the name of an option: write OPTION=VALUE" in capsys.readouterr().err
@@ -713,7 +713,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
     [
         (["pick=fastst"], "Unknown pick 'fastst'. Did you mean 'fastest'"),
         (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
-        (["id=123456789012"], "none of 10 candidates. The nearest"),
+        (["id=123456789012"], "none of 10 candidates has this id. Similar ids"),
         (["pick=fastest", "id=1"], "give one of them"),
         (["target_name=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
         (["max_int8_drop=-1"], "must be a number in"),
@@ -787,8 +787,11 @@ def test_wrong_expression_is_refused_with_the_allowed_form(
     ("change", "message"),
     [
         *CHANGES,
-        (lambda run: edit(run, "part_of", ".."), "is one target of a search: say run="),
-        (lambda run: edit(run, "status", "running"), "is not finished: go on with hwnas"),
+        (
+            lambda run: edit(run, "part_of", ".."),
+            "is the folder of one target of a search. Write run=",
+        ),
+        (lambda run: edit(run, "status", "running"), "is not finished. Resume it: hwnas"),
     ],
 )
 def test_run_that_cannot_be_exported_is_refused(
@@ -806,7 +809,7 @@ def test_run_that_cannot_be_exported_is_refused(
     ("arguments", "message"),
     [
         (["export"], "export needs the folder of a finished search"),
-        (["export", "-m", "run=a,b"], "-m starts many runs of search, train, profile"),
+        (["export", "-m", "run=a,b"], "-m (several runs) is not supported by 'hwnas export'"),
         (["verify"], "verify needs the folder of an export"),
         (["verify", "/nowhere"], "is not an export: it has no proof.json"),
         (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),

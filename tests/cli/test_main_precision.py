@@ -194,7 +194,7 @@ def test_targets_that_run_all_in_one_refuse_the_space(
 ) -> None:
     assert run(["search", f"+target={target}", *_places(root), f"run.dir={root / 'no'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"'precision' of networks, and target '{target}'" in line
+    assert f"the choice 'precision', but target '{target}'" in line
     assert not (root / "no").exists()
 
 

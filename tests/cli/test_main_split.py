@@ -186,7 +186,10 @@ def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> Non
     [
         ([], "split needs the folder of an export"),
         (["no"], "no is not an export"),
-        (["EXPORT", "+target=cpu"], "computes in float32, the export in int8: say target.dtype="),
+        (
+            ["EXPORT", "+target=cpu"],
+            "computes in float32, but the export in int8. Set target.dtype=",
+        ),
         (
             ["EXPORT", "+target=cpu", "target.dtype=int8"],
             "target.runtime=tvm cannot run parts of networks: set target.runtime=onnxruntime.",

@@ -147,7 +147,7 @@ def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
         (["train.optimiser=adam"], "Did you mean 'adamw'?"),
         (["train.epoch=3"], "Did you mean 'train.epochs'"),
         (["train.device=cudda"], "train.device=cudda cannot be used here"),
-        (["train.from_supernet=true"], "name it with genotype=..."),
+        (["train.from_supernet=true"], "choose it, as genotype=largest"),
         (["genotype=bigest"], "Allowed: smallest, largest"),
         (['genotype={"resolution": 8'], "not JSON"),
         (['genotype={"resolution": 9}'], "choice 'resolution' is 9; allowed: 8, 12"),
@@ -244,7 +244,7 @@ def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixtu
     assert _summary("c")["checkpoint"] != weights
     capsys.readouterr()
     other = _refused(capsys, "train", "search_space=mbconv_small", given)
-    assert "is not of space 'mbconv_small': " in other
+    assert "does not fit the network of search_space=mbconv_small: " in other
     assert "weights are missing" in other
     state, ends = load_file(weights), ("model.classifier.", "model.headless.")
     fewer = {name: w[:4].contiguous() for name, w in state.items() if name.startswith(ends)}
@@ -263,7 +263,7 @@ def test_weights_of_a_supernet_are_refused_where_networks_are_trained_alone(
     capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=x.pth", "train.epochs=0")
-    assert "train.init_from=x.pth holds a supernet's weights" in line
+    assert "train.init_from=x.pth has weights of a supernet" in line
     assert not list(Path().glob("runs/*/*"))
 
 

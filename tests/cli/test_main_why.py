@@ -228,7 +228,7 @@ def test_bad_input_is_one_line(
     assert "not a run" in _refused(capsys, [f"run={tmp_path}", "id=a"])
     assert run(["why", here]) == 0  # lists the front
     assert "needs the folder of a search: write hwnas why RUN" in _refused(capsys, ["id=a"])
-    assert "none of 12 candidates. The nearest: " in _refused(capsys, [here, "id=xyz"])
+    assert "none of 12 candidates has this id. Similar ids: " in _refused(capsys, [here, "id=xyz"])
     # Hydra would read a number, which is infinite.
     assert "id=1e5000000000: none of 12" in _refused(capsys, [here, "id=1e5000000000"])
     assert "Unknown option 'idd'. Did you mean 'id'?" in _refused(capsys, [here, "idd=a"])
@@ -237,7 +237,7 @@ def test_bad_input_is_one_line(
     (folder / "study.db").unlink()
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"format": 2, "verb": "compare", "arguments": []})
-    assert "is a run of 'compare', not of 'search'" in _refused(capsys, [here, "id=a"])
+    assert "is of 'hwnas compare'. Give a search folder" in _refused(capsys, [here, "id=a"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.front_probability import known, spread
+from hwnas.nas.front_probability import candidate_posteriors, space_filling_order
 from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.intervals import proportion
 
@@ -32,14 +32,14 @@ def candidates(tiny: SearchSpace) -> list[Candidate]:
 def test_band_holds_what_may_be_on_the_front_the_most_probable_first(
     tiny: SearchSpace, candidates: list[Candidate]
 ) -> None:
-    found = known(tiny, candidates, VIEW, {})
+    found = candidate_posteriors(tiny, candidates, VIEW, {})
     assert [c.id for c in found.candidates] == [c.id for c in candidates]
-    chosen = found.band(0.3)
+    chosen = found.most_probable(0.3)
     shares = [found.on_front[c.id] for c in chosen]
     assert shares == sorted(shares, reverse=True)
     assert min(shares) >= 0.3
     assert candidates[0].id in {c.id for c in chosen}, "nothing is as cheap"
-    assert len(found.band(1.0, n_least=7)) >= 7
+    assert len(found.most_probable(1.0, n_min=7)) >= 7
     for raw, seen in zip(candidates, found.candidates, strict=True):
         assert seen.figures["accuracy"].source == "modelled"
         assert seen.details[columns.read_column("accuracy")] == raw.figures["accuracy"].value
@@ -52,8 +52,8 @@ def test_what_finishing_brought_is_expected_of_the_others(
         c.id: proportion(round(1000 * (1 - 0.5 * (1 - c.figures["accuracy"].value))), 1000)
         for c in candidates[::4]
     }
-    before = known(tiny, candidates, VIEW, {}).candidates
-    after = known(tiny, candidates, VIEW, finished).candidates
+    before = candidate_posteriors(tiny, candidates, VIEW, {}).candidates
+    after = candidate_posteriors(tiny, candidates, VIEW, finished).candidates
     for early, late in zip(before, after, strict=True):
         expected = 1 - 0.5 * (1 - early.figures["accuracy"].value)
         assert late.figures["accuracy"].value == pytest.approx(expected, abs=0.02)
@@ -64,7 +64,7 @@ def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[C
     broken = replace(candidates[3], reason="It does not run.", figures={})
     stopped = replace(candidates[4], stopped=True)
     mixed = [*candidates[:3], broken, stopped, *candidates[5:]]
-    found = known(tiny, mixed, VIEW, {})
+    found = candidate_posteriors(tiny, mixed, VIEW, {})
     assert found.candidates[3] == broken
     assert broken.id not in found.on_front
     assert stopped.id in found.on_front
@@ -78,12 +78,12 @@ def test_what_is_finished_first_leaves_no_wide_gap(candidates: list[Candidate]) 
 
     costs = [1.0, 2.0, 4.0, 8.0, 16.0, 60.0, 64.0]
     wanted = [at(i, cost) for i, cost in enumerate(costs)]
-    order = [c.figures["latency_ms"].value for c in spread(wanted, [at(7, 100.0)])]
+    order = [c.figures["latency_ms"].value for c in space_filling_order(wanted, [at(7, 100.0)])]
     assert order[:2] == [1.0, 8.0], "in ratios, and far from what is finished"
     assert order[-2:] in ([60.0, 64.0], [64.0, 60.0])
     assert sorted(order) == costs
     wanted[3] = at(3, 8.0, 0.01)
-    order = [c.figures["latency_ms"].value for c in spread(wanted, [at(7, 100.0)])]
+    order = [c.figures["latency_ms"].value for c in space_filling_order(wanted, [at(7, 100.0)])]
     assert order[:2] == [1.0, 16.0], "what is hardly on the front waits"
     assert order[-1] == 8.0
-    assert len(spread([at(0, 0.0), at(1, 0.0)], [])) == 2
+    assert len(space_filling_order([at(0, 0.0), at(1, 0.0)], [])) == 2

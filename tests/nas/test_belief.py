@@ -15,7 +15,7 @@ from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import front_probability
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import pareto_front
-from hwnas.nas.front_probability import CandidatePosterior, beliefs
+from hwnas.nas.front_probability import CandidatePosterior, posteriors
 from hwnas.tasks.intervals import proportion
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -70,7 +70,7 @@ def test_beliefs_are_nearer_to_the_truth_than_readings_and_their_intervals_hold(
     inside, believed, read = [], [], []
     for seed in range(4):
         candidates = _candidates(80, 500, seed)
-        found = beliefs(SPACE, candidates, OBJECTIVES)
+        found = posteriors(SPACE, candidates, OBJECTIVES)
         ends = [_interval(b) for b in found]
         truths = [_truth(c.genotype) for c in candidates]
         inside += [low <= t <= high for (low, high), t in zip(ends, truths, strict=True)]
@@ -86,7 +86,7 @@ def test_luckiest_readings_are_not_believed() -> None:
     over_read, over_believed = [], []
     for seed in range(4):
         candidates = _candidates(80, 500, seed)
-        found = {c.id: b for c, b in zip(candidates, beliefs(SPACE, candidates, OBJECTIVES),
+        found = {c.id: b for c, b in zip(candidates, posteriors(SPACE, candidates, OBJECTIVES),
                                          strict=True)}  # fmt: skip
         for member in pareto_front(candidates, OBJECTIVES):
             truth = _truth(member.genotype)
@@ -105,7 +105,7 @@ def test_probability_of_the_front_is_what_it_says() -> None:
             for c in candidates
         ]
         members = {c.id for c in pareto_front(true, OBJECTIVES)}
-        said += [b.on_front for b in beliefs(SPACE, candidates, OBJECTIVES)]
+        said += [b.on_front for b in posteriors(SPACE, candidates, OBJECTIVES)]
         happened += [c.id in members for c in candidates]
     likely = np.array(said) > 0.5
     assert np.mean(said) == pytest.approx(np.mean(happened), abs=0.07)
@@ -126,7 +126,7 @@ def test_exact_accuracies_are_believed_and_their_front_is_certain(
     n: int, objectives: tuple[str, ...]
 ) -> None:
     candidates = _candidates(n, 0)
-    found = beliefs(SPACE, candidates, objectives)
+    found = posteriors(SPACE, candidates, objectives)
     members = {c.id for c in pareto_front(candidates, objectives)}
     assert [b.on_front for b in found] == [float(c.id in members) for c in candidates]
     values = [c.figures["accuracy"].value for c in candidates]
@@ -144,7 +144,7 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
         other = {**candidates[index].figures, "accuracy": figure}
         changed = [*candidates]
         changed[index] = replace(candidates[index], figures=other)
-        return beliefs(SPACE, changed, OBJECTIVES)[index].figure
+        return posteriors(SPACE, changed, OBJECTIVES)[index].figure
 
     assert told(0.0005).value == pytest.approx(truth - 0.1, abs=0.002)
     assert abs(told(0.1).value - truth) < 0.04
@@ -153,10 +153,10 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
 def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> None:
     candidates = _candidates(30, 500)
     first = candidates[0]
-    plain = beliefs(SPACE, candidates, OBJECTIVES)
-    assert beliefs(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
+    plain = posteriors(SPACE, candidates, OBJECTIVES)
+    assert posteriors(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
     better = {**first.figures, "accuracy": Quantity(0.9, "measured", 0.899, 0.901)}
-    *_, again = found = beliefs(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
+    *_, again = found = posteriors(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
     assert found[0] == again
     assert again.figure.value == pytest.approx(0.9, abs=0.002)
 
@@ -171,26 +171,26 @@ def test_rough_reading_of_the_same_value_takes_nothing_from_a_precise_one() -> N
 
 def test_few_candidates_are_believed_as_they_were_read() -> None:
     candidates = _candidates(front_probability.MIN_CANDIDATES - 1, 500)
-    found = beliefs(SPACE, candidates, OBJECTIVES)
+    found = posteriors(SPACE, candidates, OBJECTIVES)
     assert [b.figure for b in found] == [c.figures["accuracy"] for c in candidates]
     cheapest = min(range(len(found)), key=lambda i: candidates[i].figures["latency_ms"].value)
     assert found[cheapest].on_front == 1
     assert any(0 < b.on_front < 1 for b in found)
-    assert beliefs(SPACE, [], OBJECTIVES) == []
+    assert posteriors(SPACE, [], OBJECTIVES) == []
 
 
 def test_networks_that_do_not_work_are_believed_not_to() -> None:
     candidates = _candidates(40, 500)
     dead = {**candidates[3].figures, "accuracy": proportion(50, 500)}
     candidates[3] = replace(candidates[3], figures=dead)
-    assert beliefs(SPACE, candidates, OBJECTIVES)[3].figure.value == pytest.approx(0.1, abs=0.08)
+    assert posteriors(SPACE, candidates, OBJECTIVES)[3].figure.value == pytest.approx(0.1, abs=0.08)
 
 
 def test_all_right_is_not_believed_to_be_perfect() -> None:
     candidates = _candidates(40, 500)
     perfect = {**candidates[3].figures, "accuracy": proportion(500, 500)}
     candidates[3] = replace(candidates[3], figures=perfect)
-    low, high = _interval(beliefs(SPACE, candidates, OBJECTIVES)[3])
+    low, high = _interval(posteriors(SPACE, candidates, OBJECTIVES)[3])
     assert 0.8 < low < high < 1
 
 
@@ -200,7 +200,7 @@ def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
         replace(c, figures={**c.figures, "accuracy": Quantity(100 * _truth(c.genotype), "table")})
         for c in candidates
     ]
-    found = beliefs(SPACE, per_cent, OBJECTIVES)
+    found = posteriors(SPACE, per_cent, OBJECTIVES)
     values = [100 * _truth(c.genotype) for c in candidates]
     assert [b.figure.value for b in found] == pytest.approx(values)
 
@@ -214,7 +214,7 @@ def test_errors_are_believed_alike_in_any_unit() -> None:
             replace(c, figures={"mae": Quantity(error, "table"), **c.figures})
             for c, error in zip(candidates, errors, strict=True)
         ]
-        return beliefs(SPACE, told, ("mae", "latency_ms"))
+        return posteriors(SPACE, told, ("mae", "latency_ms"))
 
     usual, small = believed(1.0), believed(1e-12)
     assert [b.on_front for b in small] == [b.on_front for b in usual]
@@ -226,8 +226,8 @@ def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
     candidates = _candidates(10, 500)
     figures = {"latency_ms": candidates[0].figures["latency_ms"]}
     over = replace(candidates[0], figures=figures, reason="over budget")
-    with pytest.raises(ValueError, match=f"Candidate {over.id} has no accuracy"):
-        beliefs(SPACE, [over, *candidates[1:]], OBJECTIVES)
+    with pytest.raises(ValueError, match=f"Candidate {over.id} has no value of accuracy"):
+        posteriors(SPACE, [over, *candidates[1:]], OBJECTIVES)
     assert front_probability.scored([over, *candidates[1:]], OBJECTIVES) == candidates[1:]
 
 
@@ -237,10 +237,10 @@ def test_many_candidates_take_seconds_and_all_get_a_belief(
 ) -> None:
     candidates = _candidates(2000, 500)
     start = time.perf_counter()
-    found = beliefs(SPACE, candidates, OBJECTIVES)
+    found = posteriors(SPACE, candidates, OBJECTIVES)
     assert time.perf_counter() - start < 30
     monkeypatch.setattr(front_probability, "_MOST", 1000)
-    fewer = beliefs(SPACE, candidates, OBJECTIVES)
+    fewer = posteriors(SPACE, candidates, OBJECTIVES)
     values = np.array([[a.figure.value, b.figure.value]
                        for a, b in zip(found, fewer, strict=True)])  # fmt: skip
     assert np.abs(values[:, 0] - values[:, 1]).mean() < 0.01
@@ -255,7 +255,7 @@ def test_every_option_may_be_the_only_one() -> None:
                   {"accuracy": proportion(100 * a, 500), "latency_ms": Quantity(1.0, "modelled")})
         for i, (a, b) in enumerate(itertools.product((1, 2, 3), "xyz"))
     ]  # fmt: skip
-    found = beliefs(space, candidates, OBJECTIVES)
+    found = posteriors(space, candidates, OBJECTIVES)
     assert sum(b.on_front for b in found) == pytest.approx(1.0, abs=1e-9)
 
 
@@ -281,7 +281,7 @@ def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpac
             for i, (g, read) in enumerate(zip(genotypes, readings, strict=True))
         ]
         for known in (None, lower):
-            found = beliefs(small, candidates, OBJECTIVES, known)
+            found = posteriors(small, candidates, OBJECTIVES, known)
             away = [b.figure.value - truth(c.genotype)
                     for b, c in zip(found, candidates, strict=True)]  # fmt: skip
             missed.append(math.hypot(*away))

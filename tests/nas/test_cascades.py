@@ -43,7 +43,7 @@ def test_figures_are_those_of_images_counted_one_by_one(three: list[CascadeStage
     found = cascades.find_cascades(three, Budget())
     assert len(found) > 5
     for cascade in found:
-        first, second = cascade.first.heard["test"], cascade.second.heard["test"]
+        first, second = cascade.first.predictions["test"], cascade.second.predictions["test"]
         right, spent, n_on = 0, 0.0, 0
         for i in range(N):
             goes_on = first.confidence[i] < cascade.threshold
@@ -75,8 +75,8 @@ def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
         (c.first.id, c.second.id, c.threshold) for c in cascades.find_cascades(three, Budget())
     ]
     for each in three:  # what is foreseen, and the test split, change nothing of the choice
-        each.heard["validation"].correct[1::2] = False
-        each.heard["test"].correct[:] = False
+        each.predictions["validation"].correct[1::2] = False
+        each.predictions["test"].correct[:] = False
     after = cascades.find_cascades(three, Budget())
     assert {(c.first.id, c.second.id, c.threshold) for c in after} == {*before}
     assert {c.predicted.accuracy.value for c in after} == {0.0}
@@ -84,7 +84,7 @@ def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
 
 def test_front_is_of_single_networks_too(three: list[CascadeStage]) -> None:
     found = cascades.find_cascades(three, Budget())
-    points = [(s.heard["test"].correct.mean(), s.latency_ms) for s in three]
+    points = [(s.predictions["test"].correct.mean(), s.latency_ms) for s in three]
     seen = [c.verified for c in found]
     points += [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
     mask = non_dominated(np.array(points), [True, False])
@@ -115,7 +115,9 @@ def test_worst_case_is_of_both_and_must_fit(three: list[CascadeStage]) -> None:
 def test_unsure_networks_that_know_better_make_no_cascade() -> None:
     """Where the slow network is wrong wherever the fast one is, nothing is gained."""
     fast = stage("fast", 1.0, 0.8, 1)
-    slow = CascadeStage("slow", {**fast.costs, "latency_ms": Quantity(2.0, "measured")}, fast.heard)
+    slow = CascadeStage(
+        "slow", {**fast.costs, "latency_ms": Quantity(2.0, "measured")}, fast.predictions
+    )
     assert cascades.find_cascades([fast, slow], Budget()) == []
 
 
@@ -124,7 +126,7 @@ def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
         CascadeStage(
             s.id,
             s.costs,
-            {n: Predictions(h.correct[:99], h.confidence[:99]) for n, h in s.heard.items()},
+            {n: Predictions(h.correct[:99], h.confidence[:99]) for n, h in s.predictions.items()},
         )
         for s in three
     ]
@@ -136,19 +138,19 @@ def test_too_few_images_say_nothing(three: list[CascadeStage]) -> None:
 
 def test_cascades_here_and_over_a_link_share_a_front(three: list[CascadeStage]) -> None:
     small, middle, large = three
-    way = CascadeLink("server", latency_ms=0.0, usd_per_m=0.0)
+    link = CascadeLink("server", latency_ms=0.0, usd_per_m=0.0)
     fast = CascadeStage(
-        "fast", {**large.costs, "latency_ms": Quantity(0.1, "measured")}, large.heard
+        "fast", {**large.costs, "latency_ms": Quantity(0.1, "measured")}, large.predictions
     )
-    found = cascades.find_cascades([small, middle], Budget(), [fast], way)
+    found = cascades.find_cascades([small, middle], Budget(), [fast], link)
     assert {c.second.id for c in found} == {"fast"}  # nothing here is as good as what it reaches
 
 
 def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
     small, _, large = three
-    way = CascadeLink("server", latency_ms=20.0, usd_per_m=3.0)
+    link = CascadeLink("server", latency_ms=20.0, usd_per_m=3.0)
     budget = Budget({"flash_kib": 12.0, "latency_ms": 31.0})
-    found = cascades.find_cascades([small], budget, [large], way)
+    found = cascades.find_cascades([small], budget, [large], link)
     assert found  # what is elsewhere takes no flash here
     for cascade in found:
         assert cascade.worst["latency_ms"].value == 31.0
@@ -158,19 +160,20 @@ def test_second_network_on_another_target(three: list[CascadeStage]) -> None:
         assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
         assert "expected_energy_mj" not in costs  # what the radio takes is not known
         assert cascade.row("accuracy")["second_target"] == "server"
-    assert cascades.find_cascades([small], Budget({"latency_ms": 30.9}), [large], way) == []
+    assert cascades.find_cascades([small], Budget({"latency_ms": 30.9}), [large], link) == []
     # A limit of what one of them is not known by is not met; p99 is waited for like the mean.
-    assert cascades.find_cascades([small], Budget({"latency_p99_ms": 1e9}), [large], way) == []
+    assert cascades.find_cascades([small], Budget({"latency_p99_ms": 1e9}), [large], link) == []
     slow = Quantity(40.0, "measured")
     late = [
-        CascadeStage(s.id, {**s.costs, "latency_p99_ms": slow}, s.heard) for s in (small, large)
+        CascadeStage(s.id, {**s.costs, "latency_p99_ms": slow}, s.predictions)
+        for s in (small, large)
     ]
-    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 99.0}), late[1:], way) == []
-    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 100.0}), late[1:], way)
+    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 99.0}), late[1:], link) == []
+    assert cascades.find_cascades(late[:1], Budget({"latency_p99_ms": 100.0}), late[1:], link)
     priced = CascadeStage(
-        "large", {**large.costs, "cost_usd_per_m": Quantity(2.0, "modelled")}, large.heard
+        "large", {**large.costs, "cost_usd_per_m": Quantity(2.0, "modelled")}, large.predictions
     )
-    (first, *_) = cascades.find_cascades([small], budget, [priced], way)
+    (first, *_) = cascades.find_cascades([small], budget, [priced], link)
     seen = first.verified
     assert seen.costs["expected_usd_per_m"].value == pytest.approx(5 * seen.share.value)
 

@@ -51,10 +51,10 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
         right, spent, left = 0, 0.0, [0, 0, 0]
         for i in range(N):
             k = 0
-            while k < 2 and one.heard[k]["test"].confidence[i] < each.thresholds[k]:
+            while k < 2 and one.predictions[k]["test"].confidence[i] < each.thresholds[k]:
                 k += 1
             left[k] += 1
-            right += int(one.heard[k]["test"].correct[i])
+            right += int(one.predictions[k]["test"].correct[i])
             spent += sum(LATENCIES[: k + 1])
         seen = each.verified
         assert seen.accuracy.value == pytest.approx(right / N)
@@ -67,7 +67,7 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
         assert latency.high is not None
         assert latency.low <= latency.value <= latency.high
         assert each.share_of_worst == pytest.approx(spent / N / 7)
-        at_end = one.heard[-1]["test"].correct.mean()
+        at_end = one.predictions[-1]["test"].correct.mean()
         assert each.lost == pytest.approx(100 * (at_end - right / N))
         row = each.row("accuracy")
         assert row["verified_expected_latency_ms"] == latency.value
@@ -100,7 +100,9 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
 def test_the_other_half_chooses() -> None:
     one = network()
     before = [each.thresholds for each in early_exits.swept(one)]
-    for heard in one.heard:  # what is foreseen, and the test split, change nothing of the choice
+    for (
+        heard
+    ) in one.predictions:  # what is foreseen, and the test split, change nothing of the choice
         heard["validation"].correct[1::2] = False
         heard["test"].correct[:] = False
     after = early_exits.swept(one)
@@ -110,7 +112,7 @@ def test_the_other_half_chooses() -> None:
 
 def test_fastest_that_loses_no_more_is_chosen() -> None:
     found = early_exits.swept(network())
-    end = found[0].network.heard[-1]["validation"].correct[::2].mean()
+    end = found[0].network.predictions[-1]["validation"].correct[::2].mean()
     for points in (0.0, 0.3, 2.0, 100.0):
         chosen = early_exits.within(found, points)
         assert chosen is not None

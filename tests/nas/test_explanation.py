@@ -51,7 +51,7 @@ def test_what_came_to_the_front_and_was_beaten_later() -> None:
     assert explained.displaced == [A]  # c had not been on the front
     assert explained.now is not None
     assert explained.now.beaten_by == [F]
-    assert explained.left_by == F
+    assert explained.removed_by == F
     assert not explained.on_front
     assert explained.neighbours == (None, None)
 
@@ -62,7 +62,7 @@ def test_what_was_beaten_when_it_came() -> None:
     assert explained.now is not None
     assert explained.before.beaten_by == [A, B]
     assert explained.displaced == []
-    assert explained.left_by is None  # it never was on the front
+    assert explained.removed_by is None  # it never was on the front
     # b and f, which are on the front; then the others, the nearest first
     assert [c.trial for c in explained.now.beaten_by] == [1, 6, 0, 4, 7]
 
@@ -131,7 +131,7 @@ def test_id_may_be_cut_off() -> None:
 
 def test_unknown_and_ambiguous_ids_name_the_nearest() -> None:
     misspelt = A.id[:-1] + ("0" if A.id[-1] != "0" else "1")
-    with pytest.raises(ConfigError, match=f"none of 7 candidates. The nearest: {A.id}"):
+    with pytest.raises(ConfigError, match=f"none of 7 candidates has this id. Similar ids: {A.id}"):
         explanation.find(ALL, misspelt)
     many = [_candidate(i, str(i), 0.5, 1.0) for i in range(200)]
     with pytest.raises(ConfigError, match=rf"id={many[0].id[0]}: \d+ candidates start with it"):
@@ -142,8 +142,8 @@ def test_intervals_that_held_are_counted_for_what_was_scored() -> None:
     proposals = {c.trial: Proposal("startup") for c in ALL}
     for candidate, interval in ((A, (0.7, 0.9)), (B, (0.75, 0.9)), (D, (0.1, 0.9))):
         proposals[candidate.trial] = Proposal("gain", expected=(0.8, *interval))
-    assert explanation.kept_within(ALL, proposals) == (1, 2)
+    assert explanation.n_within_intervals(ALL, proposals) == (1, 2)
     # What was stopped because it came out worse counts, too.
     stopped = replace(C, trial=8, genotype=Genotype("s", (("name", "h"),)), stopped=True)
     proposals[8] = Proposal("gain", expected=(0.8, 0.7, 0.9))
-    assert explanation.kept_within([*ALL, stopped], proposals) == (1, 3)
+    assert explanation.n_within_intervals([*ALL, stopped], proposals) == (1, 3)

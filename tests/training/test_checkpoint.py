@@ -70,10 +70,10 @@ def test_damaged_file_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("name", "other", "message"),
     [
-        ("family", "resnet", "of another family: mbconv, not resnet"),
-        ("search space", "small (99)", r"of another search space: tiny \(1234\), not small"),
-        ("train.lr", 0.2, "of another train.lr: 0.1, not 0.2"),
-        ("train.new", 1, "of another train.new: None, not 1"),
+        ("family", "resnet", "has another family: mbconv instead of resnet"),
+        ("search space", "small (99)", r"has another search space: tiny \(1234\) instead of small"),
+        ("train.lr", 0.2, "has another train.lr: 0.1 instead of 0.2"),
+        ("train.new", 1, "has another train.new: None instead of 1"),
     ],
 )
 def test_file_of_something_else_is_refused_by_name(
@@ -117,7 +117,7 @@ def test_one_earlier_checkpoint_is_kept_until_the_end(
         checkpoint.save(state, n_steps)
         kept.append(Checkpoint(checkpoint.previous).n_steps())
     assert kept == [0, 0, WINDOW - 10, WINDOW - 10, WINDOW + 50]
-    assert checkpoint.kept(WINDOW + 60).endswith(f"are in {checkpoint.previous}.")
+    assert checkpoint.describe(WINDOW + 60).endswith(f"are in {checkpoint.previous}.")
     checkpoint.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
 

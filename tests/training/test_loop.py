@@ -125,7 +125,7 @@ def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
         assert f"after 9 steps, are in {path}" in str(caught.value)
         assert all(value.isfinite().all() for value in Checkpoint(path).weights().values())
     else:
-        assert "There are no earlier weights" in str(caught.value)
+        assert "There is no earlier checkpoint" in str(caught.value)
         assert not path.exists()
 
 
@@ -154,7 +154,7 @@ def test_training_that_learns_nothing_is_stopped(
     total = n_steps(config, len(digits.train))
     with pytest.raises(TrainingError, match="which is chance level") as caught:
         learner.train(tmp_path / "c.safetensors", every_s=1e9)
-    assert "There are no earlier weights" in str(caught.value)
+    assert "There is no earlier checkpoint" in str(caught.value)
     assert total / 4 - 1 <= learner.rows[-1]["step"] < total / 2
 
 

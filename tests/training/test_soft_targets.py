@@ -44,7 +44,7 @@ def test_recorded_answers_are_those_to_the_very_images_of_each_step(
         batch = draw(material(digits), config, step_context, ProcessGroup())
         with torch.no_grad():
             expected = teacher(batch.at(12)).softmax(1)
-        assert torch.allclose(recorded.of(batch, step_context), expected, atol=2e-3)
+        assert torch.allclose(recorded.loss_targets(batch, step_context), expected, atol=2e-3)
 
 
 def test_recording_that_was_cut_off_goes_on(

@@ -48,7 +48,7 @@ def test_weights_are_found_however_networks_run_and_compute(
     alone, same = (s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, several))
     assert alone.path == same.path
     taught = [
-        FinetunedTeacher(nn.Identity(), s.space.largest(), s, "scratch", NullProgress()).words
+        FinetunedTeacher(nn.Identity(), s.space.largest(), s, "scratch", NullProgress()).digest_text
         for s in (setup, several)
     ]
     assert taught[0] == taught[1]
@@ -71,8 +71,8 @@ def test_supernet_draws_the_same_subnets_however_networks_run_and_compute(
 def test_task_that_a_package_brings_decides_weights_and_those_of_hwnas_as_ever(
     setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert setup.of["search space"] == f"tiny ({setup.space.digest})"
-    assert setup.of["task"] == "1 channels, 10 classes"
+    assert setup.identity["search space"] == f"tiny ({setup.space.digest})"
+    assert setup.identity["task"] == "1 channels, 10 classes"
     assert tasks.plugin_identity("regression") == ()
     places = set()
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))

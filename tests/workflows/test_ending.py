@@ -153,7 +153,7 @@ def test_an_export_says_that_the_search_had_no_time_for_int8(
     folder.write_json(f"models/{genotype.id}.json", made)
     finishing = {"hurried": [genotype.id]} if hurried else {}
     pick: Any = SimpleNamespace(
-        of=SimpleNamespace(target="npu"), genotype=genotype, manifest={"finishing": finishing},
+        context=SimpleNamespace(target="npu"), genotype=genotype, manifest={"finishing": finishing},
         finisher=SimpleNamespace(other=None),
     )  # fmt: skip
     order: Any = SimpleNamespace(config=SimpleNamespace(run=folder.path))

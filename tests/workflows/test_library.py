@@ -133,7 +133,7 @@ def test_best_network_within_limits(found: SearchResult) -> None:
     assert found.best()["accuracy"] == max(row["accuracy"] for row in rows)
     fastest = min(row["latency_ms"] for row in rows)
     assert found.best(latency_ms=fastest)["latency_ms"] == fastest
-    with pytest.raises(ConfigError, match=f"keeps latency_ms=.*the best has {fastest:.4g}"):
+    with pytest.raises(ConfigError, match=f"within latency_ms=.*best value is {fastest:.4g}"):
         found.best(latency_ms=fastest / 2)
     with pytest.raises(ConfigError, match="latency"):
         found.best(latency=1.0)
@@ -349,9 +349,9 @@ def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> Non
     assert more.candidates.num_rows == 7
     assert more.candidates["id"].to_pylist()[:6] == [row["id"] for row in rows]
     assert run(["search", f"run.resume={first.path}"]) == 2
-    words = f"the run used an object of class {__name__}.Depth"
+    words = f"that search used a custom evaluator of class {__name__}.Depth"
     assert words in capsys.readouterr().err
-    with pytest.raises(hwnas.HwnasError, match="used an object of class"):
+    with pytest.raises(hwnas.HwnasError, match="that search used a custom"):
         hwnas.search(resume=first.path, evaluator=Depth())
     (export,) = first.export(pick="most_accurate")
     assert export.proof["checks"]
@@ -369,5 +369,5 @@ def _width(row: dict[str, Any]) -> int:
 def test_runs_without_objects_do_not_take_any(found: SearchResult) -> None:
     with pytest.raises(hwnas.HwnasError, match="had no custom evaluator"):
         hwnas.search(resume=found.path, evaluator=Depth())
-    with pytest.raises(hwnas.HwnasError, match=r"study\.workers=2: custom evaluator"):
+    with pytest.raises(hwnas.HwnasError, match=r"study\.workers=2: a custom evaluator"):
         hwnas.search(**QUICK, evaluator=Depth(), study__workers=2)

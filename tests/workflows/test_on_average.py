@@ -40,7 +40,7 @@ def _alone(found: CascadeReport, slower: float = 1.0) -> list[FrontPoint]:
         FrontPoint(
             s.id,
             {
-                "accuracy": Quantity(float(s.heard["test"].correct.mean()), "measured"),
+                "accuracy": Quantity(float(s.predictions["test"].correct.mean()), "measured"),
                 "latency_ms": Quantity(slower * s.latency_ms, "compiler-estimate"),
             },
         )
@@ -59,7 +59,7 @@ def _written(found: CascadeReport, folder: Path) -> None:
 def test_networks_that_the_baseline_has_too_are_beaten_by_cascades_alone(
     own: CascadeReport,
 ) -> None:
-    found = on_average.compared(_alone(own), told(own), _alone(own), [], ACCURACY)
+    found = on_average.compare_cascades(_alone(own), told(own), _alone(own), [], ACCURACY)
     assert found is not None
     assert found.range is not None
     assert found.range.lowest.value == pytest.approx(1)  # at the accuracy of the fastest network
@@ -72,7 +72,7 @@ def test_cascades_of_the_baseline_are_its_own(own: CascadeReport, tmp_path: Path
     _written(own, tmp_path)
     theirs = on_average.of_run(tmp_path, "accuracy")
     assert len(theirs) == len(own.found)
-    found = on_average.compared(_alone(own), told(own), _alone(own), theirs, ACCURACY)
+    found = on_average.compare_cascades(_alone(own), told(own), _alone(own), theirs, ACCURACY)
     assert found is not None
     assert found.range is not None
     assert found.range.lowest.value == pytest.approx(1)
@@ -80,7 +80,7 @@ def test_cascades_of_the_baseline_are_its_own(own: CascadeReport, tmp_path: Path
 
 
 def test_a_front_without_cascades_is_not_compared_so(own: CascadeReport) -> None:
-    assert on_average.compared(_alone(own), [], _alone(own), [], ACCURACY) is None
+    assert on_average.compare_cascades(_alone(own), [], _alone(own), [], ACCURACY) is None
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_it_comes_to_is_said_behind_what_networks_come_to(own: CascadeRepor
     alone = speedup(plane(mine), plane(base), ACCURACY, LATENCY)
     figures = {"accuracy": Quantity(0.99, "measured"), "expected_latency_ms": Quantity(50, "table")}
     for theirs in ([], [FrontPoint("cascade", figures)]):
-        average = on_average.compared(mine, told(own), base, theirs, ACCURACY)
+        average = on_average.compare_cascades(mine, told(own), base, theirs, ACCURACY)
         baseline = Baseline("b", ComparedRun("b", {}, [], base), "verified", "", 0, theirs)
         held = BaselineComparison(baseline, alone, average)
         first, ranges, then = held.sentences

@@ -23,13 +23,18 @@ _CELLS = 4_000_000  # maximum product of candidates and cells that are processed
 
 
 def log_normal_improvement(mean: Array, std: Array) -> Improvement:
-    """Return the expected improvement of errors ``exp(N(mean, std))`` below levels."""
+    """Return the expected improvement of log-normal errors below given levels.
+
+    Args:
+        mean: Mean of each candidate's log error, ``(n,)``.
+        std: Standard deviation of each candidate's log error, ``(n,)``.
+    """
     mean, std = mean[:, None], std[:, None]
 
     def improvement(levels: Array) -> Array:
         logs = np.log(np.maximum(levels, 1e-300))[None]
         d = (logs - mean) / std
-        # In logarithms: of what is known of not at all, the former factor alone is infinite.
+        # In logarithms: for a large standard deviation, the former factor alone is infinite.
         below = levels[None] * ndtr(d) - np.exp(mean + std**2 / 2 + log_ndtr(d - std))
         return np.asarray(np.maximum(below, 0.0))
 
@@ -43,14 +48,14 @@ def expected_improvement(
     front_costs: Array,
     reference: Sequence[float],
 ) -> Array:
-    """Return the expected gain of hypervolume of candidates, ``(n,)``.
+    """Return the expected increase of the hypervolume by each candidate, ``(n,)``.
 
     Args:
-        costs: Costs of the candidates, ``(n, m)``, one or two of them.
-        improvement: Of the candidates' errors below levels.
+        costs: Costs of the candidates, ``(n, m)`` with ``m`` 1 or 2.
+        improvement: Returns the expected improvement of the candidates' errors below levels.
         front_errors: Errors of the front, ``(f,)``.
         front_costs: Costs of the front, ``(f, m)``.
-        reference: Error and costs beyond which nothing counts, ``m + 1`` of them.
+        reference: Reference point of the hypervolume: error and costs, ``m + 1`` numbers.
     """
     limit, bounds = reference[0], np.asarray(reference[1:], np.float64)
     inside = (front_errors < limit) & (front_costs < bounds).all(axis=1)

@@ -38,8 +38,8 @@ class CostedCandidates:
     """Candidates with features and costs, before evaluation."""
 
     assignments: Sequence[Assignment]
-    features: Array
-    costs: Array
+    features: Array  #: ``(n, d)``
+    costs: Array  #: to be minimised, ``(n, m)``
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ class History:
     The error of an infeasible candidate is NaN: it may not have been evaluated.
     """
 
-    numbers: Sequence[int]
+    numbers: Sequence[int]  #: numbers of the trials
     assignments: Sequence[Assignment]
     features: Array
     errors: Array
     costs: Array
-    stds: Array  #: standard errors of log errors; 0: exact or unknown
+    stds: Array  #: standard errors of log errors, ``(n,)``; 0: exact or unknown
     #: Standardized residuals of log errors: (observed - predicted) / predicted standard deviation.
-    #: NaN without a prediction.
+    #: ``(n,)``; NaN without a prediction.
     surprises: Array
-    seconds: Array  #: durations of trials; NaN if unknown
-    pending: Sequence[Assignment]  #: under evaluation by other workers
+    seconds: Array  #: durations of trials in seconds, ``(n,)``; NaN if unknown
+    pending: Sequence[Assignment]  #: candidates under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers are choosing a candidate concurrently
     refused: Sequence[Array] = ()  #: features of candidates without costs: the target rejects them
 
     @property
     def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
-        """The features of all evaluated candidates, and whether each is feasible, ``(n,)``."""
+        """The features ``(d,)`` of each tried candidate, and whether each is feasible, ``(n,)``."""
         fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
         return [*self.features, *self.refused], fitted
 
@@ -99,11 +99,11 @@ class History:
 class Expectation:
     """The models of errors and costs, with the front for expected gains."""
 
-    errors: Surrogate
-    inputs: "Inputs"
-    costs: Sequence[ModelledCost]  #: empty if costs are computed
-    front_errors: Array
-    front_costs: Array
+    errors: Surrogate  #: Gaussian process of log errors
+    inputs: "Inputs"  #: returns its inputs
+    costs: Sequence[ModelledCost]  #: one model per cost; empty if costs are computed
+    front_errors: Array  #: errors of the front members, ``(f,)``
+    front_costs: Array  #: costs of the front members, ``(f, m)``
     reference: Sequence[float]  #: reference point: error and costs
     highest: float  #: highest useful error: that of the reference point with log costs
     reading: float  #: median standard error of log errors
@@ -113,7 +113,10 @@ class Expectation:
     odds: FeasibilityModel | None = None  #: model of feasibility, if some trials were infeasible
 
     def merits(self, known: CostedCandidates) -> Array:
-        """Return gains or gains per second, times the probability of feasibility, ``(n,)``."""
+        """Return the expected gains of candidates times their probability of feasibility, ``(n,)``.
+
+        With a model of trial time, gains are per second.
+        """
         merits = self.gains(known)
         if self.pace is not None:
             merits = merits / self.pace(known.assignments)
@@ -144,9 +147,9 @@ class Expectation:
         return np.asarray(np.mean(shares, axis=0))
 
     def intervals(self, known: CostedCandidates) -> Array:
-        """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
+        """Return, per candidate, the median error, the ends of its 95 % interval, and ``std``.
 
-        Shape ``(n, 4)``. Intervals are those of the observed error: they include the usual
+        The shape is ``(n, 4)``. Intervals are those of the observed error: they include the usual
         observation noise. ``std`` is the standard deviation of the log error.
         """
         mean, std = self._predict(known)
@@ -187,8 +190,8 @@ class Inputs:
 
     Args:
         first: Candidates that determine the scaling of costs and additional features.
-        knowledge: Returns additional features.
-        n_shares: Number of summary features among the features of choices: the last ones.
+        knowledge: Returns additional features, ``(n, k)``.
+        n_shares: Number of summary features, which are the last features of choices.
     """
 
     def __init__(
@@ -202,16 +205,16 @@ class Inputs:
         #: Number of summary inputs: the last ones.
         self.n_summary = n_shares + values.shape[1]
 
-    def __call__(self, of: CostedCandidates | History) -> Array:
-        """Return the inputs, ``(n, d + m + k)``."""
-        scaled = (self._values(of) - self._low) / self._range
-        return np.hstack([of.features, scaled.clip(*_WITHIN)])
+    def __call__(self, known: CostedCandidates | History) -> Array:
+        """Return the inputs of candidates, ``(n, d + m + k)``."""
+        scaled = (self._values(known) - self._low) / self._range
+        return np.hstack([known.features, scaled.clip(*_WITHIN)])
 
-    def _values(self, of: CostedCandidates | History) -> Array:
-        costs = _log(of.costs) if self._logarithmic else of.costs
-        if self._knowledge is None or not of.assignments:
+    def _values(self, known: CostedCandidates | History) -> Array:
+        costs = _log(known.costs) if self._logarithmic else known.costs
+        if self._knowledge is None or not known.assignments:
             return costs
-        return np.hstack([costs, np.asarray(self._knowledge(of.assignments), np.float64)])
+        return np.hstack([costs, np.asarray(self._knowledge(known.assignments), np.float64)])
 
 
 @final
@@ -228,7 +231,7 @@ class Learner:
         self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
 
     def costs(self, history: History) -> list[ModelledCost]:
-        """Return a model of each cost."""
+        """Return a Gaussian process for each cost, in the order of the costs."""
         rows = _observation_indices(history)
         features = history.features[rows]
         models = []
@@ -250,14 +253,14 @@ class Learner:
         knowledge: Knowledge | None = None,
         pace: DurationModel | None = None,
     ) -> Expectation:
-        """Return the models and the front.
+        """Return the models of errors and costs, and the front.
 
         Args:
             evaluated: At least ``n_startup`` trials with an error.
-            costs: Models of unknown costs.
+            costs: Models of costs that are known only after a trial.
             pending: Candidates under evaluation: they count with their predicted errors.
             everything: Costs of all feasible candidates ``(n, m)``, if known.
-            knowledge: Returns additional features.
+            knowledge: Returns additional features, ``(n, k)``.
             pace: Model of trial time, if gains count per second.
         """
         startup = evaluated.first(self._n_startup)

@@ -32,8 +32,8 @@ class ChoiceFeatures:
     Args:
         choices: Options by name.
         optional: Choices that may be absent.
-        summary: Sums up an assignment by what else is known; each number is a feature, scaled by
-            how far it varies among random assignments.
+        summary: Returns further numbers about an assignment; each is a feature, scaled by its
+            standard deviation over random assignments.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class ChoiceFeatures:
 
     @property
     def n_shares(self) -> int:
-        """The number of summary features: shares, means and those of ``summary``; the last ones."""
+        """Number of the last features that are frequencies, means or results of ``summary``."""
         n_of_groups = sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
         return n_of_groups + self.n_known
 
     @property
     def n_known(self) -> int:
-        """The number of features by ``summary``: the last ones; the first of them is the size."""
+        """Number of the last features that ``summary`` returns; the first of these is the size."""
         return len(self._low)
 
     def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
@@ -128,19 +128,19 @@ class Offspring:
 class ProposalSpace:
     """The space of all proposals."""
 
-    options: Mapping[str, Sequence[Any]]
-    active: Callable[[Assignment], Assignment]
+    options: Mapping[str, Sequence[Any]]  #: options of each choice, by name
+    active: Callable[[Assignment], Assignment]  #: returns the part that has an effect
     features: ChoiceFeatures
     root: str = ""  #: the choice that determines the effective choices; empty: none
     scope: Callable[[Assignment], Sequence[str]] | None = None  #: effective choices; default: all
 
     @property
     def size(self) -> int:
-        """The number of assignments."""
+        """Number of assignments, including those that are the same candidate."""
         return math.prod(len(options) for options in self.options.values())
 
     def all(self) -> list[Assignment]:
-        """Return all distinct assignments."""
+        """Return one assignment for each distinct candidate."""
         rows = itertools.product(*self.options.values())
         found = (dict(zip(self.options, row, strict=True)) for row in rows)
         return list({self.key(assignment): assignment for assignment in found}.values())
@@ -173,11 +173,11 @@ class ProposalSpace:
         return {name: options[0] for name, options in self.options.items()}
 
     def branches(self) -> list[Any]:
-        """Return the options of the root; a single one without a root."""
+        """Return the options of the root choice; ``[None]`` without a root."""
         return list(self.options[self.root]) if self.root else [None]
 
     def branch(self, assignment: Assignment) -> Any:
-        """Return the option of the root."""
+        """Return the option of the root in an assignment; ``None`` without a root."""
         return assignment[self.root] if self.root else None
 
     def ends(self) -> list[tuple[Assignment, Assignment]]:
@@ -191,7 +191,7 @@ class ProposalSpace:
         ]
 
     def draw(self, rng: random.Random) -> Assignment:
-        """Return an assignment with options from uniform distributions."""
+        """Return a random assignment, with uniform probabilities of options."""
         return {name: rng.choice(options) for name, options in self.options.items()}
 
     def child(self, parents: Sequence[Offspring], rng: random.Random) -> Offspring:

@@ -28,26 +28,28 @@ class ObjectiveScale:
     An error is the distance from the best possible value of the expensive objective.
     """
 
-    best: float  #: best value of the expensive objective, as minimised
+    best: float  #: best value of the expensive objective, negated if it is maximised
     maximised: bool  #: True if the expensive objective is maximised
-    costs_maximised: Sequence[bool]
+    costs_maximised: Sequence[bool]  #: for each other objective, whether it is maximised
     worst: float = math.inf  #: highest possible error
-    least: float = 1e-9  #: lowest error
+    least: float = 1e-9  #: lowest possible error
 
     def errors(self, values: Array, stds: Array) -> Array:
-        """Return the errors of values to minimise, ``(n,)``.
+        """Return the errors of values, ``(n,)``, each at least its standard deviation.
 
-        An error is at least its standard deviation ``stds``.
+        Args:
+            values: Values of the expensive objective, negated if it is maximised, ``(n,)``.
+            stds: Their standard deviations, ``(n,)``.
         """
         return np.maximum(values - self.best, np.maximum(stds, self.least))
 
     def value(self, error: float) -> float:
-        """Return the expensive objective's value of an error."""
+        """Return the value of the expensive objective that has this error."""
         value = self.best + min(error, self.worst)
         return -value if self.maximised else value
 
     def costs(self, costs: Array) -> tuple[float, ...]:
-        """Return the other objectives' values of costs ``(m,)``."""
+        """Return the values of the other objectives, given costs to be minimised ``(m,)``."""
         pairs = zip(costs.tolist(), self.costs_maximised, strict=True)
         return tuple(-cost if maximised else cost for cost, maximised in pairs)
 
@@ -59,7 +61,7 @@ class Trials:
     Args:
         space: Space of the candidates.
         expensive: Index of the expensive objective.
-        bound: Best possible value of the objective, if known.
+        bound: Best possible value of the expensive objective, if known.
     """
 
     def __init__(self, space: ProposalSpace, expensive: int, bound: float | None):
@@ -79,7 +81,7 @@ class Trials:
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished and failed trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
-        """Return the trials before a trial, and the scale of their errors."""
+        """Return the trials before ``trial``, and the conversion of objectives to errors."""
         finished, refused = [], list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:
@@ -110,7 +112,10 @@ class Trials:
         return History(*known, *details, *others, [*self._space.vectors(refused)]), scale
 
     def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
-        """Return new and pending candidates, and the number of earlier trials without a choice."""
+        """Return the candidates that other workers evaluate or have finished meanwhile.
+
+        The second value is the number of earlier trials whose candidates are not chosen yet.
+        """
         return self._others(study.get_trials(deepcopy=False, states=_USED_STATES), trial)
 
     def _others(

@@ -30,14 +30,14 @@ class DurationModel:
     in the cache and is left out.
 
     Args:
-        work: Computes features of trial time.
+        work: Returns non-negative features of assignments that trial time is linear in.
         assignments: Assignments of ended trials.
-        seconds: Their durations, ``(n,)``.
+        seconds: Durations of these trials in seconds, ``(n,)``.
     """
 
     def __init__(self, work: Work, assignments: Sequence[Assignment], seconds: Array):
         self._work = work
-        self.usual_s = float(np.median(seconds))  #: median duration of a trial
+        self.usual_s = float(np.median(seconds))  #: median duration of a trial, in seconds
         rows = self._rows(assignments)
         self._scale = np.maximum(rows.max(axis=0), 1e-300)
         rows /= self._scale
@@ -64,7 +64,7 @@ def _fitted(rows: Array, seconds: Array) -> Array:
 def learned(
     work: Work | None, assignments: Sequence[Assignment], seconds: Array
 ) -> DurationModel | None:
-    """Return the model of trial time, if requested and if enough trials ended."""
+    """Return the model of trial time; ``None`` without ``work``, or with fewer than five trials."""
     if work is None or np.isfinite(seconds).sum() < _MIN_TRIALS:
         return None
     known = np.isfinite(seconds)
@@ -102,10 +102,10 @@ _LEAST = 1e-9  #: absolute for fractions, else relative to the median error
 
 
 def least(errors: NDArray[np.float64], is_share: bool) -> float:
-    """Return the lowest error.
+    """Return a small positive error, to which lower ones are raised: 0 has no logarithm.
 
     Args:
-        errors: All known errors; their median is the scale of errors with a unit.
+        errors: All known errors; the result is relative to their median if they have a unit.
         is_share: Whether errors are fractions of images.
     """
     usual = errors[np.isfinite(errors) & (errors > 0)]
@@ -121,20 +121,26 @@ LARGEST = 1e100
 
 @final
 class ModelledCost:
-    """A model of a cost; of its logarithm if all observations are positive."""
+    """A Gaussian process of a cost, or of its logarithm if all observed costs are positive.
+
+    Args:
+        x: Features of evaluated candidates, ``(n, d)``.
+        y: Their costs, ``(n,)``.
+        parameters: Hyperparameters of the process.
+    """
 
     def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
         self._surrogate = Surrogate(x, logs(y), parameters)
         self._logarithmic = bool((y > 0).all())
 
     def predict(self, x: Array) -> Array:
-        """Return the mean, ``(n,)``."""
+        """Return the predicted cost of candidates with features ``x`` ``(n, d)``: ``(n,)``."""
         mean = self._surrogate.predict(x)[0]
         return np.exp(mean) if self._logarithmic else mean
 
 
 def logs(values: Array) -> Array:
-    """Return the logarithms of values if all are positive, else the values."""
+    """Return the natural logarithms of values if all are positive, else the values."""
     return np.log(values) if (values > 0).all() else values
 
 
@@ -153,7 +159,7 @@ class FeasibilityModel:
     Args:
         features: Features of evaluated candidates, ``(n, d)``.
         fitted: Whether each is feasible, ``(n,)``.
-        n_summary: Number of summary features: the last ones.
+        n_summary: Number of summary features, which are the last ones.
     """
 
     def __init__(self, features: Array, fitted: NDArray[np.bool_], n_summary: int):

@@ -1,7 +1,8 @@
 """Summary features of untrained networks: size and shape.
 
-How well networks answer that are trained alone is nearly a line in a dozen numbers of this kind,
-which ten of them already show; choices have to be learned one by one. Source: Kadlecová et al.,
+The accuracy of separately trained networks is nearly linear in about a dozen numbers of this kind,
+so that few networks suffice for a model; effects of choices have to be learned one by one. Source:
+Kadlecová et al.,
 "Surprisingly strong performance prediction with neural graph features", ICML 2024,
 https://arxiv.org/abs/2404.16551.
 """
@@ -27,14 +28,17 @@ def summary(space: Space, lower: Callable[[Genotype], Graph]) -> FeatureFunction
 
     Args:
         space: Search space of the assignments.
-        lower: Returns the operators of a network.
+        lower: Returns the graph of a network.
     """
     anatomies = functools.lru_cache(_MAX_CACHED)(lambda genotype: anatomy(lower(genotype)))
     return lambda assignment: anatomies(space.genotype(assignment))
 
 
 def work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
-    """Return the features of training time: numbers of multiply-accumulates and operators."""
+    """Return a function from assignments to features of training time, ``(n, 2)``.
+
+    These are the numbers of multiply-accumulates and of operators.
+    """
 
     @functools.lru_cache(_MAX_CACHED)
     def row(genotype: Genotype) -> tuple[int, int]:
@@ -54,13 +58,13 @@ def work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
 
 
 def anatomy(lowered: Graph) -> tuple[float, ...]:
-    """Return the summary features of a network: logarithms of sizes, and fractions.
+    """Return the 17 summary features of a network.
 
-    Work, weights and their bits, what is written, and how many pixels are read; how many layers and
-    activations there are; how wide layers are, on the mean, at their narrowest and at the end, and
-    how much each output reads; how many pixels are left behind the first layer, at the end and on
-    the mean of layers that look around; and what part of the work looks around, in all channels and
-    in each by itself.
+    All but the last two are logarithms or means of logarithms: multiply-accumulates, weights, bits
+    of weights, output values, input height; numbers of layers, of spatial layers (kernels larger
+    than 1) and of activations; mean and minimum width, input width of the last layer, inputs per
+    output value; output heights of the first layer, the last hidden layer and of spatial layers.
+    The last two are the fractions of multiply-accumulates in dense and in depthwise spatial layers.
     """
     ops = [node.op for node in lowered]
     layers = [op for op in ops if op.weight_shape]

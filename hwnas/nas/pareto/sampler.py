@@ -101,7 +101,7 @@ class ParetoSampler(BaseSampler):
             if value is not None and value < least:
                 raise ConfigError(f"ParetoSampler: {name} is {value}. Allowed: {least} or more")
         if bound is not None and not math.isfinite(bound):
-            raise ConfigError(f"ParetoSampler: bound is {bound}. Allowed: a finite number, or None")
+            raise ConfigError(f"ParetoSampler: bound is {bound}. Allowed: a finite number or None")
         for name, distribution in (search_space or {}).items():
             if not isinstance(distribution, _DISCRETE):
                 raise ConfigError(
@@ -109,7 +109,10 @@ class ParetoSampler(BaseSampler):
                     "Allowed: CategoricalDistribution, IntDistribution"
                 )
         if search_space is not None and root and root not in search_space:
-            raise ConfigError(f"ParetoSampler: root is {root!r}, not a name in search_space")
+            raise ConfigError(
+                f"ParetoSampler: root is {root!r}, which is not in search_space. Allowed: "
+                f"{', '.join(search_space)}"
+            )
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._root, self._scope = root, scope
@@ -139,7 +142,7 @@ class ParetoSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the choices that are sampled together: all discrete ones."""
+        """Return the distributions of the choices that are sampled together: all discrete ones."""
         if self._search_space is not None:
             return dict(self._search_space)
         return {
@@ -151,7 +154,10 @@ class ParetoSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the candidate with the highest expected gain; record the reason."""
+        """Return the options of the candidate with the highest expected gain, by choice.
+
+        The reason is recorded as a system attribute of the trial.
+        """
         if search_space.keys() <= trial.params.keys():  # no choices, or a retried trial
             return {}
         if self._costed is None or self._costed.space.options.keys() != search_space.keys():

@@ -32,7 +32,7 @@ class CostedSpace:
 
     Args:
         space: Space of the candidates.
-        costs: Computes costs; ``None`` if costs are known only after a trial.
+        costs: Returns costs of assignments; ``None`` if costs are known only after a trial.
         n_costs: Maximum number of candidates with computed costs per proposal; ``None``: no limit.
         n_objectives: Number of objectives of the study.
     """
@@ -80,7 +80,7 @@ class CostedSpace:
         return values
 
     @property
-    def are_told(self) -> bool:
+    def are_observed(self) -> bool:
         """Whether costs are known only after a trial."""
         return self._costs is None
 
@@ -92,7 +92,7 @@ class CostedSpace:
     @property
     def are_modelled(self) -> bool:
         """Whether modelled costs are used until a few candidates are selected."""
-        return self.are_told or self.n_costs is not None
+        return self.are_observed or self.n_costs is not None
 
     @property
     def are_listed(self) -> bool:
@@ -104,7 +104,7 @@ class CostedSpace:
         return self.space.size <= ENUMERATED
 
     def all(self, modelled: Sequence[ModelledCost] = ()) -> CostedCandidates:
-        """Return all candidates of the space."""
+        """Return all feasible candidates of the space, with their features and costs."""
         if self._costs is None:
             return self.of(self.space.all(), modelled)
         if self._all is None:
@@ -121,14 +121,14 @@ Scored = tuple[float, Offspring, Array]  #: merit, candidate, its costs ``(m,)``
 class ShortlistedCandidate:
     """The candidate that is proposed."""
 
-    bred: Offspring
+    bred: Offspring  #: its assignment and parents
     costs: Array  #: costs for its gain, ``(m,)``
     n_candidates: int  #: number of candidates with computed gains
     n_costed: int  #: number of these with computed costs
 
 
 def ranked(space: ProposalSpace, best: Sequence[Scored], model: Expectation) -> list[Scored]:
-    """Return candidates ranked by another model, best first."""
+    """Return candidates with the merits of another model, highest merit first."""
     assignments = [bred.assignment for _, bred, _ in best]
     costs = np.stack([costs for _, _, costs in best])
     merits = model.merits(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
@@ -168,7 +168,10 @@ _SHORTLIST = 40  # number of parents of a generation, and of candidates for exac
 def of_all(
     costed: CostedSpace, taken: Container[Hashable], model: Expectation
 ) -> tuple[list[Scored], int]:
-    """Return the best candidates not proposed yet, and the number of all of them."""
+    """Return the best candidates not proposed yet, and the number of all candidates not proposed.
+
+    Best first, at most 40.
+    """
     space, known = costed.space, costed.all(model.costs)
     merits = model.merits(known)
     order: list[int] = np.argsort(-merits, kind="stable").tolist()
@@ -185,7 +188,7 @@ def evolved(
     model: Expectation,
     rng: random.Random,
 ) -> tuple[list[Scored], int]:
-    """Return the best candidates of an evolution that starts at the front.
+    """Return the best candidates of an evolution that starts at the front, best first, at most 40.
 
     The second value is the number of candidates that were compared.
     """
@@ -229,10 +232,10 @@ def exact(
     takes time.
 
     Args:
-        costed: Computes costs.
+        costed: Returns the costs of candidates.
         best: Candidates to choose from, best first.
         n_candidates: Number of compared candidates.
-        model: Computes merits.
+        model: Returns the merits of candidates.
         others: Returns the pending candidates of other workers, and the number of earlier trials
             without a choice.
     """

@@ -22,7 +22,14 @@ def of_branch(
 ) -> tuple[int, list[int]]:
     """Return the index of a trial within its branch, and the free candidates of the branch.
 
-    Branches alternate; a branch without free candidates is skipped.
+    A branch is an option of the root choice. Branches alternate; one without free candidates is
+    skipped.
+
+    Args:
+        space: Space of the candidates.
+        assignments: All candidates.
+        free: Indices of the candidates that are not proposed yet.
+        number: Number of earlier trials.
     """
     branches = space.branches()
     for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
@@ -32,9 +39,10 @@ def of_branch(
 
 
 def logarithmic(costs: Array, share: float, width: int) -> int:
-    """Return the start of the window at a relative position in the log range of ascending costs.
+    """Return the start index of a window of ``width`` candidates in ascending costs ``(n,)``.
 
-    Negative costs are those of maximised objectives: the logarithm is that of the absolute value.
+    Its centre is at the position ``share``, in [0, 1], of the range of logarithms. Negative costs
+    are those of maximised objectives: the logarithm is that of the absolute value.
     """
     signs = np.where(costs < 0, -1.0, 1.0)
     logs = signs * np.log(np.maximum(np.abs(costs), 1e-300))
@@ -43,7 +51,12 @@ def logarithmic(costs: Array, share: float, width: int) -> int:
 
 
 def least_alike(rows: Array, before: Array) -> int:
-    """Return the index of the row farthest from earlier rows; without these, the most central."""
+    """Return the index of the row farthest from earlier rows; without these, the most central.
+
+    Args:
+        rows: Features of candidates, ``(n, d)``.
+        before: Features of earlier candidates, ``(k, d)``.
+    """
     if len(before) == 0:
         distances = -((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
     else:
@@ -52,7 +65,10 @@ def least_alike(rows: Array, before: Array) -> int:
 
 
 def window_position(number: int) -> float:
-    """Return the relative position of a startup trial: 0, 1, 1/2, 1/4, 3/4, ..."""
+    """Return the relative position of a startup trial in the range of costs.
+
+    Trials 0, 1, 2, ... have the positions 0, 1, 1/2, 1/4, 3/4, ...
+    """
     return float(number) if number < 2 else radical_inverse(number - 1)
 
 
@@ -81,7 +97,9 @@ def propose(
     n_startup: int,
     rng: random.Random,
 ) -> tuple[Assignment, Proposal]:
-    """Return a startup candidate: each comes from another window of the range of costs.
+    """Return a startup candidate and the record of its choice.
+
+    Each startup candidate comes from another window of the range of costs.
 
     Within the window, it is the candidate farthest from all earlier ones. If costs are not
     computed for all candidates but network sizes are known, windows are those of sizes.
@@ -135,7 +153,7 @@ def _by_size(
     pool = [pool[i] for i in own]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
-    too_large = _too_large(history, space.features.n_known) if costed.are_told else np.inf
+    too_large = _too_large(history, space.features.n_known) if costed.are_observed else np.inf
     order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < too_large]
     fitting = _Fitting(costed, pool)
     if costed.n_costs is None:

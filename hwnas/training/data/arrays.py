@@ -1,8 +1,8 @@
 """Images and targets as arrays in an ``.npz`` file, for data passed from Python.
 
-The arrays ``images`` and ``targets`` are the training split, and of all images if the file has no
-others. A given validation or test split has the same arrays with the prefix ``validation_`` or
-``test_``. ``names`` has the names of the classes.
+``images`` and ``targets`` are the training split; splits that the file lacks are made from it. A
+validation or test split has the same arrays with the prefix ``validation_`` or ``test_``.
+``names`` has the names of the classes.
 """
 
 import hashlib
@@ -32,20 +32,21 @@ SplitArrays = tuple[NDArray[Any], NDArray[Any]]  #: images and targets
 
 @dataclass(frozen=True)
 class ArrayData:
-    """Square images ``(N, side, side, C)`` in uint8 and targets, by split."""
+    """Square images ``(N, side, side, C)`` in uint8 and targets, by split (``train``, ...)."""
 
     images: Mapping[str, NDArray[np.uint8]]
     targets: Mapping[str, Targets]
-    names: tuple[str, ...]  #: of network outputs
-    notes: tuple[str, ...]  #: messages about conversions
+    names: tuple[str, ...]  #: names of the network outputs: classes or values
+    notes: tuple[str, ...]  #: messages to the user about conversions
 
 
 def write_arrays(splits: Mapping[str, SplitArrays], names: Sequence[str], folder: Path) -> Path:
     """Write images and targets to a file named after their content; return its path.
 
     Args:
-        splits: Images in uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with one or three channels, and
-            targets: classes ``(N,)`` as whole numbers or words, or values ``(N,)`` or ``(N, n)``.
+        splits: Images and targets by split: ``train``, ``validation`` and ``test``. Images are
+            uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with ``C`` 1 or 3. Targets are classes
+            ``(N,)``, as integers or strings, or values ``(N,)`` or ``(N, n)``.
         names: Names of the classes; empty if targets are the names.
         folder: Folder of the file.
 
@@ -84,7 +85,10 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
         content = read_npz(path, [*arrays, "names"])
         content["images"], content["targets"]
     except (OSError, KeyError, CorruptFileError) as error:
-        message = f"{path} cannot be read as arrays 'images' and 'targets': {error}"
+        message = (
+            f"{path} cannot be read as arrays 'images' and 'targets': {error}. Write it again with "
+            "numpy.savez, or pass the arrays from Python: hwnas.search(dataset=(images, labels))."
+        )
         raise ConfigError(message) from None
     splits = {
         split: (content[f"{prefix}images"], content[f"{prefix}targets"])
@@ -152,7 +156,7 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
                 "of shape (N, H, W) or (N, H, W, C)."
             )
         if not images.size:
-            raise ConfigError(f"{where}: there are no images.")
+            raise ConfigError(f"{where}: there are no images. Give one or more.")
         if images.ndim == 4 and images.shape[3] not in CHANNELS:
             raise ConfigError(
                 f"{where}: images have {images.shape[3]} channels; they must have 1 or 3."
@@ -161,7 +165,7 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
         if not fits or targets.dtype.kind not in "biufU":
             raise ConfigError(
                 f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be "
-                f"numbers or words, one or several for each of {len(images)} images."
+                f"numbers or strings, one row for each of the {len(images)} images."
             )
     if len(shapes) > 1:
         raise ConfigError(

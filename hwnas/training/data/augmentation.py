@@ -18,27 +18,28 @@ _MAX_ASPECT_RATIO = 4 / 3  # of a crop
 class CropParameters:
     """Random crops of N images, relative to their sizes."""
 
-    smallest: float  #: minimum area, as a fraction of the image
-    draws: NDArray[np.float64]  #: uniform in [0, 1), ``(N, 4)``
+    min_area: float  #: minimum area of a crop, as a fraction of the image, in (0, 1]
+    #: random numbers in [0, 1), ``(N, 4)``: area, aspect ratio, horizontal and vertical position
+    draws: NDArray[np.float64]
 
     def boxes(self, width: int, height: int) -> NDArray[np.float64]:
-        """Return boxes in images of one size: left, top, width and height, ``(N, 4)`` in pixels.
+        """Return the crops of images of one size: left, top, width, height, ``(N, 4)`` in pixels.
 
-        The area is uniform in ``[smallest, 1]`` of the image, and the logarithm of the aspect ratio
+        The area is uniform in ``[min_area, 1]`` of the image, and the logarithm of the aspect ratio
         is uniform between those of 3/4 and 4/3. Boxes are clipped to the image.
 
         Source: Szegedy et al., 2015, https://arxiv.org/abs/1409.4842, section 6.
         """
         draws = self.draws
-        area = (self.smallest + (1 - self.smallest) * draws[:, 0]) * width * height
+        area = (self.min_area + (1 - self.min_area) * draws[:, 0]) * width * height
         ratio = np.exp((2 * draws[:, 1] - 1) * math.log(_MAX_ASPECT_RATIO))
         w = np.minimum(np.sqrt(area * ratio), width)
         h = np.minimum(np.sqrt(area / ratio), height)
         return np.stack([draws[:, 2] * (width - w), draws[:, 3] * (height - h), w, h], axis=1)
 
-    def of(self, i: int) -> "CropParameters":
-        """Return the crop of one image."""
-        return CropParameters(self.smallest, self.draws[i : i + 1])
+    def select(self, i: int) -> "CropParameters":
+        """Return the crop of image ``i`` alone."""
+        return CropParameters(self.min_area, self.draws[i : i + 1])
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class AugmentationParameters:
 
     crops: CropParameters | None = None
     mirrored: Tensor | None = None  #: bool, ``(N,)``
-    moved: Tensor | None = None  #: shift in rows and columns, in pixels, int64, ``(2, N)``
+    #: shift down and to the right, in pixels, int64, ``(2, N)``
+    moved: Tensor | None = None
 
     @property
     def none(self) -> bool:
@@ -63,7 +65,10 @@ class AugmentationParameters:
         )
 
     def apply(self, images: Tensor) -> Tensor:
-        """Return cropped, mirrored and shifted images, ``(N, H, W, C)`` in uint8."""
+        """Return cropped, mirrored and shifted images.
+
+        Images and result are uint8, ``(N, H, W, C)``; the borders of shifted images are black.
+        """
         n, h, w, _ = images.shape
         if self.crops is not None:
             images = crop(images, self.crops.boxes(w, h))
@@ -82,7 +87,7 @@ class AugmentationParameters:
 def draw_changes(
     n: int, side: int, config: DatasetConfig, rng: torch.Generator
 ) -> AugmentationParameters:
-    """Return random augmentations of ``n`` images, as configured for the data."""
+    """Return random augmentations of ``n`` images of ``side`` pixels, as ``config`` says."""
     crops, mirrored, moved = None, None, None
     if config.crop < 1:
         crops = CropParameters(
@@ -102,7 +107,12 @@ def augment(images: Tensor, config: DatasetConfig, rng: torch.Generator) -> Tens
 
 
 def crop(images: Tensor, boxes: NDArray[np.float64]) -> Tensor:
-    """Return crops of images at ``boxes`` ``(N, 4)``, resized to the size of the images."""
+    """Return one crop of each image, resized to the size of the images.
+
+    Args:
+        images: uint8, ``(N, H, W, C)``, as the result.
+        boxes: Left, top, width and height in pixels, ``(N, 4)``.
+    """
     n, height, width, channels = images.shape
     left, top, w, h = torch.from_numpy(boxes).float().unbind(1)
     theta = torch.zeros(n, 2, 3)  # from the crop's coordinates to the image's, both in [-1, 1]

@@ -34,7 +34,7 @@ class EncodedImages(Protocol):
         ...
 
     def where(self, row: int) -> str:
-        """Return a description of the image's location, for messages."""
+        """Return the data set and the file or row of an image, for messages."""
         ...
 
 
@@ -44,8 +44,8 @@ class ImageSource:
 
     images: Mapping[str, EncodedImages]
     targets: Mapping[str, Targets]
-    names: tuple[str, ...]  #: of network outputs, such as classes
-    notes: tuple[str, ...] = ()  #: messages about how the source was read
+    names: tuple[str, ...]  #: names of the network outputs: classes or values
+    notes: tuple[str, ...] = ()  #: messages to the user about how the source was read
 
 
 @final
@@ -63,12 +63,14 @@ class ImageFiles:
         try:
             return safe_read.read_bytes(self._paths[row], MAX_BYTES)
         except FileNotFoundError:
-            raise DataError(f"{self.where(row)} was not found.") from None
+            message = f"{self.where(row)} was not found. Restore the file, or start again."
+            raise DataError(message) from None
         except safe_read.CorruptFileError as problem:
-            raise DataError(f"{self.where(row)} cannot be read: {problem}.") from None
+            message = f"{self.where(row)} cannot be read: {problem}. Replace or remove it."
+            raise DataError(message) from None
 
     def where(self, row: int) -> str:
-        """Return the path of a file."""
+        """Return the data set and the path of a file."""
         return f"{self._where}: {self._paths[row]}"
 
 
@@ -91,7 +93,7 @@ class ImageColumn:
         inside = row - (self._ends[i] - len(contents))
         content, path = contents[inside].as_py(), paths[inside].as_py()
         if content is None and path is None:
-            raise DataError(f"{self.where(row)} has no image.")
+            raise DataError(f"{self.where(row)} has no image. Remove the row, or add its image.")
         if content is not None:
             return bytes(content)
         try:
@@ -102,10 +104,11 @@ class ImageColumn:
                     f"{self.where(row)} holds the text '{path[:40]}', which is no path of an "
                     "image. Decode base64 text, and store the bytes of the image files."
                 ) from None
-            raise DataError(f"{self.where(row)}: {path} cannot be read: {problem}.") from None
+            message = f"{self.where(row)}: {path} cannot be read: {problem}. Replace or remove it."
+            raise DataError(message) from None
 
     def where(self, row: int) -> str:
-        """Return the row of an image."""
+        """Return the data set and the row of an image."""
         return f"{self._where} row {row}"
 
 
@@ -127,17 +130,17 @@ UNREADABLE = (
 class ImageShape:
     """Size and mode of all decoded images of a data set."""
 
-    side: int  #: height and width
+    side: int  #: height and width, in pixels
     mode: str  #: ``L`` or ``RGB``
 
     @property
     def channels(self) -> int:
-        """1 or 3."""
+        """Number of channels: 1 or 3."""
         return len(self.mode)
 
     @property
     def n_bytes(self) -> int:
-        """Size of a decoded image."""
+        """Size of a decoded image, in bytes."""
         return self.side * self.side * self.channels
 
 
@@ -186,13 +189,13 @@ def transpose_of(picture: Image.Image) -> Image.Transpose | None:
 
 
 def shown_size(picture: Image.Image) -> tuple[int, int]:
-    """Return width and height after ``transpose_of``."""
+    """Return width and height in pixels, after the operation of ``transpose_of``."""
     width, height = picture.size
     return (height, width) if transpose_of(picture) in _ROTATED else (width, height)
 
 
 def unsupported(picture: Image.Image) -> str | None:
-    """Return why an image is not supported; ``None`` if it is."""
+    """Return the end of a sentence that says why an image is not supported; ``None`` if it is."""
     if picture.mode not in _MODES:
         return f"an image of mode {picture.mode}, which is not supported; convert it to 8-bit RGB"
     # The further images of an MPO file are previews.
@@ -204,10 +207,11 @@ def unsupported(picture: Image.Image) -> str | None:
 def decode(
     content: bytes, shape: ImageShape, crop: CropParameters | None = None
 ) -> NDArray[np.uint8]:
-    """Return a crop of an image, by default the central square, resized to ``(side, side, C)``.
+    """Return an image cropped and resized to ``shape``: uint8, ``(side, side, C)``.
 
-    The image is rotated as its EXIF orientation says. JPEG files are decoded at 1/2, 1/4 or 1/8 of
-    their size if that is large enough.
+    The default crop is the largest central square. The image is first rotated as its EXIF
+    orientation says. JPEG files are decoded at 1/2, 1/4 or 1/8 of their size if that is large
+    enough.
 
     Raises:
         One of ``UNREADABLE``: the image is damaged.

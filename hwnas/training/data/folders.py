@@ -40,10 +40,16 @@ def _files(where: str, path: Path, parents: tuple[tuple[int, int], ...]) -> Iter
     if identity in parents:
         raise DataError(f"{where}: {path} is a link to a folder that it lies in. Remove it.")
     if len(parents) > _MAX_DEPTH:
-        raise DataError(f"{where}: {path} lies in more than {_MAX_DEPTH} folders.")
+        raise DataError(
+            f"{where}: {path} is nested in {len(parents)} folders. Allowed: {_MAX_DEPTH}. Move it "
+            "up, or set dataset.path to an inner folder."
+        )
     resolved = path.resolve()
     if any(map(resolved.is_relative_to, _SYSTEM)) and not resolved.is_relative_to(_MEMORY):
-        raise DataError(f"{where}: {path} is a folder of the operating system, not of images.")
+        raise DataError(
+            f"{where}: {path} is a folder of the operating system, not of images. Set dataset.path "
+            "to another folder."
+        )
     folders: list[str] = []
     names: list[str] = []
     with os.scandir(path) as entries:
@@ -74,7 +80,12 @@ def split_of(name: str) -> str:
 
 
 def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str, str]:
-    """Return the split of the source for each of train, validation and test, if there is one.
+    """Return the source's name of the splits ``train``, ``validation`` and ``test``, if it has it.
+
+    Args:
+        where: Start of error messages.
+        given: Names of the source's splits.
+        test_split: Name of the split to be used for verification only.
 
     Raises:
         DataError: there is no training split, no split ``test_split``, or two names mean the same.
@@ -88,10 +99,14 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
             )
     test_split = split_of(test_split)
     if "train" not in found:
-        raise DataError(f"{where} has no split 'train', only: {', '.join(given)}.")
+        raise DataError(
+            f"{where} has no split 'train', only: {', '.join(given)}. Rename the split or folder "
+            "of the training images to 'train'."
+        )
     if test_split not in found and test_split != "test":
         raise DataError(
-            f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(given)}."
+            f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(given)}. "
+            "Set dataset.test_split to one of these, other than train."
         )
     chosen = {"train": "train", "validation": "validation", "test": test_split}
     if test_split == "validation":
@@ -104,10 +119,10 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
 
 
 def is_image_folder(where: str, path: Path) -> bool:
-    """Return whether a folder holds image files, and no tables that hold or describe images.
+    """Return True if a folder holds image files, and False if tables hold or describe images.
 
     Raises:
-        DataError: it holds neither.
+        DataError: the folder has neither images nor tables.
     """
     paths = list(files(where, path))
     described = any(f.suffix in (".parquet", ".arrow") or f.stem == "metadata" for f in paths)

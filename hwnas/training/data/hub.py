@@ -22,7 +22,7 @@ from hwnas.training.options import DatasetConfig
 
 
 def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskType) -> ImageSource:
-    """Return the images of ``path``, or else those of ``config.hub_id``.
+    """Return the images and targets of ``path``, or without a path those of ``config.hub_id``.
 
     Raises:
         DataError: they cannot be read, or are not images with targets.
@@ -94,9 +94,9 @@ def _refused(
             f"{config.hub_id} and log in with: hf auth login"
         )
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
-    remedy = "" if path else " Without a network, use local files: dataset.path=DIR."
+    remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".")
-    return DataError(f"{where} cannot be read: {reason}.{remedy}")
+    return DataError(f"{where} cannot be read: {reason}. {remedy}.")
 
 
 def _check_parquet(where: str, path: Path) -> None:
@@ -113,7 +113,8 @@ def _check_parquet(where: str, path: Path) -> None:
             n_rows = content.metadata.num_rows
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())[:200].rstrip(".")
-            raise DataError(f"{where}: {file.name} cannot be read as Parquet: {reason}.") from None
+            message = f"{where}: {file.name} cannot be read as Parquet: {reason}."
+            raise DataError(f"{message} Replace or remove the file.") from None
         if n_rows == 0:
             raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
         for column, feature in datasets.Features.from_arrow_schema(content.schema_arrow).items():
@@ -143,7 +144,7 @@ def _column(
         if chosen not in table.column_names:
             raise DataError(
                 f"{where} has no column '{chosen}' (dataset.{what}_column), "
-                f"only: {', '.join(table.column_names)}."
+                f"only: {', '.join(table.column_names)}. Set dataset.{what}_column to one of these."
             )
         return chosen
     found = [name for name, of in table.features.items() if isinstance(of, requests[i].kinds)]
@@ -177,7 +178,10 @@ def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
         return ImageColumn(f"{where}, split '{split}',", cast.data.column(column))
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise DataError(f"{where}: column '{column}' does not hold images: {reason}.") from None
+        raise DataError(
+            f"{where}: column '{column}' does not hold images: {reason}. Choose another column "
+            "with dataset.image_column=NAME."
+        ) from None
 
 
 # Embedded data sets, which need no network and no files.
@@ -191,10 +195,10 @@ _MAX_ANGLE = 60.0  # degrees; beyond, a 6 looks like a 9
 class EmbeddedData:
     """Images ``(N, H, W, C)`` in uint8 with targets."""
 
-    task: str  #: task of the targets
+    task: str  #: ``classification`` or ``regression``
     images: NDArray[np.uint8]
     targets: NDArray[Any]
-    names: tuple[str, ...]  #: of network outputs
+    names: tuple[str, ...]  #: names of the network outputs: classes or values
 
 
 def digits() -> EmbeddedData:

@@ -35,13 +35,13 @@ class ImageData:
     validation: DataSplit
     test: DataSplit
     task: Task
-    mean: tuple[float, ...]  #: per channel, of the training images in [0, 1]
-    std: tuple[float, ...]
-    notes: tuple[str, ...] = ()  #: messages about how the data were read
+    mean: tuple[float, ...]  #: mean of each channel of the training images, in [0, 1]
+    std: tuple[float, ...]  #: standard deviation of each channel, in the same unit
+    notes: tuple[str, ...] = ()  #: messages to the user about how the data were read
 
     @property
     def signature(self) -> Signature:
-        """Input channels and outputs of a network for these data."""
+        """Number of input channels and of outputs of a network for these data."""
         return Signature(len(self.mean), self.task.n_outputs)
 
     def with_metric(self, metric: str) -> "ImageData":
@@ -49,10 +49,10 @@ class ImageData:
         return replace(self, task=self.task.with_metric(metric))
 
     def for_training(self, class_weights: str) -> "ImageData":
-        """Return the data with the task of training batches.
+        """Return the data with a task whose loss has class weights, if these are set.
 
         Args:
-            class_weights: ``train.class_weights``.
+            class_weights: ``none`` or ``balanced``, as in ``train.class_weights``.
 
         Raises:
             ConfigError: weights are set for a task without classes.
@@ -62,7 +62,7 @@ class ImageData:
 
     @property
     def sendable(self) -> "ImageData | None":
-        """The data, if they can be sent to another process; ``None``: it must read them itself."""
+        """The data if they fit into 1 GiB and may be sent to another process, else ``None``."""
         splits = (self.train, self.validation, self.test)
         in_memory = [s.images.nbytes for s in splits if isinstance(s, InMemorySplit)]
         fits = len(in_memory) == len(splits) and sum(in_memory) <= _MAX_SENT_BYTES
@@ -70,17 +70,17 @@ class ImageData:
 
     @property
     def search_digest(self) -> str:
-        """Digest of the training and the validation split."""
+        """Digest of the training and the validation split, 16 hexadecimal digits."""
         return digest(self.train, self.validation)
 
     @property
     def digest(self) -> str:
-        """Digest of all splits."""
+        """Digest of all splits, 16 hexadecimal digits."""
         return digest(self.train, self.validation, self.test)
 
     @cached_property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """Number of images by split and class; empty for tasks without classes."""
+        """Number of images by name of the split and of the class; empty for other tasks."""
         if not tasks.get(self.task.name).categorical:
             return {}
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
@@ -91,16 +91,16 @@ class ImageData:
         }
 
     def constant(self, split: str) -> Quantity:
-        """Return the metric of the best constant answer on a split."""
+        """Return the metric of the best constant answer on a split, by name of the split."""
         targets = getattr(self, split).targets.numpy()
         return self.task.score(self.task.constant_results(targets))
 
     def prepare(self, images: Tensor, resolution: int, *, rounded: bool = False) -> Tensor:
-        """Return normalised images ``(N, C, R, R)`` in channels-last order.
+        """Return normalised float32 images ``(N, C, R, R)``, in the channels-last memory format.
 
         Args:
             images: uint8, ``(N, H, W, C)``.
-            resolution: Height and width of the result.
+            resolution: Height and width ``R`` of the result, in pixels.
             rounded: True: resized images are rounded to uint8, as on a device.
         """
         x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)  # modified below
@@ -112,7 +112,7 @@ class ImageData:
         return x.sub_(mean).div_(std).to(memory_format=torch.channels_last)
 
     def n_bytes(self, n: int, resolution: int) -> int:
-        """Return the size of ``n`` prepared images."""
+        """Return the size of ``n`` prepared images, in bytes."""
         return n * len(self.mean) * resolution**2 * 4
 
     def batches(
@@ -147,7 +147,7 @@ _MIN_IMAGES = 2  # of a split, for an interval of the mean error
 def divide(
     where: str, targets: Mapping[str, Targets], names: tuple[str, ...], config: DatasetConfig
 ) -> dict[str, tuple[str, ImageRows]]:
-    """Return the source split and the rows of each split.
+    """Return, by split, the split of the source that it is taken from, and its rows there.
 
     Missing splits are made from ``train`` with a fixed seed, stratified by class.
 

@@ -47,10 +47,10 @@ _HALVES = np.dtype([("first", "u8"), ("second", "u8")])
 def describe_duplicates(
     hashes: Mapping[str, NDArray[np.uint8]], where: Callable[[str, int], str]
 ) -> list[str]:
-    """Return warnings about images of the training split in other splits.
+    """Return a warning for each other split that has images of the training split.
 
     Args:
-        hashes: Hashes of the image files by split, ``(N, 16)``.
+        hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
         where: Returns the location of an image, given split and index.
     """
     train, *others = (
@@ -79,7 +79,10 @@ _CHUNK = 64  # images per task of a thread
 
 
 def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
-    """Load a data set; images of different or large sizes are resized to ``max_resolution``.
+    """Return a data set with its splits and task.
+
+    Images keep their size if all are squares of one size up to twice ``max_resolution`` (in
+    pixels); otherwise they are resized to ``max_resolution``.
 
     Raises:
         ConfigError: an option has no effect on this source.
@@ -179,7 +182,7 @@ def _embedded(
 def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
     path = Path(str(config.path)).expanduser()
     if not path.exists():
-        raise DataError(f"dataset.path={path}: no such file or folder.")
+        raise DataError(f"dataset.path={path}: no such file or folder. Correct the path.")
     try:
         arrays = read_arrays(path, kind)
         divided = divide(ARGUMENT, arrays.targets, arrays.names, config)
@@ -222,9 +225,9 @@ def _in_memory(
 def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
-        raise DataError(f"{where}: no such file or folder.")
+        raise DataError(f"{where}: no such file or folder. Correct dataset.path.")
     if path is not None and not (path.is_dir() or path.is_file()):
-        raise DataError(f"{where} is neither a file nor a folder.")
+        raise DataError(f"{where} is neither a file nor a folder. Correct dataset.path.")
     if path is not None and path.is_dir() and is_image_folder(where, path):
         _check_unused(config, f"{where} consists of folders", ("image_column", "label_column"))
         return read_folder(where, path, config.test_split, kind)
@@ -319,7 +322,8 @@ def _header(images: EncodedImages, row: int, content: bytes) -> Image.Image:
         picture = header(content)
     except UNREADABLE as error:
         reason = "its format is unknown" if "BytesIO" in str(error) else error
-        raise DataError(f"{images.where(row)} is not an image: {reason}.") from None
+        message = f"{images.where(row)} is not an image: {reason}. Replace or remove it."
+        raise DataError(message) from None
     if (problem := unsupported(picture)) is not None:
         raise DataError(f"{images.where(row)} is {problem}.")
     return picture

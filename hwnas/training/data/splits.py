@@ -26,11 +26,11 @@ UNCHANGED = AugmentationParameters()
 
 
 class DataSplit(Protocol):
-    """Images and targets."""
+    """Images and targets of one split."""
 
     @property
     def targets(self) -> Tensor:
-        """Targets, ``(N,)`` or ``(N, n)``."""
+        """Class indices ``(N,)``, or values ``(N, n)``."""
         ...
 
     def __len__(self) -> int: ...
@@ -45,7 +45,7 @@ class DataSplit(Protocol):
         ...
 
     def content(self) -> Iterator[bytes]:
-        """Yield the content of the split's digest."""
+        """Yield bytes that identify images and targets; ``digest`` hashes them."""
         ...
 
 
@@ -74,7 +74,7 @@ class InMemorySplit:
         return InMemorySplit(changes.apply(self.images[index]), self.targets[index])
 
     def content(self) -> Iterator[bytes]:
-        """Yield images and targets."""
+        """Yield the bytes of images and targets."""
         yield self.images.numpy().tobytes()
         yield self.targets.numpy().tobytes()
 
@@ -114,7 +114,7 @@ class Decoder:
         def fill(start: int) -> int:
             part = rows[start : start + _CHUNK]
             for i, row in enumerate(part.tolist(), start):
-                pixels[i] = self._one(encoded, row, crops and crops.of(i))
+                pixels[i] = self._one(encoded, row, crops and crops.select(i))
             return len(part)
 
         for n in self.threads.map(fill, range(0, len(rows), _CHUNK)):
@@ -127,7 +127,8 @@ class Decoder:
         try:
             return decode(encoded.read(row), self.shape, crop)
         except UNREADABLE as error:
-            raise DataError(f"{encoded.where(row)} is damaged: {error}") from None
+            message = f"{encoded.where(row)} is damaged: {error}. Replace or remove it."
+            raise DataError(message) from None
 
 
 @final
@@ -146,7 +147,7 @@ class StreamedSplit:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the decoded images."""
+        """Size of the decoded images, in bytes."""
         return len(self) * self.decoder.shape.n_bytes
 
     @property
@@ -161,7 +162,7 @@ class StreamedSplit:
         return InMemorySplit(images, self.targets[index])
 
     def in_memory(self, advance: Callable[[int], None]) -> InMemorySplit:
-        """Return the decoded split."""
+        """Return the decoded split; ``advance`` is called with the images since the last call."""
         images = self.decoder.decode(self.encoded, self.rows, advance=advance)
         return InMemorySplit(images, self.targets)
 
@@ -173,18 +174,18 @@ class StreamedSplit:
 
 
 def some(split: DataSplit, n: int) -> InMemorySplit:
-    """Return a fixed random sample of a split, in its order."""
+    """Return a random sample of at most ``n`` images, always the same, in the split's order."""
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
     return split.take(order[:n].sort().values)
 
 
 def threads() -> ThreadPoolExecutor:
-    """Return one thread per available core; PIL decodes without the global interpreter lock."""
+    """Return a pool with one thread per available core: PIL decodes without the GIL."""
     return ThreadPoolExecutor(machine.available_cores(), "decode")
 
 
 def ahead(split: DataSplit, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:
-    """Yield ``make(step)`` for each step in order, prefetched by a thread if the split streams.
+    """Yield ``make(step)`` for each step in order; a thread prefetches if images are decoded.
 
     The result of ``make`` must depend on the step alone.
     """

@@ -28,23 +28,23 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class FidelityForecast:
-    """Normal distribution of the log error after the long training."""
+    """Normal distribution of the log error (see ``log_error``) after the long training."""
 
-    metric: str  #: column
-    mean: float
-    std: float
+    metric: str  #: name of the metric, such as ``accuracy``
+    mean: float  #: of the log error
+    std: float  #: of the log error
 
     def reaches(self, value: float) -> float:
-        """Return the probability that the metric is at least this good."""
+        """Return the probability that the metric is as good as ``value`` or better."""
         return float(ndtr((log_error(self.metric, value) - self.mean) / self.std))
 
     def widened(self, std: float) -> "FidelityForecast":
-        """Return the forecast with an additional source of error."""
+        """Return the forecast with an additional, independent error of the log error."""
         return FidelityForecast(self.metric, self.mean, math.hypot(self.std, std))
 
     @property
     def figure(self) -> Quantity:
-        """Median of the metric with its 95 % interval, clipped at 0."""
+        """Median of the metric with its 95 % interval, in the metric's unit, at least 0."""
         metric = metric_of(self.metric)
         assert metric.perfect is not None
         sign = -1 if metric.maximise else 1
@@ -59,9 +59,9 @@ def forecast(metric: str, value: float, known: Sequence[tuple[float, float]]) ->
     """Return the forecast of a network after the long training.
 
     Args:
-        metric: Column.
-        value: Metric after the short training.
-        known: Metrics of other networks after the short and the long training.
+        metric: Name of the metric.
+        value: Metric of the network after the short training.
+        known: Metric of other networks after the short and after the long training.
     """
     at = log_error(metric, value)
     x = np.array([[1.0, log_error(metric, short) - at] for short, _ in known]).reshape(-1, 2)
@@ -86,7 +86,10 @@ def log_std(metric: str, figure: Quantity) -> float:
 
 
 def log_error(metric: str, value: float) -> float:
-    """Return the logarithm of the error rate or of the mean error."""
+    """Return the natural logarithm of the distance between a value and the perfect one.
+
+    For example, the accuracy 0.9 gives ``log(0.1)``.
+    """
     return math.log(_error(metric, value))
 
 

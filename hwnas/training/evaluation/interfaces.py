@@ -44,26 +44,30 @@ class TrainedConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "trained.")
         if not self.fidelities:
-            raise ConfigError("trained.fidelities=[] trains nothing. Example: [1,4].")
+            raise ConfigError(
+                "trained.fidelities=[] trains nothing. Give one or more numbers of epochs, for "
+                "example trained.fidelities=[1,4]."
+            )
 
     def column(self, metric: str, i: int) -> str:
-        """Return the column of the metric after a fidelity."""
+        """Return the column with the metric after fidelity ``i``: ``accuracy_after_5_epochs``."""
         return f"{metric}_after_{sum(self.fidelities[: i + 1])}_epochs"
 
     def n_read(self, metric: str, details: Container[str]) -> int:
-        """Return the number of completed fidelities, from the candidate's columns."""
+        """Return the number of completed fidelities, given the names of a candidate's columns."""
         return sum(self.column(metric, i) in details for i in range(len(self.fidelities)))
 
 
 class Evaluator(Protocol):
-    """Estimates the quality of a genotype's network."""
+    """Scores genotypes: estimates the metric of their networks."""
 
     def score(self, genotype: Genotype, incumbent: "Incumbent | None" = None) -> "Score":
-        """Return the task's metric on the validation split.
+        """Return the task's metric on the validation split, with its 95 % interval.
 
         Args:
             genotype: Genotype of the network.
-            incumbent: Reading stops early once the network is significantly worse than this one.
+            incumbent: Evaluation stops early once the network is significantly worse than this
+                one. The metric is predicted then.
         """
         ...
 
@@ -73,7 +77,7 @@ class NetworkProvider(Protocol):
 
     @property
     def next_epoch(self) -> int:
-        """The first epoch whose batches no network was trained on; fine-tuning starts there."""
+        """Index of the epoch with which fine-tuning starts: the first one not trained on yet."""
         ...
 
     def extracted(self, genotype: Genotype) -> "nn.Module":
@@ -89,5 +93,5 @@ class NetworkProvider(Protocol):
         ...
 
     def origin(self, genotype: Genotype) -> str:
-        """Return a text with everything that determines the weights; enters digests."""
+        """Return a text that identifies the training of the weights, for digests."""
         ...

@@ -29,13 +29,13 @@ _Z = 1.959963984540054
 class AuditedNetwork:
     """A network to be trained separately."""
 
-    group: Group  #: where it was selected from
+    group: Group  #: whether it was selected from the front or from the whole space
     genotype: Genotype
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """Metrics of a network on the validation split."""
+    """Metric of a network on the validation split, from the supernet and trained alone."""
 
     subject: AuditedNetwork
     supernet: Quantity  #: with inherited weights
@@ -59,22 +59,27 @@ class StatisticInterval:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
     def to_json(self) -> list[float | None]:
-        """Return value, low and high."""
+        """Return ``[value, low, high]``; ``None`` for an undefined or infinite number."""
         return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
 
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """Result of an audit."""
+    """Agreement of a supernet's metrics with those of networks trained from scratch."""
 
-    kendall: StatisticInterval
-    spearman: StatisticInterval
-    seed_sd: StatisticInterval | None  #: standard deviation of the metric over seeds
-    ceiling: StatisticInterval | None  #: expected tau between two trainings from scratch
-    gap: float  #: mean metric of separate training minus that of the supernet
+    kendall: StatisticInterval  #: Kendall's tau-b between both metrics
+    spearman: StatisticInterval  #: Spearman's rho between both metrics
+    #: standard deviation of the metric over seeds; ``None`` if no network has a second seed
+    seed_sd: StatisticInterval | None
+    #: expected tau between two trainings from scratch; ``None`` if the noise of seeds is unknown
+    ceiling: StatisticInterval | None
+    gap: float  #: mean metric of separate training minus that of the supernet, in its unit
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics by name."""
+        """Return the statistics by name, each as ``[value, low, high]`` or ``None``.
+
+        ``alone_less_supernet``, the difference of the mean metrics, is a number.
+        """
         return {
             "kendall_tau": self.kendall.to_json(),
             "spearman_rho": self.spearman.to_json(),
@@ -124,7 +129,10 @@ def _distinct(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
 
 
 def repeated_indices(n: int, n_repeated: int) -> list[int]:
-    """Return evenly spaced indices of the networks that are trained with a second seed."""
+    """Return at most ``n_repeated`` evenly spaced indices below ``n``.
+
+    The networks at these indices are trained with a second seed.
+    """
     n_repeated = min(n, n_repeated)
     return [(2 * i + 1) * n // (2 * n_repeated) for i in range(n_repeated)]
 
@@ -139,7 +147,7 @@ def _evenly_spaced(items: Sequence[Genotype], n: int) -> list[Genotype]:
 
 
 def assess_ranking(findings: Sequence[AuditFinding]) -> AuditVerdict:
-    """Return the agreement of the supernet's metrics with those of separate training."""
+    """Return how well the supernet's metrics agree with those of separate training."""
     supernet = [finding.supernet.value for finding in findings]
     alone = [finding.mean_alone for finding in findings]
     return AuditVerdict(
@@ -154,7 +162,9 @@ def assess_ranking(findings: Sequence[AuditFinding]) -> AuditVerdict:
 def rank_correlation(
     kind: Literal["kendall", "spearman"], a: Sequence[float], b: Sequence[float]
 ) -> StatisticInterval:
-    """Return Kendall's tau-b or Spearman's rho with its 95 % interval.
+    """Return Kendall's tau-b or Spearman's rho of two samples, with its 95 % interval.
+
+    The result is NaN for fewer than three values, or if all values of a sample are equal.
 
     Source: Fieller, Hartley & Pearson, "Tests for rank correlation coefficients. I", Biometrika
     1957, https://doi.org/10.1093/biomet/44.3-4.470: normal after Fisher's transform, with variance
@@ -176,7 +186,10 @@ def rank_correlation(
 
 
 def seed_deviation(findings: Sequence[AuditFinding]) -> StatisticInterval | None:
-    """Return the standard deviation over seeds, pooled over repeated networks."""
+    """Return the standard deviation of the metric over seeds, pooled over repeated networks.
+
+    ``None`` if no network was trained with several seeds.
+    """
     repeated = [[f.value for f in finding.alone] for finding in findings if len(finding.alone) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
     if not freedom:

@@ -26,7 +26,7 @@ _MAX_CACHED_BYTES = 1 << 30  # prepared images of all resolutions
 
 @final
 class SupernetEvaluator:
-    """Extracts subnets, recalibrates batch norm and reads the validation split."""
+    """Evaluates subnets with the supernet's weights and recalibrated batch norm."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class SupernetEvaluator:
         self._prepared: dict[tuple[str, int], Tensor] = {}
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric on the validation split, with its interval.
+        """Return the metric on the validation split, with its 95 % interval.
 
-        With an incumbent, reading stops early once the network is significantly worse. The metric
-        is predicted then.
+        With an incumbent, evaluation stops early once the network is significantly worse. The
+        metric is predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
         network, task = self._as_run(genotype), self._data.task
@@ -88,7 +88,7 @@ class SupernetEvaluator:
 
     @property
     def next_epoch(self) -> int:
-        """0: subnets are fine-tuned from the first epoch."""
+        """Return 0: subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
@@ -107,7 +107,7 @@ class SupernetEvaluator:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)
 
     def origin(self, genotype: Genotype) -> str:
-        """Return the source of the weights."""
+        """Return ``supernet``, which identifies the source of the weights in digests."""
         return "supernet"
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
@@ -126,7 +126,7 @@ class SupernetEvaluator:
 class TrainedOnDemand:
     """An evaluator that trains or loads a supernet when the first network is scored.
 
-    A budget that no network meets is found out without any training.
+    Nothing is trained if no network meets the budget.
 
     Args:
         train: Returns the evaluator of a space after training its supernet, by name of the space.
@@ -136,8 +136,8 @@ class TrainedOnDemand:
         self._train = train
         self._trained: dict[str, SupernetEvaluator] = {}
 
-    def of(self, genotype: Genotype) -> SupernetEvaluator:
-        """Return the evaluator of the genotype's space."""
+    def evaluator(self, genotype: Genotype) -> SupernetEvaluator:
+        """Return the evaluator of the genotype's space; train its supernet if necessary."""
         return self._of(genotype.space)
 
     def _of(self, space: str) -> SupernetEvaluator:
@@ -154,26 +154,26 @@ class TrainedOnDemand:
             self._of(space)
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric on the validation split, with its interval."""
-        return self.of(genotype).score(genotype, incumbent)
+        """Return the metric on the validation split, with its 95 % interval."""
+        return self.evaluator(genotype).score(genotype, incumbent)
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
-        return self.of(genotype).network(genotype)
+        return self.evaluator(genotype).network(genotype)
 
     @property
     def next_epoch(self) -> int:
-        """0: subnets are fine-tuned from the first epoch."""
+        """Return 0: subnets are fine-tuned from the first epoch."""
         return 0
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated."""
-        return self.of(genotype).extracted(genotype)
+        """Return the plain network of a genotype, recalibrated, ready for further training."""
+        return self.evaluator(genotype).extracted(genotype)
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
-        return self.of(genotype).calibration_images(genotype)
+        return self.evaluator(genotype).calibration_images(genotype)
 
     def origin(self, genotype: Genotype) -> str:
-        """Return the source of the weights."""
-        return self.of(genotype).origin(genotype)
+        """Return ``supernet``, which identifies the source of the weights in digests."""
+        return self.evaluator(genotype).origin(genotype)

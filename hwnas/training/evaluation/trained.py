@@ -36,14 +36,14 @@ _N_CALIBRATION = 512  # training images for quantisation
 
 @final
 class TrainedEvaluator:
-    """Trains networks, or resumes their trainings, and reads the validation split.
+    """Trains networks, or resumes their trainings, and evaluates them on the validation split.
 
     Args:
-        setups: Training setup of each space by name.
-        config: Fidelities.
+        setups: Training setup of each space, by name of the space.
+        config: Numbers of epochs (fidelities) and the confidence for early stopping.
         progress: Progress of single trainings.
-        recorded: Number of completed fidelities that a search recorded, by id. Other networks are
-            used as far as they are trained, possibly by another search.
+        recorded: Number of completed fidelities that a search recorded, by id of the genotype.
+            Other networks are used as far as they are trained, possibly by another search.
     """
 
     def __init__(
@@ -55,12 +55,17 @@ class TrainedEvaluator:
     ):
         self._setups, self._config = setups, config
         self._progress = progress or NullProgress()
-        self.recorded_fidelities = dict(recorded or {})  #: by id
+        #: number of completed fidelities, by id of the genotype
+        self.recorded_fidelities = dict(recorded or {})
         self._images: dict[int, Tensor] = {}
         self._metric = next(iter(setups.values())).data.task.metric
 
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
-        """Return the metric after the last fidelity, or its forecast."""
+        """Return the metric on the validation split after the last fidelity.
+
+        With an incumbent, training stops early once the network is probably worse than it. The
+        metric is the forecast for the last fidelity then.
+        """
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
         for i in range(last + 1):
@@ -74,7 +79,7 @@ class TrainedEvaluator:
         return Score(figure, details=details)
 
     def exit_predictions(self, genotype: Genotype) -> tuple[Predictions, ...]:
-        """Return the predictions of each exit and of the end on the validation split.
+        """Return the predictions of each exit, and last of the final classifier, on validation.
 
         Empty for a network without exits.
         """
@@ -88,18 +93,22 @@ class TrainedEvaluator:
 
     @property
     def next_epoch(self) -> int:
-        """The first epoch after the last fidelity."""
+        """Index of the first epoch after the last fidelity."""
         return sum(self._config.fidelities)
 
     def train(self) -> None:
         """Do nothing: candidates are trained when they are scored."""
 
     def at_recorded_fidelity(self, recorded: Mapping[str, int]) -> "TrainedEvaluator":
-        """Return an evaluator with networks as a search recorded them."""
+        """Return an evaluator that uses networks after the fidelities that a search recorded.
+
+        Args:
+            recorded: Number of completed fidelities, by id of the genotype.
+        """
         return TrainedEvaluator(self._setups, self._config, self._progress, recorded)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether the recorded weights still exist; True if there never were any."""
+        """Return whether the weights that the search recorded still exist, if there were any."""
         n = self.recorded_fidelities.get(genotype.id, 0)
         return n == 0 or self._is_trained(genotype, n - 1)
 
@@ -117,19 +126,19 @@ class TrainedEvaluator:
         return None if len(pairs) < ENOUGH else fidelity.forecast(self._metric, figure.value, pairs)
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the network with the weights of the search, ready for further training."""
+        """Return the plain network with the weights of the search, ready for further training."""
         return self._trained(genotype, self._n_done(genotype) - 1)
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the network with batch norm folded."""
+        """Return the plain network with batch norm folded."""
         return fold_batch_norm(self.extracted(genotype))
 
     def origin(self, genotype: Genotype) -> str:
-        """Return a text with everything that determines the weights of ``extracted``."""
-        return self._words(self._n_done(genotype) - 1)
+        """Return a text that identifies the training of the weights of ``extracted``."""
+        return self._description(self._n_done(genotype) - 1)
 
     def n_missing(self, genotype: Genotype) -> int:
-        """Return the number of steps that ``extracted`` would train."""
+        """Return the number of training steps that ``extracted`` would run first."""
         return self._n_missing(genotype, self._n_done(genotype) - 1)
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
@@ -174,10 +183,10 @@ class TrainedEvaluator:
         return network
 
     def epoch_s(self, genotype: Genotype) -> float:
-        """Return the estimated seconds of an epoch of a network, by timing a few steps."""
+        """Return the estimated duration of an epoch in seconds, by timing a few steps."""
         setup = self._setups[genotype.space]
         student = self._student(setup, setup.build(genotype), genotype, 0)
-        options = setup.train.of_recipe(1)
+        options = setup.train.with_epochs(1)
         total = loop.n_steps(options, len(setup.data.train))
         return estimate_seconds(student, setup.material, options, setup.seed, total)
 
@@ -197,17 +206,17 @@ class TrainedEvaluator:
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
         """Return the options of a fidelity; the recipe is given separately."""
-        return setup.train.of_recipe(self._config.fidelities[i])
+        return setup.train.with_epochs(self._config.fidelities[i])
 
     def _checkpoint(self, setup: TrainingSetup, genotype: Genotype, i: int) -> Checkpoint:
         one_epoch = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in ``start``
-        return one_epoch.network_checkpoint(genotype, self._words(i), self._first_epoch(i))
+        return one_epoch.network_checkpoint(genotype, self._description(i), self._first_epoch(i))
 
     def _first_epoch(self, i: int) -> int:
         """Return the first epoch of a fidelity."""
         return sum(self._config.fidelities[:i])
 
-    def _words(self, i: int) -> str:
+    def _description(self, i: int) -> str:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Quantity:
@@ -218,7 +227,7 @@ class TrainedEvaluator:
 def predict_exits(
     network: nn.Module, setup: TrainingSetup, genotype: Genotype
 ) -> tuple[Predictions, ...]:
-    """Return the predictions of each exit and of the end on the validation split."""
+    """Return the predictions of each exit, and last of the final classifier, on validation."""
     data, outputs, targets = setup.data, list[NDArray[np.float32]](), list[NDArray[np.int64]]()
     with torch.inference_mode():
         for batch in data.batches(data.validation, setup.resolution(genotype)):
@@ -229,7 +238,7 @@ def predict_exits(
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Quantity:
-    """Return the metric of a plain network on the validation split."""
+    """Return the metric of a plain network on the validation split, with its 95 % interval."""
     data = setup.data
     batches = data.batches(data.validation, setup.resolution(genotype))
     results = [per_sample(data.task, network, *batch) for batch in batches]

@@ -43,6 +43,10 @@ _UNSUPPORTED = ("layernorm", "attention")  # channel groups inside them are not 
 def check_pruning(fraction: float, graph: Graph) -> None:
     """Check that a network supports pruning.
 
+    Args:
+        fraction: Fraction of the channels to remove, in [0, 1).
+        graph: Graph of the network.
+
     Raises:
         ConfigError: the package is missing, the network is a transformer or has exits, or it is
             too narrow.
@@ -95,7 +99,7 @@ def prune(network: nn.Module, graph: Graph, fraction: float) -> tuple[nn.Module,
 
 
 def resize_graph(graph: Graph, network: nn.Module) -> Graph:
-    """Return a graph with the channels of a network's layers."""
+    """Return a graph with the numbers of channels of a network's layers."""
     channels = {INPUT: graph[0].op.in_shape[0]}
     nodes = []
     for node in graph:
@@ -121,14 +125,14 @@ Estimate = Callable[[Graph], Cost]  #: the compiler's estimate of a graph
 
 @dataclass(frozen=True)
 class CalibrationImages:
-    """Images that measure the loss caused by fewer bits."""
+    """Training images on which the increase of the loss by fewer weight bits is measured."""
 
-    images: Tensor  #: ``(N, C, R, R)``, normalised; training images
+    images: Tensor  #: ``(N, C, R, R)``, normalised
     loss_targets: Tensor  #: ``(N, ...)``
     task: Task
 
     def loss(self, network: nn.Module) -> float:
-        """Return the loss of a network in evaluation mode."""
+        """Return the mean loss per image of a network in evaluation mode."""
         n_all = len(self.images)
         n = math.ceil(n_all / _BATCH)
         parts = zip(
@@ -146,19 +150,19 @@ class CalibrationImages:
 
 @dataclass(frozen=True)
 class Compression:
-    """A compression that meets a budget."""
+    """A compression that meets a budget: pruned fraction, weight bits, estimated costs."""
 
-    prune: float  #: fraction of the channels to remove
-    bits: Mapping[str, int]  #: weight bits by operator, where fewer than before
-    figures: Quantities  #: estimated costs, with random weights
+    prune: float  #: fraction of the channels to remove, in [0, 1)
+    bits: Mapping[str, int]  #: weight bits by name of the operator, where fewer than before
+    figures: Quantities  #: estimated costs by column, of a network with random weights
 
 
 @dataclass(frozen=True)
 class CompressionMethods:
-    """Allowed compressions."""
+    """Allowed compressions: weight bits, and fractions of channels to prune."""
 
     bits: Sequence[int]  #: weight bits, fewer than eight
-    prune: Sequence[float]  #: fractions of the channels, in ascending order, from 0
+    prune: Sequence[float]  #: fractions of the channels to remove, in ascending order, from 0
 
 
 @dataclass(frozen=True)
@@ -177,13 +181,13 @@ class NetworkCompressor:
     network: nn.Module  #: before batch norm folding
     graph: Graph
     sample: CalibrationImages
-    estimate: Estimate  #: called for each layer and number of bits
-    means: CompressionMethods
+    estimate: Estimate  #: returns the costs of a graph, by the compiler
+    methods: CompressionMethods
     progress: Progress
     _effects: dict[float, _LayerEffects] = field(default_factory=dict)  #: by pruned fraction
 
     def fit(self, budget: Budget) -> Compression | None:
-        """Return the mildest compression that meets a budget; ``None`` if there is none.
+        """Return the mildest compression that meets a budget; ``None`` if none does.
 
         As few channels as possible are removed, then bits where the loss increases least.
 
@@ -193,7 +197,7 @@ class NetworkCompressor:
         Raises:
             ConfigError: fewer bits do not suffice, and the network does not support pruning.
         """
-        for fraction in self.means.prune:
+        for fraction in self.methods.prune:
             network, graph = self.network, self.graph
             if fraction:
                 check_pruning(fraction, graph)
@@ -215,7 +219,7 @@ class NetworkCompressor:
         return None
 
     def _lowest_bits(self, graph: Graph) -> dict[str, int]:
-        return {name: min(self.means.bits) for name in _compressible(graph, self.means.bits)}
+        return {name: min(self.methods.bits) for name in _compressible(graph, self.methods.bits)}
 
     def _select_bits(self, effects: _LayerEffects, graph: Graph, budget: Budget) -> dict[str, int]:
         """Return bits by operator that meet a budget with the least expected loss."""
@@ -236,7 +240,7 @@ class NetworkCompressor:
         """Return the gains in named costs and the increase of the loss of each layer alone."""
         loss_before = self.sample.loss(network)
         before = _upper_ends(self.estimate(graph).figures, names)
-        tried = list(_single_changes(graph, self.means.bits))
+        tried = list(_single_changes(graph, self.methods.bits))
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
         with self.progress.phase("Ask what bits gain", len(tried)) as advance:
             for i, (name, bits) in enumerate(tried):
@@ -267,7 +271,7 @@ def _single_changes(graph: Graph, options: Sequence[int]) -> Iterator[tuple[str,
 
 
 def quantise_layer(network: nn.Module, name: str, graph: Graph) -> nn.Module:
-    """Return a copy with only one layer's weights quantised."""
+    """Return a copy of a network with the weights of layer ``name`` quantised as in ``graph``."""
     copied = copy.deepcopy(network)
     module = layer_of(copied, name)
     of_one = {
@@ -305,5 +309,5 @@ def _solve(effects: _LayerEffects, needed: Array) -> dict[str, int] | None:
 
 
 def unsupported_limits(budget: Budget) -> list[str]:
-    """Return the limits that compression cannot reach: those of metrics to be maximised."""
+    """Return the metrics to be maximised in a budget, whose limits compression cannot meet."""
     return [name for name in budget.limits if metric_of(name).maximise]

@@ -26,7 +26,9 @@ class FinetuningConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.prune and not self.later:
-            raise ConfigError("prune needs training afterwards: set epochs=1 or more.")
+            raise ConfigError(
+                f"prune={self.prune} needs training afterwards: set epochs=1 or more."
+            )
 
     @property
     def later(self) -> int:
@@ -63,8 +65,8 @@ class FinishConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "finish.")
 
-    def most(self, n_scored: int, *, is_limited: bool) -> int:
-        """Return the maximum number of candidates to be fine-tuned, of ``n_scored``.
+    def max_networks(self, n_scored: int, *, is_limited: bool) -> int:
+        """Return the maximum number of candidates to be fine-tuned per target.
 
         Args:
             n_scored: Number of scored candidates.
@@ -75,11 +77,11 @@ class FinishConfig:
         return n_scored if is_limited else max(self.min_candidates, n_scored // 5)
 
     def of_one(self, epochs: int, rate: float) -> FinetuningConfig:
-        """Return the options of one network.
+        """Return the options for fine-tuning one network.
 
         Args:
-            epochs: Default of ``epochs``.
-            rate: Default of ``rate``.
+            epochs: Number of epochs, if the option is not set.
+            rate: Factor of the learning rate, if the option is not set.
         """
         return FinetuningConfig(
             epochs=epochs if self.epochs is None else self.epochs,

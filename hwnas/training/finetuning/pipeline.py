@@ -46,13 +46,13 @@ class FinetuneStep:
     #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, rounded (to few bits, not
     #: yet trained), bits-trained, int8 or int8-trained
     name: str
-    metric: str
+    metric: str  #: name of the metric
     figure: Quantity  #: metric after the step, on the validation split
-    epochs: int = 0
+    epochs: int = 0  #: number of training epochs of the step
     seconds: float = 0.0  #: training time in this call; 0 if it was complete before
 
     def row(self) -> dict[str, Any]:
-        """Return the step as JSON."""
+        """Return name, metric, epochs and seconds of the step as a JSON object."""
         return {
             "step": self.name,
             self.metric: self.figure.to_json(),
@@ -68,7 +68,7 @@ def finetune(
     progress: Progress,
     remaining_s: Callable[[], float] = lambda: math.inf,
 ) -> DeployableNetwork:
-    """Fine-tune, compress and quantise a network.
+    """Fine-tune, compress and quantise a network; return it with its int8 version, if any.
 
     Trainings have checkpoints; an interrupted one resumes to the same weights.
 
@@ -77,7 +77,7 @@ def finetune(
         config: Fine-tuning options.
         load: Loads an int8 network for validation; ``None``: no int8 network is made.
         progress: Progress of the trainings.
-        remaining_s: Returns the time that remains for int8 training.
+        remaining_s: Returns the time that remains for int8 training, in seconds.
 
     Raises:
         ConfigError: the network does not support pruning.
@@ -111,14 +111,15 @@ class FinetunedNetwork:
     """A network after fine-tuning, before quantisation."""
 
     network: nn.Module
-    figure: Quantity  #: metric on the validation split; simulated int8 if the space says so
-    past: str  #: everything that determines its weights
+    #: metric on the validation split, in simulated int8 if the space is for int8 networks
+    figure: Quantity
+    past: str  #: text that identifies the trainings of its weights
 
 
 def finetune_float(
     origin: NetworkSource, config: FinetuningConfig, progress: Progress
 ) -> FinetunedNetwork:
-    """Fine-tune a network without compression and quantisation."""
+    """Return a network after fine-tuning, without compression and quantisation."""
     pipeline = _Pipeline(origin, config, progress)
     network = pipeline.finetune()
     return FinetunedNetwork(network, pipeline.deployed_metric(network), pipeline.past)
@@ -255,7 +256,7 @@ class _Pipeline:
 
     def _stage(self, network: nn.Module, training: FinetuneTraining) -> TrainingStage:
         """Return a training of a network in place; it becomes part of ``past``."""
-        self._past.append(training.words(self._origin, self._config))
+        self._past.append(training.digest_text(self._origin, self._config))
         return training.stage(self._origin, self._config, network, self.graph, self.past)
 
 

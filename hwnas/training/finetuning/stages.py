@@ -36,7 +36,7 @@ class TeacherProvider(Protocol):
     """Provides the teacher of fine-tuned networks."""
 
     @property
-    def words(self) -> str:
+    def digest_text(self) -> str:
         """Text that identifies the teacher in digests; empty for a supernet's largest subnet."""
         ...
 
@@ -48,8 +48,8 @@ class TeacherProvider(Protocol):
         Args:
             setup: Training setup of the student.
             options: Training options of the student.
-            first_epoch: First epoch of the training.
-            alpha: Weight of the distillation loss.
+            first_epoch: Index of the first epoch of the training.
+            alpha: Weight of the distillation loss, in [0, 1].
         """
         ...
 
@@ -60,7 +60,7 @@ class LargestSubnetTeacher:
     """The largest subnet of the student's supernet."""
 
     weights: NetworkProvider
-    words: str = ""
+    digest_text: str = ""
 
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
@@ -79,11 +79,11 @@ class FinetunedTeacher:
     network: nn.Module
     genotype: Genotype
     setup: TrainingSetup  #: of the teacher
-    origin: str  #: everything that determines its weights
+    origin: str  #: text that identifies the training of its weights
     progress: Progress
 
     @property
-    def words(self) -> str:
+    def digest_text(self) -> str:
         """Text that identifies the teacher in digests."""
         return (
             f", taught by {annotations.weight_relevant_genotype(self.genotype).id} ({self.origin})"
@@ -92,7 +92,7 @@ class FinetunedTeacher:
     def teacher(
         self, setup: TrainingSetup, options: TrainingConfig, first_epoch: int, alpha: float
     ) -> TeacherNetwork:
-        """Return the teacher with its recorded outputs."""
+        """Return the teacher, with its recorded outputs if they take at most 1 GiB."""
         resolution, dtype = self.setup.resolution(self.genotype), self.setup.dtype(self.genotype)
         data, seed = self.setup.material, self.setup.seed
         views = AugmentedViews(data, options, seed, resolution, first_epoch)
@@ -122,17 +122,17 @@ class NetworkSource:
 
     @property
     def resolution(self) -> int:
-        """Height and width of the network's input."""
+        """Height and width of the network's input, in pixels."""
         return self.setup.resolution(self.genotype)
 
     @property
     def images(self) -> Tensor:
-        """Normalised training images for calibration."""
+        """Normalised training images for calibration, ``(N, C, R, R)``."""
         return self.weights.calibration_images(self.genotype)
 
     @property
     def first_epoch(self) -> int:
-        """First epoch of its trainings, after all epochs of the search.
+        """Index of the first epoch of its trainings, after all epochs of the search.
 
         It is equal for all networks of a search, so that they use the same images and recorded
         outputs of the teacher.
@@ -144,7 +144,7 @@ class NetworkSource:
         return self.setup.graph(self.genotype)
 
     def checkpoint(self, past: str) -> Checkpoint:
-        """Return the checkpoint after a training that ``past`` determines."""
+        """Return the checkpoint of a training that the text ``past`` identifies."""
         return self.setup.network_checkpoint(self.genotype, past, self.first_epoch)
 
     @property
@@ -153,10 +153,10 @@ class NetworkSource:
         return self.setup.data.task
 
     def score(self, evaluate: Callable[[Tensor, Tensor], PerImageResults]) -> Quantity:
-        """Return the metric on the validation split.
+        """Return the metric on the validation split, with its 95 % interval.
 
         Args:
-            evaluate: Returns the task's results for images ``(N, C, R, R)`` and targets.
+            evaluate: Returns the task's results ``(N,)`` for images ``(N, C, R, R)`` and targets.
         """
         data = self.setup.data
         batches = data.batches(data.validation, self.resolution)
@@ -171,15 +171,15 @@ class TrainingStage:
     student: StudentNetwork
     options: TrainingConfig
     checkpoint: Checkpoint
-    n_before: int = 0  #: steps of another training that comes first
+    n_before: int = 0  #: steps of another training of the network that comes first
 
     def run(self, progress: Progress) -> float:
-        """Train the network in place; return the seconds, 0 if it was complete before."""
+        """Train the network in place; return the duration in seconds, 0 if it was complete."""
         summary = self.setup.train_single(self.student, self.options, self.checkpoint, progress)
         return summary.seconds if summary.n_steps else 0.0
 
     def fits(self, remaining_s: float) -> bool:
-        """Return whether the remaining training fits into a time, by timing a few steps."""
+        """Return whether the remaining training takes at most ``remaining_s`` seconds."""
         if not self.n_left or remaining_s == float("inf"):
             return True
         return remaining_s > 0 and self.takes_s() <= remaining_s
@@ -191,10 +191,12 @@ class TrainingStage:
         return self.n_before + max(0, total - self.checkpoint.n_steps())
 
     def takes_s(self, n_read: int = 0) -> float:
-        """Return the estimated seconds of the remaining training; the network is not changed.
+        """Return the estimated duration of the remaining training in seconds.
+
+        A few steps of a copy of the network are timed.
 
         Args:
-            n_read: Number of further inferences.
+            n_read: Number of further images that the network reads in inference.
         """
         copied = replace(self.student, network=copy.deepcopy(self.student.network))
         setup = self.setup
@@ -203,14 +205,14 @@ class TrainingStage:
         )
 
     def epoch_s(self) -> float:
-        """Return the estimated seconds of an epoch; the network is changed."""
-        setup, options = self.setup, self.options.of_recipe(1)
+        """Return the estimated duration of an epoch in seconds; the network is changed."""
+        setup, options = self.setup, self.options.with_epochs(1)
         total = loop.n_steps(options, len(setup.data.train))
         return estimate_seconds(self.student, setup.material, options, setup.seed, total)
 
     @property
     def n_shown(self) -> int:
-        """Number of images whose teacher outputs are recorded."""
+        """Number of images for which the teacher's outputs are recorded."""
         setup, student = self.setup, self.student
         position = (student.resolution, student.first_epoch)
         return AugmentedViews(setup.material, self.options, setup.seed, *position).n_recorded
@@ -222,20 +224,20 @@ class FinetuneTraining:
 
     name: str  #: name of the step in reports
     phase: str  #: name in progress displays
-    is_first: bool = False
-    gentleness: float = 1.0  #: factor of the fine-tuning rate
+    is_first: bool = False  #: True: lasts ``epochs`` epochs, else ``later_epochs``
+    gentleness: float = 1.0  #: factor of the learning rate of fine-tuning
 
     def epochs(self, config: FinetuningConfig) -> int:
         """Return the number of epochs."""
         return config.epochs if self.is_first else config.later
 
-    def words(self, origin: NetworkSource, config: FinetuningConfig) -> str:
-        """Return a text with everything that determines the result, for digests."""
+    def digest_text(self, origin: NetworkSource, config: FinetuningConfig) -> str:
+        """Return a text that identifies this training, for digests."""
         rate = config.rate * self.gentleness
-        words = f"{self.name}: {self.epochs(config)} epochs, rate x {rate:g}"
+        text = f"{self.name}: {self.epochs(config)} epochs, rate x {rate:g}"
         if origin.tutor is not None and config.alpha:
-            words += f", alpha {config.alpha}{origin.tutor.words}"
-        return words
+            text += f", alpha {config.alpha}{origin.tutor.digest_text}"
+        return text
 
     def stage(
         self,
@@ -245,17 +247,17 @@ class FinetuneTraining:
         graph: Graph,
         past: str,
     ) -> TrainingStage:
-        """Return the training of a network, in place.
+        """Return the training of a network; running it changes the network in place.
 
         Args:
             origin: Source of the network.
             config: Fine-tuning options.
             network: The network to be trained.
             graph: Its graph.
-            past: Text with everything that determines the result, this training included.
+            past: Text that identifies all trainings of the weights, including this one.
         """
         setup = origin.setup
-        options = setup.train.of_recipe(self.epochs(config))
+        options = setup.train.with_epochs(self.epochs(config))
         # Simulated int8 networks contain their grids, which bfloat16 would round, and have batch
         # norm folded, which Muon does not suit.
         is_simulated = isinstance(network, SimulatedInt8)
@@ -287,7 +289,7 @@ FOR_INT8 = FinetuneTraining("int8-trained", "Train for int8", gentleness=0.3)
 
 
 def first_stage(origin: NetworkSource, config: FinetuningConfig) -> TrainingStage:
-    """Return the fine-tuning of an untrained copy of a network, to estimate its duration."""
+    """Return the fine-tuning of a network with untrained weights, to estimate its duration."""
     network = origin.setup.build(origin.genotype)
     return FINE_TUNED.stage(origin, config, network, origin.graph(), _past(origin, config))
 
@@ -298,11 +300,11 @@ def checkpoint(origin: NetworkSource, config: FinetuningConfig) -> Checkpoint:
 
 
 def _past(origin: NetworkSource, config: FinetuningConfig) -> str:
-    return f"{origin.weights.origin(origin.genotype)}; {FINE_TUNED.words(origin, config)}"
+    return f"{origin.weights.origin(origin.genotype)}; {FINE_TUNED.digest_text(origin, config)}"
 
 
 def prepare(origin: NetworkSource, config: FinetuningConfig) -> None:
-    """Record the teacher's outputs before a training, or the trainings of others, start."""
+    """Record the teacher's outputs for fine-tuning, so that later trainings only read them."""
     if origin.tutor is not None and config.epochs and config.alpha:
-        options = origin.setup.train.of_recipe(config.epochs)
+        options = origin.setup.train.with_epochs(config.epochs)
         origin.tutor.teacher(origin.setup, options, origin.first_epoch, config.alpha)

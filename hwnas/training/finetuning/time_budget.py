@@ -16,13 +16,13 @@ _SAVE_INTERVAL_S = 15.0
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """Start and end times of trainings on this machine's monotonic clock.
+    """Latest start and end of trainings, in seconds of ``time.monotonic``.
 
     All processes share that clock, so a window can be passed to other processes.
     """
 
-    begin_by: float = math.inf
-    end_by: float = math.inf
+    begin_by: float = math.inf  #: trainings must start before this time
+    end_by: float = math.inf  #: trainings must end before this time
 
     @property
     def is_limited(self) -> bool:
@@ -30,11 +30,11 @@ class TimeWindow:
         return self.end_by < math.inf
 
     def open_s(self) -> float:
-        """Return the seconds in which trainings may start."""
+        """Return the seconds until no training may start any more; negative if in the past."""
         return self.begin_by - time.monotonic()
 
     def left_s(self) -> float:
-        """Return the seconds until trainings must end."""
+        """Return the seconds until all trainings must end; negative if in the past."""
         return self.end_by - time.monotonic()
 
 
@@ -43,14 +43,14 @@ ALWAYS = TimeWindow()  #: without a time limit
 
 @final
 class TimeBudget:
-    """Elapsed and remaining seconds of a run's fine-tuning.
+    """Elapsed and remaining time of the fine-tuning of a search.
 
     Args:
-        limit_s: Time limit.
-        spent_s: Time spent before this run was resumed.
-        save: Stores the time spent for a resumed run.
-        epochs: Epochs of each member that an earlier process chose; ``None``: not chosen yet.
-        save_epochs: Stores the chosen epochs for a resumed run.
+        limit_s: Time limit in seconds; infinite: none.
+        spent_s: Seconds of fine-tuning before the search was resumed.
+        save: Stores the seconds spent for a resumed search.
+        epochs: Epochs per network that an earlier process chose; ``None``: not chosen yet.
+        save_epochs: Stores the chosen epochs for a resumed search.
     """
 
     def __init__(
@@ -73,11 +73,14 @@ class TimeBudget:
         return time.monotonic() - self._start
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the remaining seconds of a share of the limit."""
+        """Return the remaining seconds of a share of the limit, in (0, 1]."""
         return share * self.limit_s - self.spent_s
 
     def slot(self, share: float) -> TimeWindow:
-        """Return a window: trainings start within a share of the limit and end within all of it."""
+        """Return the window of trainings that start within a share of the limit, in (0, 1].
+
+        They end within the whole limit.
+        """
         return TimeWindow(self._start + share * self.limit_s, self._start + self.limit_s)
 
     @property
@@ -86,7 +89,7 @@ class TimeBudget:
         return math.isfinite(self.limit_s)
 
     def choose_epochs(self, epochs: int) -> None:
-        """Store the epochs of each member."""
+        """Store the number of epochs of each network."""
         self.epochs = epochs
         self._save_epochs(epochs)
 
@@ -94,8 +97,8 @@ class TimeBudget:
         """Store the time spent.
 
         Args:
-            was_short: True if work remains that does not fit into the remaining time. The limit is
-                recorded as used up then, so that a resumed run does not try again.
+            was_short: True if work remains that does not fit into the remaining time. The whole
+                limit is recorded as spent then, so that a resumed search does not try again.
         """
         self._save(max(self.spent_s, self.limit_s) if was_short else self.spent_s)
 
@@ -144,8 +147,8 @@ class TrainingTimes:
     """Durations of trainings, interpolated by size between a few networks that are timed.
 
     Args:
-        sizes: Multiply-accumulates of each network, by id.
-        epoch_s: Returns the seconds of an epoch of a network, by timing a few steps.
+        sizes: Multiply-accumulates per image of each network, by id of its genotype.
+        epoch_s: Returns the duration in seconds of an epoch of a network, given its id.
     """
 
     def __init__(self, sizes: Mapping[str, int], epoch_s: Callable[[str], float]):
@@ -155,39 +158,40 @@ class TrainingTimes:
         self._known = {sizes[name]: epoch_s(name) for name in timed}
 
     def member_s(self, name: str, epochs: int) -> float:
-        """Return the seconds of fine-tuning and int8 training of a network."""
+        """Return the seconds of fine-tuning and int8 training of a network, given its id."""
         return _INT8_TRAINING * self.training_s(name, epochs)
 
     def training_s(self, name: str, epochs: int) -> float:
-        """Return the seconds of fine-tuning of a network."""
+        """Return the seconds of fine-tuning of a network, given its id."""
         seconds = np.interp(self._sizes[name], [*self._known], [*self._known.values()])
         return epochs * float(seconds)
 
-    def epochs(self, names: Sequence[str], most: int, core_s: float, n_processes: int) -> int:
-        """Return the number of epochs with which enough networks are trained.
+    def epochs(self, names: Sequence[str], max_epochs: int, core_s: float, n_processes: int) -> int:
+        """Return the number of epochs, from 1 to ``max_epochs``, with which enough networks fit.
 
-        These are 25 networks, or only 12 if a third of ``most`` epochs would not fit otherwise.
+        Enough are 25 networks, or 12 if a third of ``max_epochs`` would not fit otherwise.
 
         Args:
-            names: Networks, in the order of training.
-            most: Epochs of the full schedule.
-            core_s: Seconds of all processes together.
+            names: Ids of the networks, in the order of training.
+            max_epochs: Epochs of the full schedule.
+            core_s: Available seconds of all processes together.
             n_processes: Number of processes, all of which wait for the first network, the teacher.
         """
 
         def fitting(n: int) -> int:
             others_s = sum(self.member_s(name, 1) for name in names[:n])
             teacher_s = n_processes * max(self.training_s(name, 1) for name in names[:n])
-            return min(most, int(core_s / (teacher_s + others_s)))
+            return min(max_epochs, int(core_s / (teacher_s + others_s)))
 
-        return max(1, fitting(_N_MEMBERS), min(int(_MIN_SCHEDULE * most), fitting(_MIN_MEMBERS)))
+        shortest = int(_MIN_SCHEDULE * max_epochs)
+        return max(1, fitting(_N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
         """Return the networks that fit into the remaining time, longest first.
 
         Args:
-            names: Networks in the order of preference.
-            epochs: Epochs of each.
+            names: Ids of the networks, in the order of preference.
+            epochs: Epochs of each network.
             core_s: Remaining seconds of all processes together.
             left_s: Remaining seconds of each process.
         """

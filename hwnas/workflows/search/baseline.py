@@ -26,7 +26,9 @@ _COST = Objective(EXPECTED, maximise=False)
 
 
 def of_run(folder: Path, metric: str) -> list[FrontPoint]:
-    """Return the cascades of a search by their results on the test split; may be empty.
+    """Return the cascades of a finished search as points of metric and expected latency.
+
+    The values are those on the test split. The list is empty without cascades.
 
     Args:
         folder: Folder of the target.
@@ -46,7 +48,7 @@ def of_run(folder: Path, metric: str) -> list[FrontPoint]:
 
 
 def of_front(cascades: CascadeReport, metric: str) -> list[FrontPoint]:
-    """Return the cascades of a front by their results on the test split."""
+    """Return the cascades of a front as points of metric and expected latency, on test data."""
     found = []
     for cascade in cascades.found:
         result, ends = cascade.verified, f"{cascade.first.id} {cascade.second.id}"
@@ -55,19 +57,19 @@ def of_front(cascades: CascadeReport, metric: str) -> list[FrontPoint]:
     return found
 
 
-def compared(
+def compare_cascades(
     own: Sequence[FrontPoint],
     cascades: Sequence[FrontPoint],
     base: Sequence[FrontPoint],
     base_cascades: Sequence[FrontPoint],
     quality: Objective,
 ) -> Speedup | None:
-    """Compare networks and cascades of a front with the baseline, by mean latency per image.
+    """Return the speedup of networks and cascades over the baseline, by mean latency per image.
 
     Args:
-        own: The verified members.
+        own: Verified members of the front.
         cascades: Their cascades, as returned by ``of_front``.
-        base: The networks of the baseline.
+        base: Networks of the baseline.
         base_cascades: Their cascades, if known.
         quality: The metric.
 
@@ -98,13 +100,13 @@ def _front(name: str, points: Sequence[FrontPoint], quality: Objective) -> RunFr
 
 
 #: Origin of the weights of a run's networks, by its option ``accuracy``.
-_WEIGHTS = {"supernet": "weights of a supernet", "trained": "trained alone"}
+_WEIGHTS = {"supernet": "weights of a supernet", "trained": "trained separately"}
 _TEXTS = ("description", "caveat", "source")  # of a target, without effect
 _UNFINISHED = {
-    "running": "is still running, or was interrupted: finish it with run.resume={path}",
-    "finished by another": "was verified by another process: name the folder of that process",
-    "nothing fits the budget": "has no candidate within its budget",
-    "none could be verified": "has no verified network",
+    "running": "is running or was interrupted. Finish it: hwnas search run.resume={path}",
+    "finished by another": "was verified by another process. Name the folder of that process",
+    "nothing fits the budget": "has no candidate within its budget. Name another search",
+    "none could be verified": "has no verified network. Name another search",
 }
 
 
@@ -114,7 +116,7 @@ class Baseline:
 
     name: str  #: as the user wrote it
     run: ComparedRun
-    kind: FrontStage
+    kind: FrontStage  #: whether its searched or its verified values are compared
     weights: str  #: origin of the weights as text; empty if unknown
     n_over: int  #: networks left out: they exceed the budget of this search
     cascades: Sequence[FrontPoint] = ()  #: of its networks, by expected latency
@@ -127,7 +129,7 @@ class Baseline:
     def compared_with(
         self, config: SearchConfig, candidates: Sequence[Candidate], members: Sequence[Member]
     ) -> "BaselineComparison":
-        """Compare the verified front of a search with this one.
+        """Return the comparison of the verified front of a search with this baseline.
 
         Args:
             config: The configuration of the search.
@@ -148,23 +150,25 @@ class BaselineComparison:
     """The comparison of a verified front with its baseline."""
 
     baseline: Baseline
-    found: Speedup
-    average: Speedup | None = None  #: with cascades, by expected latency
+    found: Speedup  #: by the first minimised cost
+    average: Speedup | None = None  #: with cascades, by expected latency; ``None`` without them
 
     def with_cascades(
         self, members: Sequence[Member], cascades: CascadeReport
     ) -> "BaselineComparison":
-        """Add the comparison of mean latencies with cascades, if latencies are compared."""
+        """Return the comparison with mean latencies of cascades, if latencies are compared."""
         quality, base = self.found.quality, self.baseline
         if self.found.cost.name != LATENCY:
             return self
         points = of_front(cascades, quality.name)
-        average = compared(_deliverable(members), points, base.points, base.cascades, quality)
+        average = compare_cascades(
+            _deliverable(members), points, base.points, base.cascades, quality
+        )
         return replace(self, average=average)
 
     @property
     def sentences(self) -> list[str]:
-        """A summary of the comparison."""
+        """The results of the comparison as sentences."""
         n, n_over = len(self.found.baseline), self.baseline.n_over
         summary = f"front of {n} network{'s' * (n != 1)}"
         summary += f", {self.baseline.weights}" * bool(self.baseline.weights)
@@ -195,7 +199,7 @@ class BaselineComparison:
         return equal_accuracy_table(self.found, FrontLabels(""), "All figures: baseline.csv.")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of ``front.json``; the manifest has it without ``levels``."""
+        """Return the content of ``baseline`` in ``front.json``."""
         entry = {"path": self.baseline.name, "n_over_budget": self.baseline.n_over}
         average = {} if self.average is None else {"on_average": self.average.to_json()}
         return entry | self.found.to_json() | average | {"sentences": self.sentences}
@@ -206,7 +210,7 @@ def _deliverable(members: Sequence[Member]) -> list[FrontPoint]:
 
 
 def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
-    """Return the baselines by target.
+    """Return the baseline of each target that has one, by name of the target.
 
     Raises:
         RunError: a baseline is unfinished, for another target or other data, or lacks the cost.
@@ -220,7 +224,7 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
                 found[context.target] = _of_run(path, context)
             elif len(contexts) > 1 and all(s.config.baseline == named for s in contexts):
                 raise RunError(
-                    f"baseline={path}: a CSV file is for one target: write "
+                    f"baseline={path}: a CSV file is for one target only. Write "
                     f"{context.target}.baseline={path}."
                 )
             else:
@@ -253,7 +257,9 @@ def _of_run(path: Path, context: TargetContext) -> Baseline:
             raise RunError(f"baseline={path}: {names}")
         path = path / context.target
         if not (path / "manifest.json").exists():
-            raise RunError(f"baseline={path}: it has no candidate within its budget.")
+            raise RunError(
+                f"baseline={path} has no candidate within its budget. Name another search."
+            )
         manifest = Run.load(path, "baseline").manifest
     _check_same(path, manifest, context)
     run = run_fronts.read_run_folder(path, "baseline")
@@ -266,10 +272,13 @@ def _of_run(path: Path, context: TargetContext) -> Baseline:
 
 def _check_finished(path: Path, manifest: Manifest) -> None:
     if manifest["config"].get("accuracy") == "table":
-        raise RunError(f"baseline={path} is a search in a benchmark table: nothing is compiled.")
+        raise RunError(
+            f"baseline={path} is a search in a benchmark table, which has no verified networks. "
+            "Name a search for a target, or a CSV file."
+        )
     if (status := manifest.get("status")) != "finished":
         problem = _UNFINISHED.get(str(status), f"is not finished: its status is '{status}'")
-        raise RunError(f"baseline={path} {problem.format(path=path)}.")
+        raise RunError(f"baseline={path} {problem.format(path=path)}")
 
 
 def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
@@ -279,7 +288,8 @@ def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
     name = target["name"]
     if name != config.target.name:
         raise RunError(
-            f"baseline={path} is a run for target '{name}', not for '{config.target.name}'."
+            f"baseline={path} is a search for target '{name}', not for '{config.target.name}'. "
+            "Name a search for the same target."
         )
     if _digest(there, "target", name) != here["target"]:
         differing = _differing(target, json.loads(json.dumps(asdict(config.target))))
@@ -288,14 +298,18 @@ def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
             differing = [f"the content of {file}"]
         if differing:
             raise RunError(
-                f"baseline={path}: its target '{name}' differs: {reading.listed(differing, 3)}."
+                f"baseline={path}: its target '{name}' has other settings than the target of this "
+                f"search: {reading.listed(differing, 3)}. Use the same target, or another baseline."
             )
     if _digest(there, "data", name) != here["data"]:
         other = manifest["config"]["dataset"]["name"]
         difference = f"dataset={other}, here dataset={config.dataset.name}"
         if other == config.dataset.name:
             difference = f"images, splits or sizes of dataset={other} differ"
-        raise RunError(f"baseline={path} was verified on other data: {difference}.")
+        raise RunError(
+            f"baseline={path} was verified on other data: {difference}. Name a search on the same "
+            "data."
+        )
 
 
 def _digest(digests: Mapping[str, str], name: str, target: str) -> str | None:
@@ -316,7 +330,7 @@ def _differing(there: Any, here: Any, name: str = "target") -> list[str]:
 def _of_table(path: Path, config: SearchConfig) -> Baseline:
     """Read a CSV file as ``compare`` does; ``front.csv`` of a search has verified values."""
     if not path.exists():
-        raise RunError(f"baseline={path}: folder or file not found.")
+        raise RunError(f"baseline={path}: folder or file not found. Correct the path.")
     plane = _objectives(config)
     objectives = [Objective(name, metric_of(name).maximise) for name in config.objectives]
     if (points := reading.verified_front(path, plane)) is not None:
@@ -327,10 +341,14 @@ def _of_table(path: Path, config: SearchConfig) -> Baseline:
     except RunError:  # the other costs are only drawn and may be missing
         runs = reading.read_foreign_csv(path, plane)
     if len(runs) > 1:
-        raise RunError(f"baseline={path}: the file has {len(runs)} runs; a baseline has one.")
+        raise RunError(
+            f"baseline={path} has {len(runs)} runs. Allowed: one. Remove the rows of the others."
+        )
     scored = [point.figures[config.metric].value for point in runs[0].scored]
     if perfect_value(config.metric, scored) == 100:
-        raise RunError(f"baseline={path}: accuracies must be fractions, not per cent.")
+        raise RunError(
+            f"baseline={path}: accuracies are per cent. Divide them by 100: fractions are required."
+        )
     return _within_budget(Baseline(str(path), runs[0], "searched", "", 0), config)
 
 
@@ -339,13 +357,19 @@ def _within_budget(baseline: Baseline, config: SearchConfig) -> Baseline:
     _, cost = _objectives(config)
     for point in baseline.points:
         if cost.name not in point.figures:
-            raise RunError(f"baseline={baseline.name}: {point.id} has no {cost.name}.")
+            raise RunError(
+                f"baseline={baseline.name}: {point.id} has no {cost.name}. Add it, or remove the "
+                "network."
+            )
         if point.figures[cost.name].value <= 0:
-            raise RunError(f"baseline={baseline.name}: {cost.name} of {point.id} is not above 0.")
+            raise RunError(
+                f"baseline={baseline.name}: {cost.name} of {point.id} must be above 0. Correct it."
+            )
     kept = [p for p in baseline.points if not config.allowed.exceeded(p.figures)]
     if not kept:
         raise RunError(
-            f"baseline={baseline.name}: none of its networks meets the budget of this search."
+            f"baseline={baseline.name}: none of its networks meets the budget of this search. "
+            "Relax the budget, or name another baseline."
         )
     run = baseline.run
     run = replace(run, verified=kept) if baseline.kind == "verified" else replace(run, scored=kept)

@@ -21,14 +21,14 @@ CASCADES_FILE = "cascades.csv"
 
 @dataclass(frozen=True)
 class CascadeReport:
-    """Cascades of a target's members; may be empty."""
+    """Cascades of the members of a target's front; may be empty."""
 
-    stages: Sequence[CascadeStage] = ()  #: members with predictions, within the budget
-    found: Sequence[Cascade] = ()
+    stages: Sequence[CascadeStage] = ()  #: members within the budget, with their predictions
+    found: Sequence[Cascade] = ()  #: fastest first
 
     @property
     def sentences(self) -> list[str]:
-        """A summary of the cascades on the front."""
+        """One sentence about the cascades on the front; empty with fewer than two members."""
         if len(self.stages) < 2 and not self.found:
             return []
         ahead = [cascade for cascade in self.found if cascade.on_front]
@@ -45,12 +45,12 @@ class CascadeReport:
 
     @property
     def tables(self) -> list[PageTable]:
-        """The table for a page."""
+        """The table for a page, as a list; empty if there is nothing to show."""
         return [report.cascades_table(self.found)] * any(c.on_front for c in self.found)
 
     @property
     def pictures(self) -> list[SvgFigure]:
-        """The figure for a page."""
+        """The figure for a page, as a list; empty if there is nothing to show."""
         return [report.cascades_figure(self.stages, self.found)] if self.tables else []
 
     def write(self, folder: RunFolder, metric: str) -> None:
@@ -83,7 +83,7 @@ def cascades_of_target(
 def stages(folder: RunFolder, members: Sequence[Member], batch: int) -> list[CascadeStage]:
     """Return the members within the budget with stored predictions, fastest first.
 
-    Networks with a batch size above 1 are left out: their images cannot be escalated singly.
+    Networks with a batch size above 1 are left out: a cascade decides for each image.
 
     Args:
         folder: Folder of the target.
@@ -112,14 +112,14 @@ EXITS_FILE = "exits.csv"
 
 @dataclass(frozen=True)
 class ExitReport:
-    """Early exits of a target's members; may be empty."""
+    """Early exits of the members of a target's front; may be empty."""
 
     networks: Sequence[ExitNetworkResults] = ()  #: members with exits, within the budget
-    found: Sequence[EarlyExits] = ()
+    found: Sequence[EarlyExits] = ()  #: non-dominated thresholds of all networks
 
     @cached_property
     def sentences(self) -> list[str]:
-        """A summary of latency and accuracy with early exits."""
+        """One sentence about latency and accuracy with early exits; empty without them."""
         each = [[e for e in self.found if e.network.id == n.id] for n in self.networks]
         picked = [best for found in each if (best := early_exits.within(found, POINTS)) is not None]
         if not picked:
@@ -137,12 +137,12 @@ class ExitReport:
 
     @property
     def tables(self) -> list[PageTable]:
-        """The table for a page."""
+        """The table for a page, as a list; empty if there is nothing to show."""
         return [report.exits_table(self.found)] if self.found else []
 
     @property
     def pictures(self) -> list[SvgFigure]:
-        """The figure for a page."""
+        """The figure for a page, as a list; empty if there is nothing to show."""
         return [report.exits_figure(self.networks, self.found)] if self.found else []
 
     def write(self, folder: RunFolder, metric: str) -> None:

@@ -37,9 +37,10 @@ class TargetContext:
     """One target. Several targets share search spaces, data and supernets."""
 
     parts: components.SearchComponents
-    device: "MeasuredTarget | None"
-    evaluator: Accuracies
-    own: CustomComponents = field(default_factory=CustomComponents)  #: from Python
+    device: "MeasuredTarget | None"  #: ``None`` if costs are estimated
+    evaluator: Accuracies  #: scores candidates and provides their weights
+    #: evaluator and cost model of the user, from Python
+    own: CustomComponents = field(default_factory=CustomComponents)
 
     @property
     def config(self) -> SearchConfig:
@@ -52,7 +53,7 @@ class TargetContext:
         return self.config.target.name
 
     def of(self, genotype: Genotype) -> "TargetContext":
-        """Return the context for one network, in the dtype of its search space."""
+        """Return the context with the number format, batch size and threads of one network."""
         target = self.parts.networks.target_of(genotype)
         if target == self.config.target:
             return self
@@ -62,7 +63,7 @@ class TargetContext:
 
     @contextlib.contextmanager
     def running(self) -> "Iterator[MeasuredTarget | None]":
-        """Yield the device, if any, with the settings of this target."""
+        """Yield the device with the settings of this target; ``None`` if costs are estimated."""
         if self.device is None:
             yield None
             return
@@ -70,7 +71,11 @@ class TargetContext:
             yield device
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
-        """Return the searched front.
+        """Return the front as searched, before verification.
+
+        Args:
+            candidates: Candidates of the search.
+            where: Folder of the search, for messages.
 
         Raises:
             BudgetError: no candidate is feasible.
@@ -88,7 +93,7 @@ class TargetContext:
         progress: Progress,
         phase: str = "Verify front",
     ) -> Front:
-        """Verify candidates with their final weights, and keep the files."""
+        """Verify candidates with their final weights; return the front and write its files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=NullProgress())
         one = replace(verifier(self.parts, finisher, self.device), phase=phase)
@@ -160,7 +165,7 @@ def _open_device(parts: components.SearchComponents, progress: Progress) -> "Mea
 
 
 def targets(contexts: Sequence[TargetContext]) -> Targets:
-    """Return the budgets of all targets."""
+    """Return the budgets of all targets, by name of the target."""
     return Targets({s.target: s.config.allowed for s in contexts})
 
 
@@ -194,10 +199,13 @@ def _check_means(configs: Sequence[SearchConfig], own: CustomComponents) -> None
     for name in (names[0] for config in configs if (names := _means(config))):
         if len(configs) > 1:
             raise ConfigError(
-                f"{name} is only available for one target: search for each target separately."
+                f"{name} is only supported for one target. Search for each target separately."
             )
         if own.evaluator is not None:
-            raise ConfigError(f"{name} needs networks that the search trains: omit evaluator=.")
+            raise ConfigError(
+                f"{name} needs networks that the search trains. Remove evaluator=, or use "
+                f"{metric_of(name).mean_of}."
+            )
 
 
 def _evaluator(context: TargetContext) -> Evaluator:
@@ -217,7 +225,10 @@ def _cost_model(context: TargetContext) -> CostModel:
 
 
 def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
-    """Return the objectives of the study; costs of several targets have a prefix."""
+    """Return the columns of the study's objectives: the metric, then costs.
+
+    Costs of several targets have a prefix, such as ``npu.latency_ms``.
+    """
     first, all_of_them = contexts[0].config, targets(contexts)
     if not all_of_them.are_several:
         return tuple(first.objectives)
@@ -229,12 +240,12 @@ def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
 
 
 def views(contexts: Sequence[TargetContext]) -> dict[str, SearchView]:
-    """Return the search from the perspective of each target."""
+    """Return objectives, limits and candidates of each target, by its name."""
     return {s.target: targets(contexts).view(s.target, s.config.objectives) for s in contexts}
 
 
 def followed(contexts: Sequence[TargetContext]) -> list[SearchView]:
-    """Return the view of each target and, of several targets, the joint view."""
+    """Return the views for the progress display: each target and, if several, all together."""
     all_of_them, own = targets(contexts), [*views(contexts).values()]
     several = all_of_them.are_several
     return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
@@ -251,7 +262,7 @@ def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
 
 
 def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
-    """Return the versions of the packages that determine the results."""
+    """Return the versions of the packages that determine the results, by package."""
     return {name: version for s in contexts for name, version in s.parts.versions().items()}
 
 

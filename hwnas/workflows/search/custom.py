@@ -28,14 +28,14 @@ class CheckedEvaluator:
         """Return the score of a genotype, with plain numbers.
 
         Raises:
-            ConfigError: the result is no score, or out of the metric's range.
+            ConfigError: the result is no ``hwnas.Score``, or out of the metric's range.
         """
         where = f"evaluator= for network {genotype.id}"
         found: object = self._evaluator.score(genotype, incumbent)
         if not isinstance(found, Score):
             raise ConfigError(
-                f"{where} returns {_shown(found)}; it must return "
-                'hwnas.Score(hwnas.Quantity(0.9, "modelled")) or the like.'
+                f"{where} returns {_shown(found)}. It must return a score, for example "
+                'hwnas.Score(hwnas.Quantity(0.9, "modelled")).'
             )
         figure = _figure(found.figure, f"{where}: {self._metric}")
         _check_bounds(figure.value, self._metric, where)
@@ -55,25 +55,26 @@ class CheckedCostModel:
     def __init__(self, model: CostModel, derives: DerivedMetrics, needed: Sequence[str]):
         if not hasattr(model, "max_cost_queries"):
             raise ConfigError(
-                "cost_model= has no max_cost_queries: the number of networks a sampler may cost "
-                "for each proposal; None is any number."
+                "cost_model= has no attribute max_cost_queries. Add it to the class: the maximum "
+                "number of networks whose costs the sampler computes per proposal, or None for no "
+                "limit."
             )
         self._model, self._derives, self._needed = model, derives, needed
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of a genotype, with derived metrics.
+        """Return the costs of a genotype by name, with derived metrics.
 
         Raises:
             CompileError: the cost model rejects the network.
-            ConfigError: the result is no cost, or lacks an objective or a limited quantity.
+            ConfigError: the result is no ``hwnas.Cost``, or lacks an objective or a limited cost.
         """
         found = self._validated(genotype)
         missing = [name for name in self._needed if name not in found.figures]
         if missing and not found.reason:
             raise ConfigError(
-                f"cost_model= returns no {', '.join(missing)}: objectives, limited quantities and "
-                "latency_ms are required; add them, or set for example "
+                f"cost_model= returns no {', '.join(missing)}. It must return latency_ms and all "
+                "costs among the objectives and limits. Add them, or set for example "
                 'objectives=["accuracy","latency_ms"], budget="none".'
             )
         return found
@@ -83,8 +84,8 @@ class CheckedCostModel:
         found: object = self._model.cost(genotype)
         if not isinstance(found, Cost):
             raise ConfigError(
-                f"{where} returns {_shown(found)}; it must return "
-                'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}) or the like.'
+                f"{where} returns {_shown(found)}. It must return costs, for example "
+                'hwnas.Cost({"latency_ms": hwnas.Quantity(1.5, "modelled")}).'
             )
         return replace(
             found,
@@ -99,11 +100,14 @@ def _check_bounds(value: float, metric: str, where: str) -> None:
     perfect, worst = metric_of(metric).perfect, metric_of(metric).worst
     if perfect is not None and is_better(metric, value, perfect):
         raise ConfigError(
-            f"{where}: {metric} is {value:g}, which is better than a perfect {perfect:g}"
-            f"{'; use a fraction, not per cent' if perfect == 1 else ''}."
+            f"{where}: {metric} is {value:g}, better than the best possible value {perfect:g}. "
+            f"{'Return a fraction, not per cent' if perfect == 1 else 'Correct the result'}."
         )
     if worst is not None and is_better(metric, worst, value):
-        raise ConfigError(f"{where}: {metric} is {value:g}; the worst possible value is {worst:g}.")
+        raise ConfigError(
+            f"{where}: {metric} is {value:g}, worse than the worst possible value {worst:g}. "
+            "Correct the result."
+        )
 
 
 def _figures(figures: Mapping[str, Quantity], where: str) -> dict[str, Quantity]:
@@ -121,16 +125,19 @@ def _figure(figure: object, what: str) -> Quantity:
         ConfigError: it is no quantity, or an invalid one.
     """
     if not isinstance(figure, Quantity):
-        raise ConfigError(f"{what} is {_shown(figure)}; use hwnas.Quantity(VALUE, SOURCE).")
+        raise ConfigError(f"{what} is {_shown(figure)}. Return hwnas.Quantity(VALUE, SOURCE).")
     if figure.source not in SOURCES:
         raise ConfigError(
-            f"{what} has the source {figure.source!r}; allowed: {', '.join(SOURCES)}."
+            f"{what} has the source {figure.source!r}. Allowed: {', '.join(SOURCES)}."
         )
     value = _number(figure.value, what)
     ends = [e if e is None else _number(e, f"{what} at an end") for e in (figure.low, figure.high)]
     low, high = ends
     if (low is not None and low > value) or (high is not None and high < value):
-        raise ConfigError(f"{what} is {value:g}, outside its interval from {low} to {high}.")
+        raise ConfigError(
+            f"{what} is {value:g}, which is not between the ends of its own 95 % interval, "
+            f"low={low} and high={high}. Correct the returned hwnas.Quantity."
+        )
     return Quantity(value, figure.source, low, high)
 
 
@@ -143,9 +150,9 @@ def _number(value: object, what: str) -> float:
     try:
         number = float("" if isinstance(value, str) else value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several elements
-        raise ConfigError(f"{what} is {_shown(value)}; it must be a number.") from None
+        raise ConfigError(f"{what} is {_shown(value)}. It must be a number.") from None
     if not math.isfinite(number):
-        raise ConfigError(f"{what} is {number}; it must be a finite number.")
+        raise ConfigError(f"{what} is {number}. It must be a finite number.")
     return number
 
 
@@ -174,11 +181,14 @@ class CustomComponents:
             ("cost_model", self.cost_model, "cost"),
         ):
             if given is not None and not callable(getattr(given, has, None)):
-                raise ConfigError(f"{keyword}= has no method {has}; see help(hwnas.search).")
+                raise ConfigError(
+                    f"{keyword}= is {_shown(given)}, which has no method {has}. See "
+                    "help(hwnas.search)."
+                )
 
     @property
     def named(self) -> dict[str, str]:
-        """The classes of the objects, by keyword."""
+        """Names of the objects' classes, by keyword: ``evaluator`` and ``cost_model``."""
         given = {"evaluator": self.evaluator, "cost_model": self.cost_model}
         return {
             keyword: f"{type(o).__module__}.{type(o).__qualname__}"
@@ -188,7 +198,7 @@ class CustomComponents:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The classes by their names in messages and digests."""
+        """Names of the objects' classes, by their names in messages and digests."""
         return {_DIGESTS[keyword]: name for keyword, name in self.named.items()}
 
     def check_resumed(self, earlier: Row, folder: str) -> None:
@@ -205,11 +215,13 @@ class CustomComponents:
                 continue
             if keyword not in recorded:
                 raise RunError(
-                    f"run.resume={folder}: the run had no custom {keyword}; start a new one."
+                    f"run.resume={folder}: that search had no custom {keyword}. Resume it without "
+                    f"{keyword}=, or start a new search."
                 )
             raise RunError(
-                f"run.resume={folder}: the run used an object of class {recorded[keyword]}; resume "
-                f'from Python: hwnas.search(resume="{folder}", {keyword}=...).'
+                f"run.resume={folder}: that search used a custom {keyword} of class "
+                f"{recorded[keyword]}. Resume it from Python with an object of this class: "
+                f'hwnas.search(resume="{folder}", {keyword}=...).'
             )
 
     def check_alone(self, n_targets: int, workers: int | None) -> None:
@@ -220,8 +232,11 @@ class CustomComponents:
         """
         if self.named and (workers or 1) > 1:
             raise ConfigError(
-                f"study.workers={workers}: custom {' and '.join(self.named)} run in one process; "
-                "omit study.workers."
+                f"study.workers={workers}: a custom {' and '.join(self.named)} runs in one process "
+                "only. Remove study.workers."
             )
         if self.cost_model is not None and n_targets > 1:
-            raise ConfigError("cost_model= is for one target; search for each target separately.")
+            raise ConfigError(
+                f"cost_model= is for one target, got {n_targets}. Search for each target "
+                "separately."
+            )

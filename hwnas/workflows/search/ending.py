@@ -40,7 +40,7 @@ def end(  # noqa: PLR0913, PLR0917
     baselines: Mapping[str, "Baseline"],
     limit: TimeLimit | None = None,
 ) -> SearchOutcome:
-    """Fine-tune and verify the front of each target, and write reports.
+    """Fine-tune and verify the front of each target, write reports, and return the results.
 
     Args:
         contexts: One for each target.
@@ -48,7 +48,7 @@ def end(  # noqa: PLR0913, PLR0917
         manifest: Manifest of the run.
         candidates: All candidates of the search.
         reporter: Is notified of progress.
-        baselines: Baselines of targets.
+        baselines: Baselines by name of the target.
         limit: Time limit of the command.
 
     Raises:
@@ -220,8 +220,8 @@ def _none_verified(front: TargetFront, folder: RunFolder, n_targets: int) -> str
     failed = front.front.failed
     if not failed:
         return (
-            f"{where}None of the networks within its budget was fine-tuned and verified. Raise "
-            f"minutes, finish.minutes or finish.max_candidates: {again}"
+            f"{where}None of the networks within its budget was fine-tuned and verified. Resume "
+            f"with larger minutes, finish.minutes or finish.max_candidates: {again}"
         )
     name, reason = next(iter(failed.items()))
     return (

@@ -24,7 +24,7 @@ from hwnas.training.finetuning.stages import LargestSubnetTeacher
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.training.jobs import TaskProcesses
 from hwnas.workflows import components
-from hwnas.workflows.components import accuracies, as_left, left_after
+from hwnas.workflows.components import accuracies, at_recorded_fidelity, completed_trainings
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finisher import Finetuner
@@ -33,10 +33,11 @@ _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
 
 def as_recorded(search: SearchConfig, manifest: Manifest, run: Path) -> SearchConfig:
-    """Return the configuration of a search with its recorded fine-tuning and its weights.
+    """Return the configuration with the recorded fine-tuning options and folder of weights.
 
     Args:
-        search: The configuration, composed by this version, possibly with other defaults.
+        search: Configuration of the search, composed by this version of hwnas, whose defaults may
+            differ.
         manifest: Manifest of the search.
         run: Folder of the search.
     """
@@ -49,13 +50,16 @@ def as_recorded(search: SearchConfig, manifest: Manifest, run: Path) -> SearchCo
 
 
 def weights_folder(manifest: Manifest, run: Path) -> Path:
-    """Return the folder with the weights of a search; of earlier versions, that of all runs."""
+    """Return the folder with the weights of a search.
+
+    For searches of earlier versions it is the common folder, ``run.supernets``.
+    """
     folder = run / WEIGHTS
     return folder if folder.is_dir() else Path(manifest["config"]["run"]["supernets"])
 
 
 def finisher(
-    of: TargetContext,
+    context: TargetContext,
     manifest: Manifest,
     candidates: Sequence[Candidate],
     config: ExportConfig,
@@ -64,14 +68,16 @@ def finisher(
     """Return the fine-tuner of a search, with options that an export changes.
 
     Args:
-        of: A target, its configuration ``as_recorded``.
+        context: A target, its configuration ``as_recorded``.
         manifest: Manifest of the search.
         candidates: Candidates of the search, with the metric after each fidelity.
         config: Options of the export.
         progress: Progress of trainings.
     """
-    weights = as_left(of.evaluator, left_after(of.config, candidates))
-    found = Finetuner(of.parts, weights, progress=progress)
+    weights = at_recorded_fidelity(
+        context.evaluator, completed_trainings(context.config, candidates)
+    )
+    found = Finetuner(context.parts, weights, progress=progress)
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
     if "finishing" not in manifest:  # of an earlier version, which only had supernets
@@ -79,15 +85,17 @@ def finisher(
     done = manifest["finishing"]
     teacher = done["teacher"]
     if teacher is None:  # the search had none: use the most accurate network
-        sign = 1 if metric_of(of.config.metric).maximise else -1
+        sign = 1 if metric_of(context.config.metric).maximise else -1
         finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}
     return replace(found, teacher=genotypes.get(teacher))
 
 
-def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Manifest) -> None:
-    """Reject networks whose weights would have to be trained again.
+def check_weights_exist(
+    finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Manifest
+) -> None:
+    """Check that the weights of networks exist and need not be trained again.
 
     Args:
         finisher: Fine-tuner of the search.
@@ -100,30 +108,30 @@ def check_kept(finisher: Finetuner, genotypes: Sequence[Genotype], manifest: Man
     parts = finisher.parts
     if accuracy_source(manifest) == "supernet":
         for genotype in genotypes:
-            jobs.check_kept(parts.setup_of(genotype))
+            jobs.check_supernet_exists(parts.setup_of(genotype))
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     if lost := _lost(replace(finisher, other=None), genotypes, done):
         raise RunError(
-            f"The trained networks of the run are not in {Path(parts.config.run.supernets)} as "
-            f"this version would train them ({lost} is missing); use the working directory of the "
-            "search, with the same versions and data."
+            f"The trained networks of the search are not in {Path(parts.config.run.supernets)}: "
+            f"{lost} is missing. Start in the folder in which the search was started, with the "
+            "same versions of the packages and the same data."
         )
 
 
-def check_kept_so_far(
-    of: TargetContext,
+def check_resumed_weights(
+    context: TargetContext,
     earlier: Row,
     candidates: Sequence[Candidate],
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Refuse to resume a search whose fine-tuned networks would have to be trained again.
+    """Check that the fine-tuned networks of a resumed search with a time limit exist.
 
-    With a time limit, the remaining time would be used for them, and some would be lost.
+    Otherwise the remaining time would be used to train them again.
 
     Args:
-        of: One of its targets.
+        context: One of its targets.
         earlier: The manifest before resuming; empty for a new search.
         candidates: Candidates of the search.
         folder: Folder of the search.
@@ -133,14 +141,16 @@ def check_kept_so_far(
         RunError: the weights are missing, or this version would train different ones.
     """
     done = earlier.get("finishing", {"finished": {}})
-    if of.config.finish.minutes is None and of.config.minutes is None:
+    if context.config.finish.minutes is None and context.config.minutes is None:
         return
     genotypes = {c.id: c.genotype for c in candidates if c.id in done["finished"]}
     if not genotypes:
         return
-    weights = as_left(of.evaluator, left_after(of.config, candidates))
+    weights = at_recorded_fidelity(
+        context.evaluator, completed_trainings(context.config, candidates)
+    )
     before = Finetuner(
-        of.parts, weights, genotypes.get(done.get("teacher")), progress,
+        context.parts, weights, genotypes.get(done.get("teacher")), progress,
         chosen_epochs=earlier.get("finishing_epochs"),
     )  # fmt: skip
     if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
@@ -148,9 +158,9 @@ def check_kept_so_far(
     if lost := _lost(before, [*genotypes.values()], done["finished"]):
         raise RunError(
             f"run.resume={folder}: its fine-tuned networks are not in "
-            f"{Path(of.config.run.supernets)} as this version would train them ({lost} is not): "
-            "the time limit would be used to train them again. Use the working directory of the "
-            f"search, set run.supernets=DIR, or start a new search: start_from={folder}"
+            f"{Path(context.config.run.supernets)} ({lost} is missing), and training them again "
+            "would use up the time limit. Start in the folder in which the search was started, set "
+            f"run.supernets=DIR, or start a new search with start_from={folder}"
         )
 
 
@@ -172,7 +182,10 @@ def _lost(searched: Finetuner, genotypes: Sequence[Genotype], done: Mapping[str,
 
 
 def facts(finisher: Finetuner, genotype: Genotype) -> Row:
-    """Return the options of a network's fine-tuning for its proof."""
+    """Return the options of a network's fine-tuning for its proof.
+
+    The keys are ``epochs``, ``rate``, ``alpha`` and ``teacher`` (an id, a text, or ``None``).
+    """
     config, teacher = finisher.config, None
     if config.epochs and config.alpha:
         if finisher.teacher is not None:
@@ -194,13 +207,13 @@ def facts(finisher: Finetuner, genotype: Genotype) -> Row:
 class FinetuneResult:
     """The result of fine-tuning one network."""
 
-    figure: Quantity  #: its metric on the validation split
+    figure: Quantity  #: metric on the validation split
     without_int8_training: bool = False  #: True if time ran out before its int8 training
 
 
 @dataclass(frozen=True)
 class FinetuneTarget:
-    """A target of the search; infeasible networks are not trained for it."""
+    """A target of the search, and the networks that are feasible on it."""
 
     config: SearchConfig
     fitting: Collection[str]  #: ids of feasible networks
@@ -210,14 +223,15 @@ class FinetuneTarget:
 class FinetuneBatch:
     """Time window, targets and processes for a batch of networks."""
 
-    #: start and end of trainings; if limited, int8 training follows fine-tuning directly
+    #: latest start and end of trainings; with a limit, int8 training follows fine-tuning directly
     slot: TimeWindow = ALWAYS
-    #: the fine-tuner's target first, if int8 training is possible
+    #: targets for which int8 training is possible, the fine-tuner's target first
     targets: Sequence[FinetuneTarget] = ()
-    crew: TaskProcesses[list[Finetuner]] | None = None  #: processes; ``None``: this process
+    #: worker processes; ``None``: networks are trained in this process
+    crew: TaskProcesses[list[Finetuner]] | None = None
     #: Returns the estimated seconds of a network; ``_ready`` times steps if these may be too long.
     estimate_s: Callable[[Genotype], float] = lambda genotype: math.inf
-    n_expected: int = 0  #: networks with those of ``refill``, for progress displays
+    n_expected: int = 0  #: number of networks including those of ``refill``, for progress displays
     #: Returns more networks, given the results so far; called when no network is left to start.
     refill: Callable[[Mapping[str, FinetuneResult | None]], Sequence[Genotype]] | None = None
 
@@ -229,7 +243,7 @@ def finished(
     phase: str,
     how: FinetuneBatch = FinetuneBatch(),
 ) -> dict[str, FinetuneResult | None]:
-    """Fine-tune networks; return results by id, ``None`` if time ran out.
+    """Fine-tune networks; return the result of each by id, ``None`` if time ran out.
 
     Args:
         finisher: Fine-tunes one network.
@@ -313,7 +327,7 @@ class _Queue:
 def crew_of(
     finisher: Finetuner, configs: Sequence[SearchConfig]
 ) -> TaskProcesses[list[Finetuner]] | None:
-    """Return processes for fine-tuning; ``None`` if ``study.workers`` is 1.
+    """Return the worker processes for fine-tuning; ``None`` if ``study.workers`` is 1.
 
     Args:
         finisher: The fine-tuner of this process.
@@ -340,7 +354,7 @@ def _again(
     progress: Progress,
 ) -> list[Finetuner]:
     parts = components.parts(configs[0], progress, data)
-    weights = as_left(accuracies(parts, progress), left)
+    weights = at_recorded_fidelity(accuracies(parts, progress), left)
     first = Finetuner(parts, weights, teacher, progress, chosen_epochs=chosen_epochs)
     return _finishers(first, configs[1:])
 

@@ -50,14 +50,16 @@ class Finetuner:
     """Fine-tunes networks of a search; all learn from the same predictions of one teacher."""
 
     parts: SearchComponents
-    weights: Accuracies
-    teacher: Genotype | None = None  #: the most accurate network, if any
+    weights: Accuracies  #: provides the weights of the search
+    teacher: Genotype | None = None  #: the most accurate network; ``None``: no distillation from it
     progress: Progress = field(default_factory=NullProgress)
-    other: FinetuningConfig | None = None  #: of all networks but the teacher
-    tutor: TeacherProvider | None = None  #: teacher from outside the search
-    #: ids of networks without int8 training, as time ran out
+    #: options of all networks but the teacher; ``None``: those of the search
+    other: FinetuningConfig | None = None
+    tutor: TeacherProvider | None = None  #: another teacher, such as the largest subnet
+    #: ids of networks without int8 training, because time ran out
     without_int8_training: Collection[str] = ()
-    chosen_epochs: int | None = None  #: of each member, instead of the default, to fit into a limit
+    #: epochs of each network instead of the default, to fit into a time limit
+    chosen_epochs: int | None = None
 
     @property
     def config(self) -> FinetuningConfig:
@@ -85,7 +87,7 @@ class Finetuner:
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).figure
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the fine-tuned network with its batch norm."""
+        """Return the fine-tuned network, with batch norm not folded."""
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).network
 
     def finished(self, genotype: Genotype) -> DeployableNetwork:
@@ -94,12 +96,12 @@ class Finetuner:
         return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
-        """Return the network with an int8 version if possible, whatever the target's dtype."""
+        """Return the network with an int8 version if possible, for any target."""
         left_s = 0.0 if genotype.id in self.without_int8_training else math.inf
         return self._in_int8(genotype, lambda: left_s)
 
     def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
-        """Train a network for int8 if necessary; return whether time was too short for it.
+        """Train a network for int8 if necessary; return True if time was too short for that.
 
         Errors of this network are ignored here; verification reports them.
 
@@ -125,7 +127,7 @@ class Finetuner:
         return pipeline.finetune(self._origin(genotype), self.config, load, self.progress, left_s)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether the fine-tuned weights of a network are cached."""
+        """Return whether the fine-tuned weights of a network are stored."""
         if not self.is_inherited(genotype):
             return False
         return self.n_steps == 0 or self.checkpoint(genotype).n_steps() >= self.n_steps
@@ -144,7 +146,7 @@ class Finetuner:
         return self._first(genotype).fits(left_s)
 
     def n_macs(self, genotype: Genotype) -> int:
-        """Return the number of multiply-accumulates of a network."""
+        """Return the number of multiply-accumulates per image of a network."""
         return n_macs(self.parts.networks.lower(genotype))
 
     def epoch_s(self, genotype: Genotype) -> float:
@@ -152,7 +154,7 @@ class Finetuner:
         return self._first(genotype).epoch_s()
 
     def teaching_s(self, genotype: Genotype) -> float:
-        """Return the seconds of fine-tuning and predictions of a teacher, by timing a few steps."""
+        """Return the estimated seconds of fine-tuning a teacher and computing its predictions."""
         training = self._first(genotype)
         return training.takes_s(training.n_shown)
 
@@ -163,7 +165,7 @@ class Finetuner:
         return replace(training, n_before=n)
 
     def is_inherited(self, genotype: Genotype) -> bool:
-        """Return whether the weights with which the search scored a network are cached."""
+        """Return whether the weights with which the search scored a network are stored."""
         return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
 
     def checkpoint(self, genotype: Genotype) -> Checkpoint:
@@ -176,7 +178,7 @@ class Finetuner:
         return f"{self.checkpoint(genotype).path.parent.name}{suffix}"
 
     def prepare(self, genotype: Genotype) -> None:
-        """Compute the teacher's predictions, for this network and all others."""
+        """Compute and store the teacher's predictions, which serve all networks."""
         stages.prepare(self._origin(genotype), self.config)
 
     def is_teacher(self, genotype: Genotype) -> bool:
@@ -206,7 +208,7 @@ class FinetuneSchedule:
 
     Args:
         times: Durations of trainings.
-        slot: The time window.
+        slot: Latest start and end of trainings.
         epochs: Epochs of each network.
         n_processes: Number of processes.
     """
@@ -238,7 +240,7 @@ class FinetuneSchedule:
         return FinetuneSchedule(times, allowance.slot(1.0), epochs, n)
 
     def estimate_s(self, genotype: Genotype) -> float:
-        """Return the estimated seconds of a network."""
+        """Return the estimated seconds of fine-tuning and int8 training of a network."""
         return self._times.member_s(genotype.id, self.epochs)
 
     def n_expected(self) -> int:
@@ -252,12 +254,12 @@ class FinetuneSchedule:
         results: Mapping[str, object],
         is_kept: Callable[[Genotype], bool],
     ) -> list[Genotype]:
-        """Return the networks to start next: all cached ones, and half of those that fit.
+        """Return the networks to start next: all stored ones, and others for half of the time.
 
         Args:
             wanted: Candidates that were not started, in the order of preference.
             results: Results so far, by id.
-            is_kept: Returns whether a network is cached.
+            is_kept: Returns whether the weights of a network are stored.
         """
         times, epochs, left_s = self._times, self.epochs, self.slot.left_s()
         running_s = sum(times.member_s(name, epochs) / 2 for name in self.started - results.keys())
@@ -274,7 +276,7 @@ class FinetuneSchedule:
 def verifier(
     parts: SearchComponents, finisher: Finetuner, device: "MeasuredTarget | None"
 ) -> Verifier:
-    """Return the verifier; the only access to the test split."""
+    """Return the verifier of a search. Only it reads the test split."""
     data, config = parts.data, parts.config
 
     def batches(split: DataSplit, genotype: Genotype) -> Iterator[ImageBatch]:

@@ -21,7 +21,7 @@ from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.search_progress import SearchView
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows import components
-from hwnas.workflows.components import as_left, left_after
+from hwnas.workflows.components import at_recorded_fidelity, completed_trainings
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finish_runs import (
     FinetuneBatch,
@@ -47,11 +47,11 @@ _LEAST_PROBABILITY = 0.02  # of candidates that are fine-tuned in time that is l
 class NotFinetuned:
     """Likely front members of a target that are not fine-tuned."""
 
-    ids: list[str]
-    option: str  #: option that lets the resumed run fine-tune more
+    ids: list[str]  #: most probable first
+    option: str  #: option with which the resumed search fine-tunes them
 
     def messages(self, probability: float, run: Path) -> list[str]:
-        """Return their number and the command that fine-tunes them."""
+        """Return a message with their number and the command that fine-tunes them, if any."""
         if not self.ids:
             return []
         again = shlex.join(["hwnas", "search", f"run.resume={run}", self.option])
@@ -66,12 +66,13 @@ class NotFinetuned:
 class FinetuningOutcome:
     """The results of fine-tuning."""
 
-    known: dict[str, CandidatePosteriors]  #: by target
-    among_finished: dict[str, CandidatePosteriors]  #: the same, among fine-tuned candidates only
+    known: dict[str, CandidatePosteriors]  #: posteriors of all candidates, by target
+    among_finished: dict[str, CandidatePosteriors]  #: posteriors of fine-tuned candidates only
     finisher: Finetuner
-    finished: dict[str, Quantity] = field(default_factory=dict)  #: on the validation split, by id
+    #: metric of fine-tuned networks on the validation split, by id
+    finished: dict[str, Quantity] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)  #: ids of networks for which time ran out
-    #: ids of networks without int8 training, as time ran out
+    #: ids of networks without int8 training, because time ran out
     without_int8_training: set[str] = field(default_factory=set)
     slow_teachers: list[str] = field(default_factory=list)  #: ids of stopped teachers
 
@@ -102,7 +103,7 @@ class FinetuningOutcome:
         self.left_out -= {*self.finished}
 
     def facts(self) -> Row:
-        """Return the entry of the manifest."""
+        """Return the entry ``finishing`` of the manifest."""
         config, teacher = self.finisher.config, self.finisher.teacher
         return {
             "finishing": {
@@ -131,7 +132,7 @@ class FinetuningOutcome:
     def unfinished(self, target: str) -> NotFinetuned:
         """Return the likely front members without fine-tuning, most probable first."""
         config = self.finisher.parts.config.finish
-        probable = self.known[target].band(config.probability)
+        probable = self.known[target].most_probable(config.probability)
         ids = [c.id for c in probable if c.id not in self.finished]
         search = self.finisher.parts.config
         if self.left_out.intersection(ids):
@@ -147,7 +148,7 @@ class FinetuningOutcome:
         may be low. Posterior estimates are among all candidates, as in ``candidates.parquet``.
         """
         config = self.finisher.parts.config.finish
-        probable = self.among_finished[target].band(config.probability, 1)
+        probable = self.among_finished[target].most_probable(config.probability, 1)
         by_id = {c.id: c for c in reversed(self.known[target].candidates)}
         return sorted(
             (by_id[c.id] for c in probable), key=lambda c: (c.figures["latency_ms"].value, c.id)
@@ -161,7 +162,7 @@ def finish(
     allowance: TimeBudget,
     progress: Progress,
 ) -> FinetuningOutcome:
-    """Fine-tune the candidates that are likely on the front of a target.
+    """Fine-tune the candidates that are likely on the front of a target; return the results.
 
     The most accurate candidate is fine-tuned first and teaches the others, which are trained
     longest first. Results update the posterior and may make other candidates probable: without a
@@ -172,7 +173,7 @@ def finish(
 
     Args:
         contexts: One for each target.
-        views: The search from the perspective of each target.
+        views: Objectives, limits and candidates of each target, by its name.
         candidates: All candidates of the search.
         allowance: The time budget.
         progress: Progress of the command.
@@ -196,7 +197,9 @@ class _Finishing:
         self._allowance, self._phases = allowance, allowance.tracked(progress)
         parts = contexts[0].parts
         self._config = parts.config.finish
-        weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
+        weights = at_recorded_fidelity(
+            contexts[0].evaluator, completed_trainings(parts.config, candidates)
+        )
         finisher = Finetuner(parts, weights, progress=self._phases)
         self._state = FinetuningOutcome({}, {}, finisher)
         self._trains = bool(finisher.config.epochs)
@@ -255,7 +258,7 @@ class _Finishing:
             state.finisher = replace(state.finisher, parts=parts, teacher=None)
             return []
         before = state.known.values() if allowance.is_resumed else ()
-        scored = [c for known in before for c in known.band(0.0)]
+        scored = [c for known in before for c in known.most_probable(0.0)]
         scored = [c for c in scored if c.id not in state.slow_teachers]
         teacher = choose_teacher(wanted, scored, state.finisher, allowance.left_s)
         state.finisher = replace(state.finisher, teacher=teacher)
@@ -290,7 +293,7 @@ class _Finishing:
             for probability in (self._config.probability, _LEAST_PROBABILITY):
                 chosen = self._chosen(1.0, probability)
                 new = [c for c in chosen if c.id not in schedule.started]
-                ordered = front_probability.spread(new, done)
+                ordered = front_probability.space_filling_order(new, done)
                 if found := schedule.take(ordered, results, state.finisher.is_kept):
                     return found
             return []
@@ -310,8 +313,8 @@ class _Finishing:
         found = self._look(probability)
         if self._trains:
             n_scored = len({c.id for c in self._candidates if not c.reason})
-            most = self._config.most(n_scored, is_limited=self._allowance.is_limited)
-            n = math.ceil(share * len(self._contexts) * most)
+            n_max = self._config.max_networks(n_scored, is_limited=self._allowance.is_limited)
+            n = math.ceil(share * len(self._contexts) * n_max)
             found = found[: max(0, n - len(self._state.finished))]
         figures = {c.id: c.figures for c in self._candidates}  # targets may see different ones
         return [replace(c, figures=figures[c.id]) for c in found]
@@ -321,7 +324,9 @@ class _Finishing:
         state, config = self._state, self._config
         state.known = self._posteriors(self._candidates)
         bound = config.probability if probability is None else probability
-        probable = [known.band(bound, config.min_candidates) for known in state.known.values()]
+        probable = [
+            known.most_probable(bound, config.min_candidates) for known in state.known.values()
+        ]
         distinct = {c.id: c for row in zip_longest(*probable) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
@@ -329,7 +334,9 @@ class _Finishing:
         parts, done = self._contexts[0].parts, self._state.finished
         space, lower = parts.space, parts.networks.lower
         return {
-            s.target: front_probability.known(space, some, self._views[s.target], done, lower)
+            s.target: front_probability.candidate_posteriors(
+                space, some, self._views[s.target], done, lower
+            )
             for s in self._contexts
         }
 
@@ -339,5 +346,5 @@ def _needed(state: FinetuningOutcome, *, is_limited: bool) -> Iterator[Genotype]
     config = state.finisher.parts.config.finish
     for known in state.known.values():
         if not known.on_front.keys() & state.finished.keys():
-            some = known.band(config.probability, config.min_candidates)
+            some = known.most_probable(config.probability, config.min_candidates)
             yield (least(some, state.finisher) if is_limited else some[0]).genotype

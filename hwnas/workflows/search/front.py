@@ -46,15 +46,15 @@ class TargetFront:
 
     context: TargetContext
     folder: RunFolder
-    candidates: list[Candidate]  #: as in a search for this target alone
+    candidates: list[Candidate]  #: as a search for this target alone would have them
     front: Front  #: members fastest first
-    against: "BaselineComparison | None"
+    against: "BaselineComparison | None"  #: comparison with the baseline, if one is given
     cascades: CascadeReport = field(default_factory=CascadeReport)
     exits: ExitReport = field(default_factory=ExitReport)
-    #: ids of members without int8 training, as time ran out
+    #: ids of members without int8 training, because time ran out
     without_int8_training: Collection[str] = ()
-    unfinished: Sequence[str] = ()  #: ids of candidates without fine-tuning, likeliest first
-    more: Sequence[str] = ()  #: how to fine-tune these, as text
+    unfinished: Sequence[str] = ()  #: ids of candidates without fine-tuning, most probable first
+    more: Sequence[str] = ()  #: messages about how to fine-tune these
 
     @property
     def members(self) -> Sequence[Member]:
@@ -63,12 +63,12 @@ class TargetFront:
 
     @property
     def recommended(self) -> Member | None:
-        """The knee of the members on the front; ``None`` at chance level or without any."""
+        """The knee of the front (best compromise); ``None`` at chance level or without members."""
         return picking.recommended(self.front)
 
     @property
     def notes(self) -> list[str]:
-        """Warnings: failed, without int8 training, at chance level, or energy not measurable."""
+        """Warnings about networks that failed, or whose int8 version, metric or energy is poor."""
         ids = sorted(self.without_int8_training)
         message = (
             f"{len(ids)} lose more than finish.max_int8_drop in int8 and are only calibrated: "
@@ -79,7 +79,7 @@ class TargetFront:
 
     @property
     def headline(self) -> list[str]:
-        """Why no member is recommended, if none is better than a constant answer."""
+        """One sentence, if no member is better than a constant answer; else empty."""
         return chance_level_headline(self.front, self.context.parts.data)
 
     @property
@@ -103,7 +103,7 @@ class TargetFront:
 
     @property
     def measurement_advice(self) -> str:
-        """Which networks to measure next on a device that is not connected; else empty."""
+        """Message about networks to measure next on a device that is not connected; else empty."""
         config = self.context.config
         if not backends.get(config.target.runtime).is_offline or config.cost != OFFLINE_COST:
             return ""
@@ -133,7 +133,7 @@ class TargetFront:
 
     @property
     def data(self) -> FrontData:
-        """The data of pages and figures."""
+        """Candidates, members and limits, as pages and plots of the front need them."""
         config = self.context.parts.config
         overlay = None if self.against is None else self.against.overlay
         return FrontData(
@@ -150,8 +150,9 @@ class SearchOutcome:
     fronts: Sequence[TargetFront] = ()  #: of each target with a verified network
     for_all: Front = field(default_factory=Front)  #: joint front of several targets
     missed: Sequence[str] = ()  #: why other targets, or all together, have no front
-    leader: str = ""  #: message, if another command verifies the front
-    seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
+    leader: str = ""  #: message, if another command verifies the front; else empty
+    #: duration in seconds by name of the phase
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def foreign(self) -> list[str]:
@@ -163,7 +164,7 @@ class SearchOutcome:
 
     @property
     def notes(self) -> list[str]:
-        """Messages in addition to the fronts."""
+        """Messages about baselines, targets without a front, and tables of other machines."""
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
         return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 
@@ -193,7 +194,7 @@ def failure_messages(failed: Mapping[str, str]) -> list[str]:
 def final_record(
     phases: Reporter, candidates: Sequence[Candidate], members: Sequence[Member]
 ) -> Row:
-    """Return the entries of the manifest of a finished search."""
+    """Return the entries that a finished search adds to the manifest: status, counts, seconds."""
     return {
         "status": "finished",
         "n_candidates": len(candidates),
@@ -286,12 +287,12 @@ def write_baseline(folder: RunFolder, against: "BaselineComparison | None") -> N
 
 
 def baseline_record(against: "BaselineComparison") -> Row:
-    """Return the entry of the manifest for a baseline."""
+    """Return the entry ``baseline`` of the manifest."""
     return {name: value for name, value in against.to_json().items() if name != "levels"}
 
 
 def n_images_read(candidates: Sequence[Candidate]) -> int:
-    """Return the number of evaluations of validation images."""
+    """Return how often a validation image was evaluated, over all distinct candidates."""
     return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
 
 

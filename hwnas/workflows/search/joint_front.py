@@ -39,17 +39,18 @@ from hwnas.workflows.search.front import (
 class JointFront:
     """Networks that meet the budgets of all targets, verified on each."""
 
-    front: Front  #: without failures of single targets
-    notes: list[str] = field(default_factory=list)  #: failures and chance level, as text
-    headline: list[str] = field(default_factory=list)  #: why no member is recommended
-    #: by ``ID``; by ``ID on TARGET`` if the targets' artefacts answer differently
+    front: Front  #: ``failed`` has only networks that failed here, not on the target's own front
+    notes: list[str] = field(default_factory=list)  #: warnings about failures and chance level
+    #: sentence, if no member is better than a constant answer
+    headline: list[str] = field(default_factory=list)
+    #: confusion matrices by ``ID``, or by ``ID on TARGET`` if targets give different answers
     confusions: Mapping[str, Confusion] = field(default_factory=dict)
 
 
 def nothing(
     joint: JointFront, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
 ) -> list[str]:
-    """Return why the joint front is empty, if it is."""
+    """Return a message that says why the joint front is empty; none if it is not."""
     if joint.front.members:
         return []
     if any(map(context.targets(contexts).fits_all, candidates)):
@@ -58,7 +59,7 @@ def nothing(
 
 
 def folder_of(folder: RunFolder, target: str) -> RunFolder:
-    """Return the folder of a target within the folder of the run."""
+    """Create and return the folder of a target within the folder of the search."""
     of_target = RunFolder(folder.path / target)
     of_target.path.mkdir(exist_ok=True)
     return of_target

@@ -39,7 +39,7 @@ from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
-from hwnas.workflows.search.finish_runs import check_kept_so_far
+from hwnas.workflows.search.finish_runs import check_resumed_weights
 from hwnas.workflows.search.front import SearchOutcome
 from hwnas.workflows.search.start import finishing_s, start_lines
 from hwnas.workflows.search.time_plan import Planner, TimeLimit
@@ -57,13 +57,13 @@ def search_for_front(
     reporter: Reporter,
     own: CustomComponents | None = None,
 ) -> SearchOutcome:
-    """Search, verify the front and write everything into the run folder.
+    """Search, verify the front, write everything into the run folder, and return the results.
 
     Args:
         configs: One for each target.
         arguments: Arguments of the command line, or their equivalent.
         reporter: Is notified of progress.
-        own: Custom evaluator and cost model.
+        own: Evaluator and cost model of the user, from Python.
     """
     config = configs[0]
     check_link(configs)
@@ -112,7 +112,7 @@ def _search(
         with engine.study(search, config, folder) as study:
             limit = planner.limit(study)
             end_by = math.inf if limit is None else limit.search_end()
-            check_kept_so_far(contexts[0], earlier, study.candidates, folder.path, reporter)
+            check_resumed_weights(contexts[0], earlier, study.candidates, folder.path, reporter)
             if engine.is_searched(study, config, end_by):
                 manifest = _still_finished(manifest, earlier)
             remade = _remove_damaged(folder, earlier, Path(config.run.supernets))

@@ -17,11 +17,11 @@ _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
 def start_lines(
     contexts: Sequence[TargetContext], arguments: Sequence[str], path: Path
 ) -> list[str]:
-    """Return the target, data, budget, space, objectives and effort of a search.
+    """Return lines of text with the target, data, budget, space, objectives and trials.
 
     Args:
         contexts: One for each target.
-        arguments: Arguments of the command line, which tell given limits from others.
+        arguments: Arguments of the command line, which show the limits that the user gave.
         path: The run folder.
     """
     first = contexts[0]

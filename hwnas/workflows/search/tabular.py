@@ -32,7 +32,7 @@ class TabularOutcome:
 
     folder: RunFolder
     benchmark: Benchmark
-    members: Sequence[Candidate]
+    members: Sequence[Candidate]  #: the front, fastest first
     #: fraction of the hypervolume of the exact front within the budget; NaN if unknown
     share: float
 
@@ -40,7 +40,7 @@ class TabularOutcome:
 def search_table(
     config: TabularConfig, arguments: Sequence[str], reporter: Reporter
 ) -> TabularOutcome:
-    """Search, and write candidates and front into the run folder.
+    """Search in a table, write candidates and front into the run folder, and return them.
 
     Raises:
         BudgetError: no candidate is feasible.

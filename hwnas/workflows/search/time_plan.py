@@ -55,12 +55,12 @@ class TimePlan:
     search_s: float
     finetuning_s: float
     verification_s: float
-    accuracy: str
-    epochs: int  #: of a supernet
-    fidelities: tuple[int, ...]  #: of candidates that are trained
+    accuracy: str  #: ``trained`` or ``supernet``
+    epochs: int  #: epochs of a supernet
+    fidelities: tuple[int, ...]  #: epochs of successive trainings of a candidate
 
     def describe(self, before: SearchConfig) -> list[str]:
-        """Return the division, and the schedules that were shortened."""
+        """Return messages about the division, and about schedules shorter than ``before``."""
         parts = {
             "preparation": self.preparation_s,
             "supernet": self.supernet_s,
@@ -93,12 +93,12 @@ class TimePlan:
         )
 
     def to_json(self) -> Row:
-        """Return the plan for the manifest."""
+        """Return the fields by name, for the manifest."""
         return asdict(self)
 
     @staticmethod
     def of(row: Mapping[str, Any], limit_s: float) -> "TimePlan":
-        """Return the recorded plan of a resumed run, with a possibly longer limit."""
+        """Return the recorded plan of a resumed search, extended or shortened to ``limit_s``."""
         plan = TimePlan(**{f.name: row[f.name] for f in fields(TimePlan)})
         free_s = plan.search_s + plan.finetuning_s
         factor = max(0.0, free_s + limit_s - plan.limit_s) / free_s if free_s else 1.0
@@ -114,11 +114,11 @@ class TimePlan:
 @final
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time limit of a command, across interruptions.
+    """The time limit of a search, across interruptions.
 
     Args:
-        plan: Its division.
-        spent_s: Time spent before this command started.
+        plan: Division of the limit among the phases.
+        spent_s: Seconds spent before this command started.
     """
 
     plan: TimePlan
@@ -126,7 +126,7 @@ class TimeLimit:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start of the command, and before."""
+        """Seconds since the start of the command, plus those spent before."""
         return self.spent_s + processes.elapsed_s()
 
     def supernet_end(self) -> float:
@@ -140,7 +140,7 @@ class TimeLimit:
         return time.monotonic() + share * self._left_s()
 
     def search_end(self) -> float:
-        """Return when trials end, on the monotonic clock, if they begin now.
+        """Return the time in ``time.monotonic`` seconds at which trials end, if they begin now.
 
         The remaining time is divided as planned, even if earlier phases took longer or shorter.
         """
@@ -159,16 +159,16 @@ class TimeLimit:
 def plan_time(
     parts: SearchComponents, before: SearchConfig, *, is_new: bool, trains: bool
 ) -> TimePlan:
-    """Return the division of ``minutes``.
+    """Return the division of the time limit ``minutes`` among the phases of a search.
 
     A supernet is chosen only if an epoch of a medium network takes long and the supernet's full
     schedule fits into half of the limit.
 
     Args:
         parts: Components of the search, with accuracy source and number of processes.
-        before: Options as given, where ``accuracy`` may be open.
-        is_new: Whether this is a new run: others keep their schedules, and are not refused.
-        trains: Whether candidates are trained; not with a custom evaluator.
+        before: Options as given by the user; ``accuracy`` may be ``None``.
+        is_new: Whether this is a new search: resumed ones keep their schedules.
+        trains: Whether candidates are trained; False with a custom evaluator.
 
     Raises:
         ConfigError: the limit is too short for a front.
@@ -248,7 +248,7 @@ def _too_short(config: SearchConfig, least_s: float, plan: TimePlan) -> ConfigEr
     least = math.ceil(least_s / 6) / 10 if least_s < 600 else math.ceil(least_s / 60)
     return ConfigError(
         f"minutes={config.minutes:g} is too short for a front on this machine "
-        f"({', '.join(parts)}). The shortest limit: minutes={least:g}."
+        f"({', '.join(parts)}). Set a longer limit: minutes={least:g}."
     )
 
 
@@ -316,7 +316,7 @@ class _Times:
 
 
 class TimedStudy(Protocol):
-    """A study that records the time of its trials."""
+    """A study that records the duration of its trials."""
 
     @property
     def spent_s(self) -> float:
@@ -345,7 +345,7 @@ class Planner:
         self.messages: list[str] = []  #: the division, and the schedules that were shortened
 
     def __call__(self, parts: SearchComponents) -> Sequence[SearchConfig]:
-        """Return the configurations with schedules that fit."""
+        """Return the configurations with schedules that fit into the time limit."""
         first, earlier, self.data = self.configs[0], self._earlier, parts.data
         if first.minutes is None:
             return self.configs
@@ -378,11 +378,11 @@ class Planner:
         return f"{late}: it starts again with a shorter schedule."
 
     def facts(self) -> Row:
-        """Return the entry of the manifest."""
+        """Return the entry ``time_plan`` of the manifest; empty without a time limit."""
         return {} if self._plan is None else {"time_plan": self._plan.to_json()}
 
     def limit(self, study: TimedStudy) -> TimeLimit | None:
-        """Return the time limit of the command, if there is one."""
+        """Return the time limit of the command; ``None`` if there is none."""
         if self._plan is None:
             return None
         spent_s = study.spent_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0

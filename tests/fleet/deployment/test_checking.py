@@ -67,7 +67,7 @@ def test_what_is_told_is_more_than_repeats_differ_by() -> None:
     assert "derate: 0.80" in said
     own = {"batch_slowdown": 1.5, "batch_slowdown_low": 1.3, "batch_slowdown_high": 1.7}
     (said,) = replan._slower([{**row, **own, "error_explained_p99": -0.04}])
-    assert "by its own count batches of a at 80% take 50% longer (95 % 30% to 70%)" in said
-    assert "simulated with that p99 is off by -4.0%" in said
+    assert "by its own measurement batches of a at 80% take 50% longer (95 % 30% to 70%)" in said
+    assert "the error of the simulated p99 is -4.0%" in said
     assert "derate: 0.67" in said
     assert replan._slower([{**row, "slowdown_low": low} for low in (0.9, 1.0, None, np.nan)]) == []

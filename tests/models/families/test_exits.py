@@ -226,10 +226,10 @@ def test_a_target_that_runs_no_segments_refuses_exits(small: SearchSpace, npu: T
     by_name, task = {small.name: families.family_of(small)}, Signature(1, 10)
     Networks(npu, small, by_name, task)
     with pytest.raises(
-        ConfigError, match=r"has exits, which target 'cpu' \(tvm\).* take a target of "
+        ConfigError, match=r"has early exits, which target 'cpu' \(tvm\).* target.runtime="
     ):
         Networks(target("cpu"), small, by_name, task)
     cpu = with_settings(replace(target("cpu"), runtime="onnxruntime"), OnnxRuntimeSettings())
     Networks(cpu, small, by_name, task)
-    with pytest.raises(ConfigError, match=r"say target.batch=1, not 4"):
+    with pytest.raises(ConfigError, match=r"Set target.batch=1, not 4"):
         Networks(replace(cpu, batch=4), small, by_name, task)

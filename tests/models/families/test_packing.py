@@ -157,6 +157,6 @@ def test_targets_that_pack_nothing_refuse_bits_and_zeros(
     name: str, key: str, tiny: SearchSpace, task: Signature
 ) -> None:
     space = _with(tiny, **{key: 4 if key == "bits" else "2:4"})
-    message = rf"'weight_{key}', which gains nothing on .* of vela\."
+    message = rf"'weight_{key}', which has no benefit on .*=vela\."
     with pytest.raises(ConfigError, match=message):
         Networks(target(name), space, {space.name: families.family_of(space)}, task)

@@ -133,8 +133,8 @@ def _networks(device: Target, space: SearchSpace, task: Signature) -> Networks:
 def test_targets_that_run_all_in_one_refuse_a_choice(
     name: str, space: SearchSpace, task: Signature
 ) -> None:
-    able = "say target.runtime=onnxruntime or target.runtime=openvino"
-    message = rf"target '{name}' .* runs all in one: leave it out, or {able} "
+    able = "target.runtime=onnxruntime or target.runtime=openvino"
+    message = rf"target '{name}' .* Allowed: remove the choice, or use a target with {able}"
     with pytest.raises(ConfigError, match=message) as error:
         _networks(target(name), space, task)
     assert "\n" not in str(error.value)
@@ -142,7 +142,7 @@ def test_targets_that_run_all_in_one_refuse_a_choice(
 
 def test_target_of_shorter_floats_refuses_a_choice(space: SearchSpace, task: Signature) -> None:
     device = replace(target("cpu"), runtime="openvino", dtype="float16")
-    with pytest.raises(ConfigError, match=r"all in one: target.dtype=float32, or say"):
+    with pytest.raises(ConfigError, match=r"Allowed: set target.dtype=float32, or use"):
         _networks(device, space, task)
 
 

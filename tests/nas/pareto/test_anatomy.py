@@ -151,15 +151,15 @@ def test_small_ones_that_are_not_accurate_enough_say_nothing_of_large_ones() -> 
         return np.array([[float(sum(a.values()))] for a in assignments])
 
     sizes: dict[bool, list[int]] = {}
-    for are_told in (False, True):
+    for are_observed in (False, True):
         sampler = ParetoSampler(
-            None if are_told else costs,
+            None if are_observed else costs,
             search_space=space,
-            n_costs=None if are_told else 12,
+            n_costs=None if are_observed else 12,
             summary=lambda a: [float(sum(a.values()))],
         )
         study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-        own = sizes[are_told] = []
+        own = sizes[are_observed] = []
         for _ in range(10):
             trial = study.ask(space)
             own.append(sum(trial.params.values()))

@@ -553,7 +553,7 @@ def test_failed_candidates_are_not_proposed_again() -> None:
         ({"n_startup": 0}, 2, "n_startup is 0. Allowed: 1 or more"),
         ({"n_costs": 0}, 2, "n_costs is 0. Allowed: 1 or more"),
         ({"bound": math.nan}, 2, "bound is nan. Allowed: a finite number"),
-        ({"root": "stage"}, 2, "root is 'stage', not a name in search_space"),
+        ({"root": "stage"}, 2, "root is 'stage', which is not in search_space. Allowed: "),
         (
             {"search_space": {"lr": FloatDistribution(0, 1)}},
             2,

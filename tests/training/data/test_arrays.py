@@ -79,12 +79,12 @@ def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
 def test_no_images_are_refused_in_words(tmp_path: Path, data: object) -> None:
-    with pytest.raises(ConfigError, match=r"no images\.$"):
+    with pytest.raises(ConfigError, match=r"there are no images"):
         save_data(data, tmp_path)
 
 
 def test_every_image_needs_a_target(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"for each of {N} images"):
+    with pytest.raises(ConfigError, match=f"for each of the {N} images"):
         save_data((IMAGES, np.zeros(N - 1)), tmp_path)
 
 
@@ -195,7 +195,7 @@ def _read(path: Path) -> ImageData:
         (lambda: (IMAGES.astype(str), LABELS), "images are of type <U"),
         (lambda: Items(lambda i: (PICTURES[i], 0, i)), "item 0 is a tuple of 3 values"),
         (lambda: Items(lambda i: {"x": PICTURES[i], "label": 0}), "has the keys x, label"),
-        (lambda: Items(lambda i: (IMAGES[i, i:], 0)), "images must be of one size"),
+        (lambda: Items(lambda i: (IMAGES[i, i:], 0)), "images must have one size"),
         (lambda: Items(lambda i: 1 // 0), "item 0 cannot be read: ZeroDivisionError"),
         (lambda: DataLoader(_named(), sampler=WeightedRandomSampler([1] * N, N)), "a sampler that"),
         (lambda: IMAGES, "of type ndarray"),

@@ -235,7 +235,7 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
         ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\], got 1.5"),
         ({"prune": 1.0}, r"prune must be a number in \[0, 1\), got 1.0"),
         ({"max_int8_drop": -0.1}, r"max_int8_drop must be a number in \[0, 1000\], got -0.1"),
-        ({"prune": 0.2, "epochs": 0}, "prune needs training afterwards"),
+        ({"prune": 0.2, "epochs": 0}, "prune=0.2 needs training afterwards"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
