@@ -77,7 +77,7 @@ class ManifestOptions(TypedDict, total=False):
 
 
 class FinetuningRecord(TypedDict):
-    """How the members of a front were fine-tuned."""
+    """How the members of a front were fine-tuned, and their metric afterwards."""
 
     epochs: Count
     rate: float | None  #: peak learning rate; ``None``: that of the training

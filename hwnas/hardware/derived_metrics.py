@@ -15,13 +15,13 @@ from hwnas.tasks.metrics.registry import all_metrics
 
 @dataclass(frozen=True)
 class DerivedMetrics:
-    """Adds derived metrics to the figures of a network on one target."""
+    """Adds derived metrics to the metrics of a network on one target."""
 
     target: Target
-    names: Sequence[str]
+    names: Sequence[str]  #: names of the derived metrics
 
     def __call__(self, figures: Quantities) -> dict[str, Quantity]:
-        """Return the figures with the derived metrics; given figures are not replaced."""
+        """Return the metrics and the derived ones, by name; given metrics are not replaced."""
         result = dict(figures)
         for name in self.names:
             if (figure := _figure(name, result, self.target)) is not None:
@@ -30,9 +30,10 @@ class DerivedMetrics:
 
 
 def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
-    """Return the derived metrics of a target: those requested, and those whose facts it states.
+    """Return the derived metrics of a target: those requested, and those whose facts it has.
 
-    Metrics that need no fact, such as throughput, are added only on request.
+    Facts are the numbers in ``target.facts``, such as a price. Metrics that need no fact, such as
+    throughput, are added only on request.
     """
     explicit = {*requested}
     names = [
@@ -46,7 +47,7 @@ def derived_metrics(target: Target, requested: Iterable[str]) -> DerivedMetrics:
 
 
 def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
-    """Refuse wrong facts, and requested metrics whose facts the target does not state.
+    """Check ``target.facts``: their names, and that requested metrics have what they need.
 
     Args:
         target: The target of the search.
@@ -54,7 +55,7 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
         option: The option that requests them, for the message.
 
     Raises:
-        ConfigError: it names the fact, and how to state it.
+        ConfigError: a fact is unknown, wrong or missing; the message says how to set it.
     """
     known_facts = {fact: words for name in all_metrics() for fact, words in _facts(name).items()}
     for fact in target.facts:
@@ -69,13 +70,13 @@ def check_facts(target: Target, requested: Iterable[str], option: str) -> None:
         for fact in _missing(name, target):
             raise ConfigError(
                 f"{option}: {name} needs target.facts.{fact} ({known_facts[fact]}), which target "
-                f"'{target.name}' does not state: add target.facts.{fact}=NUMBER, or state it in "
-                "the target's file."
+                f"'{target.name}' does not have: add target.facts.{fact}=NUMBER, or add it to the "
+                "target's file."
             )
 
 
 def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
-    """Refuse metrics whose facts a finished search did not state.
+    """Check that a finished search had the facts that metrics need.
 
     Args:
         target: The target of the search.
@@ -83,13 +84,13 @@ def check_stated(target: Target, requested: Iterable[str], option: str) -> None:
         option: The option that requests them, for the message.
 
     Raises:
-        ConfigError: it names the fact; only a search can state it.
+        ConfigError: a fact is missing; only a new search can have it.
     """
     for name in requested:
         for fact in _missing(name, target) if name in all_metrics() else ():
             raise ConfigError(
                 f"{option}.{name} needs target.facts.{fact}, which the search for target "
-                f"'{target.name}' did not state: search again with target.facts.{fact}=NUMBER."
+                f"'{target.name}' did not have: search again with target.facts.{fact}=NUMBER."
             )
 
 
@@ -125,10 +126,10 @@ class DerivedCostModel:
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype.
+        """Return the cost of one genotype, with the derived metrics.
 
         Raises:
-            CompileError: the target's compiler refuses the network.
+            CompileError: the target's compiler cannot compile the network.
         """
         cost = self._model.cost(genotype)
         return replace(cost, figures=self._derive(cost.figures))

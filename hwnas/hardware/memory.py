@@ -11,7 +11,11 @@ _INT8_CHANNEL_BYTES = 8  #: a bias and a scale of 32 bits each
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of one element in bytes."""
+    """Return the size of one element in bytes.
+
+    Raises:
+        ConfigError: the dtype is unknown.
+    """
     if dtype not in DTYPE_BYTES:
         raise ConfigError(unknown_name("dtype", dtype, DTYPE_BYTES))
     return DTYPE_BYTES[dtype]
@@ -25,7 +29,7 @@ def read_shapes(op: OpSpec) -> tuple[Shape, ...]:
 
 
 def activation_bytes(op: OpSpec) -> int:
-    """Return the bytes of all activations that an operator reads and writes."""
+    """Return the bytes of all activations that an operator reads and writes, for its batch."""
     shapes = (*read_shapes(op), op.out_shape)
     return op.batch * element_bytes(op.dtype) * sum(map(math.prod, shapes))
 
@@ -50,7 +54,7 @@ def weight_bytes(graph: Graph) -> int:
 
 
 def peak_activation_bytes(graph: Graph) -> int:
-    """Return the largest total size of live activations, in the order of execution.
+    """Return the largest total size of live activations in bytes, in the order of execution.
 
     An activation lives from the operator that writes it to the last one that reads it; no operator
     writes in place. Buffers of the runtime (scratch memory, staged weights) are not included.
@@ -70,5 +74,5 @@ def peak_activation_bytes(graph: Graph) -> int:
 
 
 def replica_mib(figures: Quantities) -> float:
-    """Return the memory of a replica in MiB: weights and peak activations."""
+    """Return the memory of one running copy of a network in MiB: weights and peak activations."""
     return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

@@ -28,7 +28,7 @@ def register_config_folders(folders: Iterable[str]) -> None:
 
 
 def suggested_command(verb: str, target: Target, *words: str) -> str:
-    """Return a command for a target, with the options that its shipped file does not set."""
+    """Return a command line for a target, with the options that differ from its shipped file."""
     section = backends.get(target.runtime).name
     known = _facts(target, section)
     file = shipped_options("target", target.name)
@@ -49,7 +49,10 @@ def _folders(options: Iterable[str]) -> list[str]:
 def changed_options(
     group: str, known: Mapping[str, Any], usual: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return options for values that differ from the usual ones; without these, all set ones."""
+    """Return options ``GROUP.NAME=VALUE`` for the values that differ from the usual ones.
+
+    If ``usual`` is ``None``, for all values that are set.
+    """
     if usual is None:
         usual = {name: value for name, value in known.items() if value in _UNSET}
     changed = {n: value for n, value in known.items() if n not in usual or usual[n] != value}
@@ -57,7 +60,7 @@ def changed_options(
 
 
 def shipped_options(group: str, name: str) -> dict[str, Any]:
-    """Return the options of a shipped file; empty if there is none."""
+    """Return the content of the shipped file ``conf/GROUP/NAME.yaml``; empty if there is none."""
     path = Path(package.ROOT, "conf", group, f"{name}.yaml")
     return read_yaml(dict[str, Any], path, ConfigError) if path.is_file() else {}
 

@@ -43,13 +43,18 @@ class EnergyModel:
         check_bounds(self, "target.energy.")
         if self.off_chip_pj_per_byte_high < self.off_chip_pj_per_byte_low:
             raise ConfigError(
-                "target.energy: off_chip_pj_per_byte_low must be at most off_chip_pj_per_byte_high."
+                "target.energy: off_chip_pj_per_byte_low must be at most "
+                f"off_chip_pj_per_byte_high, got {self.off_chip_pj_per_byte_low:g} and "
+                f"{self.off_chip_pj_per_byte_high:g}."
             )
 
     def energy(
         self, n_macs: int, sram_bytes: int, off_chip_bytes: int
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ with the interval of the source, and its components in mJ."""
+        """Return the energy in mJ with the interval of the source, and its components.
+
+        The components are ``energy_macs_mj``, ``energy_sram_mj`` and ``energy_off_chip_mj``.
+        """
         pj_to_mj = 1e-9
         low, high = self.off_chip_pj_per_byte_low, self.off_chip_pj_per_byte_high
         components = {
@@ -93,7 +98,7 @@ class PowerModel:
     def energy(
         self, latency: Quantity, threads: int, full_load_ms: float | None = None
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ of a latency in ms, and the power in W.
+        """Return the energy in mJ, and ``power_active_w``, the active power above idle in W.
 
         Errors of power and latency are independent: relative half-widths add in quadrature.
 
@@ -157,9 +162,15 @@ class Roofline:
     def __post_init__(self) -> None:
         check_bounds(self, "target.roofline.")
         if not self.peak_gmacs:
-            raise ConfigError("target.roofline.peak_gmacs names no dtype: {int8: 512}.")
+            raise ConfigError(
+                "target.roofline.peak_gmacs is empty. Give 10^9 multiply-accumulates per second by "
+                "dtype, such as {int8: 512}."
+            )
         if len(self.tile) != 3:
-            raise ConfigError(f"target.roofline.tile must be three sizes, got {self.tile}.")
+            raise ConfigError(
+                "target.roofline.tile must be three numbers (pixels, output channels, input "
+                f"channels), got {self.tile}."
+            )
 
 
 T = TypeVar("T")
@@ -239,22 +250,28 @@ class Target:
             raise ConfigError(f"{where}: {unknown_name('dtype', self.dtype, backend.dtypes)}")
         if missing := [name for name in backend.required if getattr(self, name) is None]:
             needed = ", ".join(f"target.{name}" for name in missing)
-            raise ConfigError(f"{where}: target.runtime={self.runtime} needs {needed}.")
+            raise ConfigError(
+                f"{where}: target.runtime={self.runtime} needs {needed}. Add it to the target's "
+                "file, or choose another target.runtime."
+            )
 
     def _check_running(self) -> None:
         """Refuse batch sizes and numbers of threads that do not suit the device."""
         for name, numbers in (("batches", self.batches), ("thread_counts", self.thread_counts)):
             if len({*numbers}) < len(numbers):
-                raise ConfigError(f"target.{name}={numbers}: values must be different.")
+                raise ConfigError(
+                    f"target.{name}={numbers}: values must be different. Remove the repeated ones."
+                )
         if len(self.thread_counts) == 1:  # its table would be that of ``threads``
             (one,) = self.thread_counts
             raise ConfigError(
-                f"target.thread_counts={self.thread_counts} has one value: set target.threads={one}"
+                f"target.thread_counts={self.thread_counts} has one value: set "
+                f"target.threads={one} instead."
             )
         if self.batch > 1 and not backends.get(self.runtime).batched:
             raise ConfigError(
                 f"target.batch={self.batch}: target.runtime={self.runtime} runs one image per "
-                "inference."
+                "inference. Set target.batch=1."
             )
         if self.thread_counts and self.power is not None and self.power.per_device:
             raise ConfigError(
@@ -270,7 +287,7 @@ class Target:
 
     @property
     def running(self) -> Mapping[str, list[int]]:
-        """Options of ``families.running`` that each network may choose; empty: none."""
+        """Options of ``batch`` and ``threads`` that each network may choose; empty: no choice."""
         return {"batch": self.batches, "threads": self.thread_counts}
 
     @property
@@ -285,10 +302,10 @@ def _variant(section: object) -> str:
 
 
 def check_name(name: str, option: str) -> None:
-    """Refuse a name that cannot be a folder name: tables and runs have a folder per target.
+    """Check that a name can be a folder name, as tables and runs have a folder per target.
 
     Raises:
-        ConfigError: it names the option and what is allowed.
+        ConfigError: it cannot; the message names ``option`` and what is allowed.
     """
     if not re.fullmatch(r"[\w][\w .+-]{0,99}", name):
         raise ConfigError(
@@ -298,7 +315,7 @@ def check_name(name: str, option: str) -> None:
 
 
 def facts(target: Target) -> dict[str, Any]:
-    """Return all facts of a device, for records and digests.
+    """Return the fields of a target by name, for records and digests.
 
     Search spaces are left out. So that digests stay the same, unset values of fields and sections
     that were added later, or belong to other packages, are left out, too.

@@ -47,10 +47,10 @@ class Timing:
     """The latency of one run: the median of repeats with its 95 % interval."""
 
     median_ms: float
-    low_ms: float
-    high_ms: float
+    low_ms: float  #: lower end of the interval
+    high_ms: float  #: upper end of the interval
     n_repeats: int
-    drifted: bool = False  #: whether the machine's speed changed during the measurement
+    drifted: bool = False  #: True if the machine's speed changed during the measurement
 
     @property
     def figure(self) -> Quantity:
@@ -59,7 +59,7 @@ class Timing:
 
 
 def measure(timer: Timer, config: TimingConfig) -> Timing:
-    """Warm up until repeats stop becoming faster, then time."""
+    """Return the latency of one run, after warming up until repeats stop becoming faster."""
     number = _runs_per_repeat(timer, config.min_repeat_ms)
     fastest = math.inf
     for _ in range(_MAX_WARM_UPS):
@@ -71,7 +71,10 @@ def measure(timer: Timer, config: TimingConfig) -> Timing:
 
 
 def summarise(repeats_ms: Sequence[float]) -> Timing:
-    """Return the median with its distribution-free interval, from order statistics."""
+    """Return the median of ``repeats_ms`` with its interval from order statistics.
+
+    The interval holds for any distribution.
+    """
     ordered = sorted(repeats_ms)
     low, high = _median_interval(len(ordered))
     return Timing(statistics.median(ordered), ordered[low], ordered[high], len(ordered))
@@ -87,7 +90,7 @@ class InterleavedTimings:
 
 
 def interleaved(first: Timer, second: Timer, config: TimingConfig) -> InterleavedTimings:
-    """Time two functions in alternation, so that both see the same machine speed.
+    """Return the latencies of two functions, timed in turns so that both see the same speed.
 
     The order within each turn is random, so that periodic disturbances do not always hit the same
     function. Repeats have equal length. Only the quietest quarter of the turns counts, because
@@ -129,7 +132,7 @@ def _quietest(turns: list[list[float]]) -> list[list[float]]:
 
 
 def percentiles(timer: Timer, n: int) -> dict[str, float]:
-    """Return p50, p90 and p99 in ms of ``n`` single runs."""
+    """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single runs."""
     timer(max(1, n // 10))
     runs = sorted(timer(1) * 1e3 for _ in range(n))
     return {f"p{p}_ms": runs[min(n - 1, round(p / 100 * (n - 1)))] for p in (50, 90, 99)}
@@ -210,13 +213,17 @@ class Sentinel:
         return tuple(self._readings)
 
     def disturbed(self) -> bool:
-        """Take a reading; return whether the machine is slower than normal."""
+        """Take a reading; return True if the machine is slower than normal."""
         self._readings.append(self._read())
         latest = sorted(self._readings[-_N_LATEST:])
         return self._readings[-1] > latest[len(latest) // 4] * (1 + self._config.drift)
 
     def watch(self, block: Callable[[], Sequence[Timing]]) -> list[Timing]:
-        """Measure a block between two readings; repeat it if disturbed, at last flag it."""
+        """Return the timings of ``block``, measured between two readings of the sentinel.
+
+        If the machine is slower than normal, the block is repeated; after the allowed number of
+        repetitions its timings are marked ``drifted``.
+        """
         for _ in range(self._config.retries + 1):
             before = self.disturbed()
             timings = list(block())

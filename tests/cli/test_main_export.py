@@ -288,7 +288,7 @@ def _other_opset(folder: Path) -> None:
     ("change", "message"),
     [
         (_other_weights, "these checks failed: model.py.error"),
-        (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
+        (_other_opset, "model.int8.onnx: onnxruntime cannot run the model"),
         pytest.param(
             lambda f: _replace(f, "model.int8.tflite", b"nothing"),
             "model.int8.tflite: ",

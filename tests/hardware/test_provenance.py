@@ -45,7 +45,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "apache-tvm: 0.1 in the table",
     ),
     "no version": (lambda f: f["versions"].clear(), "apache-tvm: None in the table"),
-    "schedules": (lambda f: f.update(schedules="abc"), "different schedules of operators"),
+    "schedules": (lambda f: f.update(schedules="abc"), "compilation plans are of another version"),
     "mcpu": (lambda f: f["target"]["tvm"].update(mcpu="znver4"), "different target.tvm"),
     "meter": (lambda f: f["target"].update(meter="rapl"), "different target.meter"),
     "nothing known": (lambda f: f.clear(), "cpu: None in the table"),

@@ -21,7 +21,7 @@ _OWN = "hwnas"  #: distribution of the built-in backends
 
 
 def names() -> list[str]:
-    """Return the allowed values of ``target.runtime``."""
+    """Return the names of all backends, the allowed values of ``target.runtime``."""
     return sorted(_registered())
 
 
@@ -39,7 +39,7 @@ def get(name: str) -> BackendDescription:
 
 
 def known() -> list[BackendDescription]:
-    """Return all backends, each once; entry points that failed to load are left out."""
+    """Return the descriptions of all backends, without those that failed to load."""
     found = _registered()
     each = [found[name] for name in names()]
     return list({d.name: d for d in each if isinstance(d, BackendDescription)}.values())
@@ -51,10 +51,12 @@ def default() -> str:
 
 
 def lacking(needed: Mapping[str, str]) -> str:
-    """Return the missing packages and the command that installs them; empty if there are none.
+    """Return which packages are missing and the command that installs them, as text.
+
+    Empty if none is missing.
 
     Args:
-        needed: Distributions by module.
+        needed: Names of packages, by the module that each provides.
     """
     missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
     verb = "is" if len(missing) == 1 else "are"
@@ -63,7 +65,7 @@ def lacking(needed: Mapping[str, str]) -> str:
 
 
 def resolve_reference(reference: str, user: BackendDescription) -> Any:
-    """Return the object of a ``module:name`` in a description.
+    """Return the object that ``module:name`` in the description ``user`` refers to.
 
     Raises:
         ConfigError: a package of the backend is not installed.
@@ -73,10 +75,10 @@ def resolve_reference(reference: str, user: BackendDescription) -> Any:
 
 
 def check_installed(backend: BackendDescription) -> None:
-    """Refuse a backend whose packages are not installed.
+    """Check that the packages of a backend are installed.
 
     Raises:
-        ConfigError: it names the command that installs them.
+        ConfigError: one is not; the message has the command that installs it.
     """
     if missing := [n for module, n in backend.needs.items() if lacking({module: n})]:
         raise ConfigError(
@@ -86,12 +88,12 @@ def check_installed(backend: BackendDescription) -> None:
 
 
 def artefacts() -> dict[str, ArtefactType]:
-    """Return the artefacts of all backends, by name."""
+    """Return the artefact types (files of exports) of all backends, by name."""
     return {artefact.name: artefact for d in known() for artefact in d.artefacts}
 
 
 def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
-    """Return the distributions whose versions affect a target's results.
+    """Return the names of the packages whose versions affect a target's results.
 
     These are the packages of its backend and of the backend that runs its artefact.
     """
@@ -104,10 +106,10 @@ def fingerprint_packages(runtime: str, dtype: str) -> list[str]:
 
 
 def version(name: str) -> str:
-    """Return the version of a distribution.
+    """Return the version of a package.
 
-    If other distributions provide its module, such as ``onnxruntime-gpu``, their names and
-    versions.
+    If other packages provide its module, such as ``onnxruntime-gpu``, return their names and
+    versions instead.
 
     Raises:
         PackageNotFoundError: it is not installed.
@@ -125,12 +127,12 @@ def _providers() -> Mapping[str, set[str]]:
 
 
 def columns() -> dict[str, str]:
-    """Return the columns of candidate tables that name files, by file suffix."""
+    """Return the names of the columns of candidate tables that name files, by file suffix."""
     return {suffix: name for d in known() for suffix, name in d.columns.items()}
 
 
 def file_names(runtime: str, dtype: str) -> dict[str, str]:
-    """Return the file names of a target in exports, by suffix."""
+    """Return the file names of a target in exports, by suffix (what follows a genotype's id)."""
     backend = get(runtime)
     artefact = artefacts()[backend.dtypes[dtype]]
     by_dtype = sorted(backend.artefacts, key=lambda artefact: artefact.dtype == dtype)
@@ -139,7 +141,7 @@ def file_names(runtime: str, dtype: str) -> dict[str, str]:
 
 
 def sections() -> dict[str, type]:
-    """Return the settings classes of backends, by section name."""
+    """Return the dataclasses of backends' target sections, by section name."""
     return {d.name: d.settings for d in known() if d.settings is not None}
 
 
@@ -160,7 +162,8 @@ def _registered() -> Mapping[str, BackendDescription | str]:
     registered: dict[str, BackendDescription | str] = {}
     for point in entry_points(group=GROUP):
         registered[point.name] = (
-            f"Several packages register a backend '{point.name}': uninstall all but one."
+            f"Several packages register a backend '{point.name}' (entry points of the group "
+            f"{GROUP}): uninstall all but one."
             if point.name in registered
             else _loaded(point)
         )
@@ -175,11 +178,11 @@ def _loaded(point: EntryPoint) -> BackendDescription | str:
         found = point.load()
     except Exception as error:  # other packages may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{entry} cannot be loaded: {reason}"
+        return f"{entry} cannot be loaded: {reason}. Mend or uninstall the package."
     if not isinstance(found, BackendDescription):
         return (
             f"{entry} is not a backend: it must be a "
-            "hwnas.hardware.backends.description.BackendDescription."
+            "hwnas.hardware.backends.description.BackendDescription. Mend or uninstall the package."
         )
     return found
 

@@ -1,7 +1,8 @@
 """Artefacts of networks with early exits, and the comparison of int8 with float32.
 
-A network with exits has a file per segment, and files of the full network without exits, for users
-who always run it to the end.
+An artefact is a file of a network for one runtime; suffixes such as ``.onnx`` tell the files of a
+network apart. A network with exits has a file per segment (part up to an exit), and files of the
+full network without exits, for users who always run it to the end.
 """
 
 import tempfile
@@ -44,20 +45,19 @@ class ExitArtefacts:
         self._artefacts, self._name, self._derive = artefacts, name, derive
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of a network by suffix."""
+        """Return the contents of a network's files, by suffix."""
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.build(full), **self._segments(network)}
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the target-specific files of an export, by suffix."""
+        """Return the contents of the files that an export has for this target only, by suffix."""
         full = _part(network, without_exits(network.graph))
         return {**self._artefacts.delivered(full), **self._segments(network)}
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Return the outputs for all images and the cost, from the files alone.
+        """Return the outputs for all images and the cost, see ``Artefacts.evaluate``.
 
-        Shapes:
-            Outputs of a network with exits: ``(sum of N, n_exits + 1, n_outputs)``.
+        Outputs of a network with exits have the shape ``(n_images, n_exits + 1, n_outputs)``.
         """
         if not graph.exits:
             outputs, cost = self._artefacts.evaluate(files, graph, batches)
@@ -72,7 +72,7 @@ class ExitArtefacts:
         return outputs, self._derived(sequential_cost(costs))
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost from the files alone."""
+        """Return the cost of existing files, see ``Artefacts.remeasure``."""
         if not graph.exits:
             result = self._artefacts.remeasure(files, graph, images)
             return replace(result, cost=self._derived(result.cost))
@@ -84,7 +84,7 @@ class ExitArtefacts:
         return RemeasuredCost(self._derived(sequential_cost(costs)), recompiled)
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        """Return interleaved latencies of two full networks; ``None`` if nothing is measured."""
+        """Return latencies of two full networks, timed in turns; ``None`` if not measured."""
         return self._artefacts.interleaved(files, other)
 
     def _segments(self, network: TrainedNetwork) -> dict[str, bytes]:
@@ -117,7 +117,7 @@ class SequentialSegments:
 
 
 def file_names(names: Mapping[str, str], n_segments: int) -> dict[str, str]:
-    """Return the names of files in an export by suffix, including those of segments.
+    """Return the names of files in an export, by suffix, including those of segments.
 
     Args:
         names: Names of the full network's files, ``model...``.
@@ -156,9 +156,10 @@ def load_segments(files: Files, n_segments: int, name: str) -> SequentialSegment
 def compare_with_float32(
     network: TrainedNetwork, files: Files, artefacts: Artefacts
 ) -> Mapping[str, float]:
-    """Return the latency of an int8 network relative to the same network in float32, by column.
+    """Return the ratio of an int8 network's latency to that in float32, with its interval.
 
-    Empty if the network did not choose int8, or nothing is measured.
+    Keys are columns of result files, see ``int8_speed.ratio_columns``. Empty if the network did
+    not choose int8, or nothing is measured.
 
     Args:
         network: The network.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hwnas.hardware.latency_tables.latency_table import LatencyTable
     from hwnas.hardware.runtimes.pool import RetryingPool
 
-Files = Mapping[str, Path]  #: paths by file suffix
+Files = Mapping[str, Path]  #: paths of a network's files, by suffix such as ``.onnx``
 Floats = NDArray[np.float32]
-Batches = Iterable[Floats]
+Batches = Iterable[Floats]  #: normalised images, each ``(N, C, R, R)``
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class TimingBench(Protocol):
         ...
 
     def plan(self, op: OpSpec) -> str:
-        """Return the plan of an operator."""
+        """Return the compilation plan of an operator, see ``runtimes.interfaces``."""
         ...
 
 
 @dataclass(frozen=True)
 class CostContext:
-    """What cost models are made from."""
+    """What a cost model needs to know about a search and its target."""
 
     target: Target
-    lower: Callable[[Genotype], Graph]  #: not fused
-    fused_graph: Callable[[Genotype], Graph]  #: as executed: fused, in the target's dtype
-    #: as ``fused_graph``; refuses graphs that cannot be written
+    lower: Callable[[Genotype], Graph]  #: graph of a genotype, not fused
+    fused_graph: Callable[[Genotype], Graph]  #: graph of a genotype, fused, in the target's dtype
+    #: as ``fused_graph``; it raises ``CompileError`` if the graph cannot be written to a file
     exported_graph: Callable[[Genotype], Graph]
     spaces: tuple[str, ...]  #: names of search spaces
     bench: TimingBench | None = None  #: the device, if latencies are measured
-    command: str = ""  #: command that measures missing operators
+    command: str = ""  #: command that measures operators missing from the latency table
 
 
 CostModels = Mapping[str, Callable[[CostContext], CostModel]]
@@ -76,10 +76,11 @@ CostModels = Mapping[str, Callable[[CostContext], CostModel]]
 
 @dataclass(frozen=True)
 class RemeasuredCost:
-    """Cost of existing files."""
+    """Cost of the files of an export, which were made earlier."""
 
     cost: Cost
-    #: Files of compiling the same network again, by suffix; empty if nothing is compiled.
+    #: Contents of the files that compiling the network again gives, by suffix, to be compared with
+    #: the existing ones; empty if the backend does not compile.
     recompiled: Mapping[str, bytes]
 
 
@@ -87,27 +88,35 @@ class Artefacts(Protocol):
     """Writes the files of networks for one target, and evaluates them."""
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of a network by suffix."""
+        """Return the contents of the files on which a network is verified, by suffix."""
         ...
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the target-specific files of an export, by suffix."""
+        """Return the contents of the files that an export has for this target only, by suffix."""
         ...
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Return the outputs for all images and the cost, from the files alone.
+        """Return the outputs ``(n_images, n_outputs)`` for all images, and the cost.
 
-        Shapes:
-            At least one batch ``(N, C, R, R)``; outputs ``(sum of N, n_outputs)``.
+        Args:
+            files: Files from ``build``; nothing else of the network is used.
+            graph: Its graph, not fused.
+            batches: At least one batch of normalised images.
         """
         ...
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost from the files alone; ``images`` are the input of measurements."""
+        """Return the cost of existing files.
+
+        Args:
+            files: Files from ``build``; nothing else of the network is used.
+            graph: Its graph, not fused.
+            images: Input of measurements, ``(N, C, R, R)``.
+        """
         ...
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings | None:
-        """Return interleaved latencies of two networks; ``None`` if nothing is measured."""
+        """Return the latencies of two networks, timed in turns; ``None`` if not measured."""
         ...
 
 
@@ -120,15 +129,15 @@ class Backend(Protocol):
         ...
 
     def check(self, graph: Graph) -> None:
-        """Refuse a network, not fused, that cannot be written for the target.
+        """Check that a network (a graph that is not fused) can be written for the target.
 
         Raises:
-            CompileError: it names the operator.
+            CompileError: it cannot; the message names the operator.
         """
         ...
 
     def estimate(self, graph: Graph) -> Cost | None:
-        """Return the estimated cost of a network, not fused, by layer.
+        """Return the estimated cost of a network (a graph that is not fused), with its layers.
 
         ``None`` if the target is measured instead.
         """
@@ -139,7 +148,7 @@ class Backend(Protocol):
         ...
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> Artefacts:
-        """Return the writer and evaluator of files.
+        """Return the object that writes and evaluates the files of networks.
 
         Args:
             bench: The device, if the target is measured.
@@ -149,11 +158,11 @@ class Backend(Protocol):
         ...
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
-        """Return why an artefact cannot run from this machine; empty if it can."""
+        """Return why an artefact (by name) cannot run from this machine; empty if it can."""
         ...
 
     def user_file(self) -> Path | None:
-        """Return the user's file that the target's settings name, if any."""
+        """Return the user's own file that the target's settings name; ``None`` if none does."""
         ...
 
 
@@ -173,10 +182,10 @@ def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
 
     Args:
         name: Name of an artefact with ``opens``, see ``backends.artefacts``.
-        contents: Its files, by suffix.
+        contents: Contents of its files, by suffix.
 
     Raises:
-        CompileError: the runtime refuses it.
+        CompileError: the runtime cannot load it.
         ConfigError: a required package is not installed.
     """
     artefact = backends.artefacts()[name]
@@ -193,16 +202,18 @@ def roofline(context: CostContext) -> CostModel:
     return RooflineCostModel(context.target, context.exported_graph)
 
 
-_N_SAMPLED = 100  #: sampled networks of a space before it is refused
+_N_SAMPLED = 100
 
 
 def check_space(
     space: SearchSpace, lower: Callable[[Genotype], Graph], target: Target, backend: Backend
 ) -> None:
-    """Refuse a space if none of its sampled networks can be written for the target.
+    """Check that a network of a space can be written for the target.
+
+    It tries the smallest, the largest and 100 sampled networks.
 
     Raises:
-        CompileError: it names an operator of the smallest network.
+        CompileError: none can; the message names an operator of the smallest network.
     """
     rng, reasons = random.Random(0), list[str]()
     ends = [space.smallest(), space.largest()]
@@ -213,5 +224,5 @@ def check_space(
             reasons.append(str(error))
     raise CompileError(
         f"Target '{target.name}' ({target.runtime}, {target.dtype}) can run no network of space "
-        f"'{space.name}' ({len(reasons)} sampled). {reasons[0]}"
+        f"'{space.name}' ({len(reasons)} tried). The reason for the smallest: {reasons[0]}"
     )

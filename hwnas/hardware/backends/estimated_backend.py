@@ -33,13 +33,18 @@ class EstimatedBackend:
     cost_models: CostModels
     estimate: Callable[[Graph], Cost]  #: default estimate of a network that is not fused
     not_measurable: str  #: error message: why costs cannot be measured
+    #: Other estimates of a network, by the name of the search's cost model.
     by_cost_model: Mapping[str, Callable[[Graph], Cost]] = field(default_factory=dict)
     measurements: Path | None = None  #: file that the estimates are based on
 
     int8_session = staticmethod(onnx_files.int8_session)
 
     def check(self, graph: Graph) -> None:
-        """Refuse a network that cannot be written in int8, if the target computes it in int8."""
+        """Check that a network can be written in int8, if the target computes it in int8.
+
+        Raises:
+            CompileError: it cannot; the message names the operator.
+        """
         onnx_files.check_int8(graph, self.target)
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "EstimatedArtefacts":
@@ -52,7 +57,7 @@ class EstimatedBackend:
         return ""
 
     def user_file(self) -> Path | None:
-        """Return the file that the estimates are based on, if there is one."""
+        """Return the file that the estimates are based on; ``None`` if there is none."""
         return self.measurements
 
 
@@ -66,7 +71,7 @@ class EstimatedArtefacts:
     not_measurable: str
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return an ONNX file: int8 if the target computes the network in int8, else float32."""
+        """Return the content of ``.onnx``: int8 if the target computes it so, else float32."""
         dtype = dtype_of(network.graph, self.target)
         return {".onnx": onnx_files.write_onnx(network, network.graph, dtype)}
 
@@ -75,17 +80,13 @@ class EstimatedArtefacts:
         return {}
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Run the file on this host; estimate its cost."""
+        """Return the outputs ``(n_images, n_outputs)`` on this host, and the estimated cost."""
         session = onnx_files.session(files[".onnx"].read_bytes())
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, self.estimate(graph)
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Refuse: there is no device.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise ``ConfigError``: there is no device to measure on."""
         raise ConfigError(self.not_measurable)
 
     def interleaved(self, files: Files, other: Files) -> None:

@@ -27,7 +27,7 @@ from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
 from hwnas.tasks.metrics import builtin
 
-#: Returns the files of a network by suffix, for a target with its device.
+#: Returns the contents of a network's files, by suffix, for a target with its device.
 Write = Callable[[TrainedNetwork, Target, TimingBench], Mapping[str, bytes]]
 
 _MAX_IMAGES = 256  #: images per call of a worker, which has a time limit
@@ -39,8 +39,8 @@ class MeasuredBackend:
     """A backend with an engine, given the functions that write its files."""
 
     target: Target
-    write: Write  #: files that are verified
-    delivered: Write | None = None  #: target-specific files of an export; none by default
+    write: Write  #: files on which networks are verified
+    delivered: Write | None = None  #: files that an export has for this target only
     #: see ``Backend.unavailable_reason``; by default every artefact runs on this machine
     unavailable: Callable[[Target, str, Remote], str] | None = None
 
@@ -48,11 +48,15 @@ class MeasuredBackend:
 
     @property
     def cost_models(self) -> CostModels:
-        """Latency table, measurement of each network, and roofline."""
+        """The cost models ``table``, ``measured`` (each network is timed) and ``roofline``."""
         return {"table": _table, "measured": _measured, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
-        """Refuse a network that cannot be written in int8, if the target computes it in int8."""
+        """Check that a network can be written in int8, if the target computes it in int8.
+
+        Raises:
+            CompileError: it cannot; the message names the operator.
+        """
         onnx_files.check_int8(graph, self.target)
 
     def estimate(self, graph: Graph) -> Cost | None:
@@ -60,7 +64,7 @@ class MeasuredBackend:
         return None
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "MeasuredArtefacts":
-        """Return the writer of files, which are evaluated on the device."""
+        """Return the object that writes files and evaluates them on the device."""
         assert bench is not None
         return MeasuredArtefacts(self, bench)
 
@@ -82,27 +86,27 @@ class MeasuredArtefacts:
         self._backend, self._target, self._bench = backend, backend.target, bench
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the files of a network by suffix."""
+        """Return the contents of a network's files, by suffix."""
         return self._backend.write(network, self._target, self._bench)
 
     def delivered(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the target-specific files of an export, by suffix."""
+        """Return the contents of the files that an export has for this target only, by suffix."""
         write = self._backend.delivered
         return {} if write is None else write(network, self._target, self._bench)
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Run the files on all images on the device, and time them."""
+        """Return the outputs ``(n_images, n_outputs)`` on the device, and the measured cost."""
         chunks = _chunks(batches, fused_graph(graph, self._target)[0].op.batch)
         evaluation = self._bench.worker.evaluate(files, next(chunks))
         others = [self._bench.worker.run(files, images) for images in chunks]
         return np.concatenate([evaluation.outputs, *others]), self._cost(evaluation, graph)
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Return the cost of files, timed on the device."""
+        """Return the cost of existing files, timed on the device."""
         return RemeasuredCost(self._cost(self._bench.worker.evaluate(files, images), graph), {})
 
     def interleaved(self, files: Files, other: Files) -> InterleavedTimings:
-        """Return interleaved latencies of two networks on the device."""
+        """Return the latencies of two networks on the device, timed in turns."""
         return self._bench.worker.interleaved(files, other)
 
     def _cost(self, evaluation: DeviceEvaluation, graph: Graph) -> Cost:
@@ -158,7 +162,7 @@ def isolated_operator(op: OpSpec) -> Graph:
 
 
 def empty_network(batch: int = 1) -> Graph:
-    """Return a network whose latency is the start of an inference."""
+    """Return a network that computes nothing: its latency is that of starting an inference."""
     op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32", batch=batch)
     return Graph.of((Node("add", op, (INPUT, INPUT)),))
 

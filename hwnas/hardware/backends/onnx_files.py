@@ -19,10 +19,10 @@ FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: file names in exports
 
 
 def session(model: bytes) -> Session:
-    """Return a session of an ONNX file on this machine.
+    """Return a session of the content of an ONNX file on this machine.
 
     Raises:
-        CompileError: the runtime refuses it.
+        CompileError: onnxruntime cannot load it.
     """
     return open_artefact(FLOAT32, {".onnx": model})
 
@@ -37,11 +37,11 @@ def int8_session(network: QuantisedNetwork) -> Session:
 def write_onnx(
     network: TrainedNetwork, graph: Graph, dtype: str, *, any_batch: bool = False
 ) -> bytes:
-    """Return an ONNX file in int8 or float32.
+    """Return the content of an ONNX file in int8 or float32.
 
     Args:
         network: The network.
-        graph: Its graph as written in float32; defines batch size and threads.
+        graph: Its graph for float32; it has the batch size and threads.
         dtype: Dtype that the target computes in.
         any_batch: Whether an inference may have any number of images.
     """
@@ -55,10 +55,10 @@ def write_onnx(
 
 
 def check_int8(graph: Graph, target: Target) -> None:
-    """Refuse a network that cannot be written in int8, if the target computes it in int8.
+    """Check that a network can be written in int8, if the target computes it in int8.
 
     Raises:
-        CompileError: it names the operator.
+        CompileError: it cannot; the message names the operator.
     """
     if dtype_of(graph, target) == "int8":
         from hwnas.models.onnx import writer
@@ -67,7 +67,7 @@ def check_int8(graph: Graph, target: Target) -> None:
 
 
 def random_model(graph: Graph) -> bytes:
-    """Return an ONNX model with random weights, in the dtypes of its operators."""
+    """Return the content of an ONNX file with random weights, in the dtypes of its operators."""
     from hwnas.models.onnx.writer import write_fp32, write_int8
 
     if any(node.op.dtype == "int8" for node in graph):
@@ -78,7 +78,7 @@ def random_model(graph: Graph) -> bytes:
 def random_weights(
     graph: Graph, seed: int
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return random weights by operator that preserve the scale of activations.
+    """Return random weight and bias by operator name, which preserve the scale of activations.
 
     Source: He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852.
     """

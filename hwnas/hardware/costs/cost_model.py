@@ -15,23 +15,23 @@ class LayerCost:
     """Cost of one operator, as scheduled by a compiler or predicted by a model."""
 
     name: str
-    operator: str
+    operator: str  #: type of the operator, with its shapes if known
     placement: str  #: ``NPU`` or ``CPU``; empty if unknown
     cycles: float  #: 0 where unknown
-    macs: int
-    latency_ms: float | None = None
+    macs: int  #: of the whole batch
+    latency_ms: float | None = None  #: ``None`` if unknown
     bound: str = ""  #: limiting resource, if known: ``compute``, ``memory`` or ``launch``
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The metrics of one network on one target, by column, with details."""
+    """The metrics of one network on one target, with details."""
 
-    figures: Quantities
-    details: Mapping[str, float] = field(default_factory=dict)
-    layers: tuple[LayerCost, ...] = ()
+    figures: Quantities  #: metrics by name, which ends with the unit: ``latency_ms``
+    details: Mapping[str, float] = field(default_factory=dict)  #: other numbers by column name
+    layers: tuple[LayerCost, ...] = ()  #: empty if unknown
     reason: str = ""  #: reason why the target cannot run the network; empty if it can
-    #: of a network with exits: metrics of each segment, compiled separately
+    #: metrics of each segment of a network with early exits, compiled separately; else empty
     segments: tuple[Quantities, ...] = ()
 
 
@@ -39,7 +39,7 @@ class Cost:
 class CompiledFile:
     """A compiled file, and its cost."""
 
-    artefact: bytes
+    artefact: bytes  #: content of the file
     cost: Cost
 
 
@@ -53,7 +53,7 @@ class CostModel(Protocol):
         """Return the cost of one genotype.
 
         Raises:
-            CompileError: the target's compiler refuses the network.
+            CompileError: the target's compiler cannot compile the network.
         """
         ...
 
@@ -94,7 +94,10 @@ def sequential_cost(costs: Sequence[Cost]) -> Cost:
 
 
 def combine_quantities(name: str, figures: Sequence[Quantity]) -> Quantity:
-    """Return the combined metric of segments that all run."""
+    """Return a metric of a network from those of its segments, all of which run.
+
+    It is the maximum for memories that segments share, else the sum.
+    """
     if name in _MAXIMA:
         largest = max(figures, key=lambda figure: figure.value)
         ends = (max(f.lower for f in figures), max(f.upper for f in figures))

@@ -14,7 +14,11 @@ LATENCY = "float32_latency_ms"  #: column: float32 latency of the same network
 
 
 def ratio_columns(timings: InterleavedTimings) -> dict[str, float]:
-    """Return the columns of an int8 network, timed in alternation with the same in float32."""
+    """Return the float32 latency in ms and the ratio int8 / float32, each with its interval.
+
+    Keys are ``float32_latency_ms`` and ``int8_over_float32``, each also with ``_low`` and
+    ``_high``. ``timings`` has the int8 network first, and the same in float32 second.
+    """
     other, ratio = timings.second, timings.ratio
     return {
         LATENCY: other.median_ms, f"{LATENCY}_low": other.low_ms, f"{LATENCY}_high": other.high_ms,
@@ -22,24 +26,24 @@ def ratio_columns(timings: InterleavedTimings) -> dict[str, float]:
     }  # fmt: skip
 
 
-def int8_is_slower(found: Mapping[str, float]) -> bool:
-    """Return whether a network is not faster in int8, by its ``ratio_columns``.
+def int8_is_slower(columns: Mapping[str, float]) -> bool:
+    """Return True if a network is not faster in int8, by its ``ratio_columns``.
 
     float32 is at least as accurate, so int8 must be faster even at the upper end of the interval.
     False if the two were not timed in alternation.
     """
-    return found.get(RATIOS[-1], 0.0) >= 1.0
+    return columns.get(RATIOS[-1], 0.0) >= 1.0
 
 
-def describe_ratio(found: Mapping[str, float]) -> str:
+def describe_ratio(columns: Mapping[str, float]) -> str:
     """Return the int8 latency relative to float32 as text, from its ``ratio_columns``."""
-    ratio, low, high = (found[name] for name in RATIOS)
+    ratio, low, high = (columns[name] for name in RATIOS)
     return f"{ratio:.2f} times ({low:.2f} to {high:.2f}) as long as in float32, timed in turns"
 
 
 @final
 class FasterThanFloat:
-    """A cost model that refuses networks that are not faster in int8 than in float32.
+    """A cost model that makes networks infeasible that are not faster in int8 than in float32.
 
     Args:
         model: Cost model of the networks.
@@ -58,10 +62,12 @@ class FasterThanFloat:
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype, with its float32 latency.
+        """Return the cost of one genotype, with its float32 latency in ``details``.
+
+        ``Cost.reason`` is set if the network is not faster in int8.
 
         Raises:
-            CompileError: the target's compiler refuses the network.
+            CompileError: the target's compiler cannot compile the network.
         """
         cost, other = self._model.cost(genotype), self._in_float(genotype)
         if other is None or cost.reason:

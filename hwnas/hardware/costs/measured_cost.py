@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def host_cost(
     graph: Graph, target: Target, latency: Quantity, measured: "MeasuredEnergy | None" = None
 ) -> Cost:
-    """Return the cost of a fused network from its latency, and its energy if measured.
+    """Return the cost of a fused network from its latency (ms), and its energy if measured.
 
     Latency and energy are those of a whole batch. ``sram_kib`` is the peak size of activations and
     ``flash_kib`` the size of weights; on these targets both are modelled from shapes.
@@ -54,7 +54,7 @@ def dtype_of(graph: Graph, target: Target) -> str:
 
 
 def fused_graph(graph: Graph, target: Target) -> Graph:
-    """Return a graph as the target executes it: fused, with dtype, batch size and threads."""
+    """Return a graph with fused operators, dtype, batch size and threads of a target."""
     dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
         fused = fuse(graph, dtype, batch)
@@ -92,7 +92,7 @@ class MeasuredCostModel:
         """Return the cost of one genotype.
 
         Raises:
-            CompileError: the compiler refuses the network, crashes or hangs.
+            CompileError: the compiler cannot compile the network, crashes or hangs.
             DeviceError: no device answers.
         """
         return cost_by_segment(self._lower(genotype), self._timed)
@@ -104,10 +104,10 @@ class MeasuredCostModel:
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
 
     def interleaved(self, genotype: Genotype, other: Genotype) -> "InterleavedTimings":
-        """Return interleaved latencies of two genotypes.
+        """Return the latencies of two genotypes, timed in turns.
 
         Raises:
-            CompileError: the compiler refuses one of them, crashes or hangs.
+            CompileError: the compiler cannot compile one of them, crashes or hangs.
             DeviceError: no device answers.
         """
         return self._worker.interleaved_networks(self._lower(genotype), self._lower(other))

@@ -30,14 +30,14 @@ _MIN_STD = 0.3
 class OperatorPredictions:
     """Timed operators, and predictions of others."""
 
-    known_ms: Mapping[OpSpec, float]
-    mean: Array  #: of features, ``(d,)``
-    std: Array  #: of features, ``(d,)``
-    fitted: Hyperparameters
+    known_ms: Mapping[OpSpec, float]  #: timed operators with their latency in ms
+    mean: Array  #: of the d features, ``(d,)``
+    std: Array  #: of the d features, ``(d,)``
+    fitted: Hyperparameters  #: of the logarithm of the latency
 
     @classmethod
     def of(cls, known_ms: Mapping[OpSpec, float]) -> "OperatorPredictions":
-        """Return the predictions from timed operators.
+        """Return predictions that are fitted to timed operators.
 
         Args:
             known_ms: The latency of each in ms.
@@ -52,7 +52,7 @@ class OperatorPredictions:
     def predict(
         self, ops: Iterable[OpSpec], without: Collection[OpSpec] = ()
     ) -> dict[OpSpec, tuple[float, float, float]]:
-        """Return the latencies of operators in ms, with their 95 % intervals.
+        """Return by operator its latency, and the lower and upper end of its 95 % interval, in ms.
 
         Args:
             ops: The operators to predict.

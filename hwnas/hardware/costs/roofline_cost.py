@@ -33,15 +33,12 @@ Limit = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """Latency of one operator, and its limit.
+    """Latency of one operator for its whole batch, and its limiting resource."""
 
-    ``compute_ms`` is the longer of multiply-accumulates and elementwise operations.
-    """
-
-    compute_ms: float
-    on_chip_ms: float
-    off_chip_ms: float
-    launch_ms: float
+    compute_ms: float  #: the longer of multiply-accumulates and elementwise operations
+    on_chip_ms: float  #: traffic of on-chip memory
+    off_chip_ms: float  #: traffic of off-chip memory
+    launch_ms: float  #: start of the operator
 
     @property
     def memory_ms(self) -> float:
@@ -55,12 +52,12 @@ class OperatorTime:
 
     @property
     def latency_ms(self) -> float:
-        """Start, then the longer of arithmetic and traffic."""
+        """Start, plus the longer of arithmetic and traffic."""
         return self.launch_ms + self.busy_ms
 
     @property
     def limit(self) -> Limit:
-        """The longest part."""
+        """The longest of arithmetic, traffic and start."""
         if self.launch_ms >= self.busy_ms:
             return "launch"
         return "compute" if self.compute_ms >= self.memory_ms else "memory"
@@ -71,13 +68,20 @@ def operator_bound(
 ) -> OperatorTime:
     """Return the latency of an operator for its whole batch.
 
+    Args:
+        op: The operator.
+        roofline: Peak rates and memory sizes.
+        weights_off_chip: Its weights are read from off-chip memory.
+        bits: Bits of each int8 weight.
+
     Raises:
         ConfigError: the roofline has no peak rate for the operator's dtype.
     """
     if op.dtype not in roofline.peak_gmacs:
         raise ConfigError(
             f"target.roofline.peak_gmacs has no rate of {op.dtype}, only of "
-            f"{', '.join(sorted(roofline.peak_gmacs))}. Add {op.dtype}."
+            f"{', '.join(sorted(roofline.peak_gmacs))}. Add the rate of {op.dtype}, in 10^9 "
+            "multiply-accumulates per second."
         )
     giga_to_ms = 1e-6  # for counts divided by 10^9 per second
     macs_ms = _tiled_macs(op, roofline) / roofline.peak_gmacs[op.dtype] * giga_to_ms
@@ -148,7 +152,9 @@ def _up(n: int, step: int) -> int:
 class RooflineCostModel:
     """Costs by the roofline of a target.
 
-    ``lower`` returns graphs as the target executes them: fused, in its dtype.
+    Args:
+        target: The target.
+        lower: Returns the graph of a genotype, fused and in the target's dtype.
 
     Raises:
         ConfigError: the target has no roofline.
@@ -159,13 +165,14 @@ class RooflineCostModel:
     def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         if target.roofline is None:
             raise ConfigError(
-                f"Target '{target.name}' has no target.roofline: peak_gmacs, on_chip_gbps, "
-                "off_chip_gbps, on_chip_kib and tile, as in conf/target/sketch.yaml."
+                f"Target '{target.name}' has no target.roofline. Add it to the target's file: "
+                "peak_gmacs, on_chip_gbps, off_chip_gbps, on_chip_kib and tile, as in "
+                "conf/target/sketch.yaml."
             )
         self._target, self._roofline, self._lower = target, target.roofline, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return latency, energy, memory, MACs and parameters, and each operator's limit."""
+        """Return the base costs of a network, and latency and limit of its operators."""
         return cost_by_segment(
             self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
         )
@@ -225,8 +232,9 @@ def _energy(
         busy_ms = full_load_ms(graph, target.roofline)
         return target.power.energy(latency, target.threads, busy_ms)
     raise ConfigError(
-        f"Target '{target.name}' has neither target.energy (picojoules a multiply-accumulate and "
-        "a byte) nor target.power (watts while it computes); the roofline needs one of them."
+        f"Target '{target.name}' has neither target.energy (picojoules per multiply-accumulate and "
+        "per byte) nor target.power (watts while it computes); cost=roofline needs one of them: "
+        "add it to the target's file."
     )
 
 

@@ -37,7 +37,7 @@ class LatencyFeatures:
 
     operators_ms: float  #: sum of the latencies of isolated operators
     n_operators: int
-    weights_kib: float
+    weights_kib: float  #: size of all weights
 
     def vector(self) -> NDArray[np.float64]:
         """Return the features in the order of the coefficients."""
@@ -51,12 +51,12 @@ class Calibration:
     scale: float  #: factor of the sum of operators
     operator_ms: float  #: time to start an operator
     weights_ms_per_kib: float  #: time to fetch evicted weights
-    interval: float  #: relative half width of the interval
-    n_fitted: int
-    n_interval: int
+    interval: float  #: relative half width of the interval: 0.05 is 5 %
+    n_fitted: int  #: number of networks that the coefficients are fitted to
+    n_interval: int  #: number of other networks that set the interval
 
     def predict(self, features: LatencyFeatures) -> tuple[float, float, float]:
-        """Return the latency and the ends of its interval, in ms."""
+        """Return the latency, and the lower and upper end of its interval, in ms."""
         value = (
             self.scale * features.operators_ms
             + self.operator_ms * features.n_operators
@@ -65,7 +65,7 @@ class Calibration:
         return self.with_bounds(value)
 
     def with_bounds(self, value: float) -> tuple[float, float, float]:
-        """Return a latency and the ends of its interval, in ms."""
+        """Return ``value``, and the lower and upper end of its interval, in ms."""
         return value, value * max(0.0, 1 - self.interval), value * (1 + self.interval)
 
     def with_interval(self, errors: Sequence[float]) -> "Calibration":
@@ -78,17 +78,20 @@ class Calibration:
 
     @property
     def coverage(self) -> float:
-        """Minimum probability that the interval covers a similar network."""
+        """Minimum probability that the interval covers a similar network, in [0, 1]."""
         n = self.n_interval
         return min(n, _rank(n)) / (n + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the calibration as JSON."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 def latency_features(graph: Graph, latencies_ms: Mapping[OpSpec, float]) -> LatencyFeatures:
-    """Return the latency features of a fused network."""
+    """Return the latency features of a fused network.
+
+    ``latencies_ms`` has the latency of each of its operators.
+    """
     return LatencyFeatures(
         sum(latencies_ms[node.op] for node in graph),
         len(graph),
@@ -107,7 +110,10 @@ def calibrate(
 
     Args:
         fitted: Features and measured latency in ms of networks for the fit.
-        interval: Features and latency of other networks; at least 19 for an interval of 95 %.
+        interval: Features and latency of other networks, at least 19.
+
+    Raises:
+        ValueError: ``interval`` has too few networks.
 
     Source: Papadopoulos et al., "Inductive confidence machines for regression", ECML 2002,
     https://doi.org/10.1007/3-540-36755-1_29.
@@ -115,7 +121,10 @@ def calibrate(
     rough = fit_calibration(fitted)
     errors = [abs(ms / rough.predict(known)[0] - 1.0) for known, ms in interval]
     if _rank(len(errors)) > len(errors):
-        raise ValueError(f"{len(errors)} networks are too few for an interval of {COVERAGE:.0%}.")
+        raise ValueError(
+            f"calibrate() got {len(errors)} networks for the interval; an interval of "
+            f"{COVERAGE:.0%} needs 19 or more."
+        )
     return rough.with_interval(errors)
 
 
@@ -159,6 +168,13 @@ class TableCostModel:
         command: str,
     ):
         """Create a cost model for some search spaces.
+
+        Args:
+            table: The latency table.
+            target: The target of the table.
+            lower: Returns the fused graph of a genotype.
+            spaces: Names of the search spaces.
+            command: Command that measures what the table lacks, for messages.
 
         Raises:
             TableError: the table is not calibrated for one of them.

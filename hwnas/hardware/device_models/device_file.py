@@ -47,11 +47,11 @@ class MeasuredDevice:
     """A device with a latency model fitted to measured networks."""
 
     reference: OperatorWork  #: networks that represent the search space
-    measured: OperatorWork
-    ms: Floats  #: latencies of the measured networks
-    batch: int
-    setting: str  #: dtype, threads and batch size
-    spaces: tuple[str, ...]
+    measured: OperatorWork  #: measured networks
+    ms: Floats  #: latencies of the measured networks in ms, ``(n measured,)``
+    batch: int  #: images per inference
+    setting: str  #: dtype, threads and batch size: ``int8-4t-b1``
+    spaces: tuple[str, ...]  #: names of the search spaces
 
     @cached_property
     def _encoder(self) -> FeatureEncoder:
@@ -68,11 +68,11 @@ class MeasuredDevice:
         return predictor.fit_device(self.features, self.ms, DevicePrior())
 
     def encoded(self, networks: Sequence[Graph]) -> NetworkFeatures:
-        """Return the features of networks, not fused."""
+        """Return the features of networks, whose graphs are not fused."""
         return self._encoder(operator_work(networks))
 
     def latency(self, graph: Graph) -> Quantity:
-        """Return the latency of a network, not fused, in ms with its 95 % interval."""
+        """Return the latency in ms, with its 95 % interval, of a graph that is not fused."""
         (value,), (std,) = self.predictor.predict(self.encoded([graph]))
         half = self.predictor.interval_factor * std
         return Quantity(
@@ -81,7 +81,7 @@ class MeasuredDevice:
 
     @property
     def interval_half_width(self) -> float:
-        """Median relative half width of the interval over networks that represent the search space.
+        """Half width of the interval / latency: the median of the ``reference`` networks.
 
         Measured networks have smaller intervals.
         """
@@ -89,9 +89,10 @@ class MeasuredDevice:
         return float(np.median(self.predictor.interval_factor * std / values))
 
     def leave_one_out(self) -> dict[str, float]:
-        """Return the leave-one-out error of the measured networks.
+        """Return the error of predicting each measured network from all others.
 
-        The roofline is fitted again, too. ``coverage``: fraction of networks inside their interval.
+        Keys are those of ``core.agreement`` (relative errors as fractions), and ``coverage``, the
+        fraction of networks inside their interval. The roofline is fitted again for each, too.
         """
         values, inside = [], 0
         for i, ms in enumerate(self.ms):
@@ -101,14 +102,17 @@ class MeasuredDevice:
         return agreement(values, self.ms) | {"coverage": inside / len(values)}
 
     def predict_without(self, index: int) -> tuple[float, float]:
-        """Return the prediction of a network from all others, in ms, and its half interval."""
+        """Return a measured network's latency as predicted from all others, in ms.
+
+        The second value is half the width of its interval, in ms.
+        """
         others = np.delete(np.arange(len(self.ms)), index)
         model = predictor.fit_device(self.features[others], self.ms[others], DevicePrior())
         (value,), (std,) = model.predict(self.features[np.array([index])])
         return float(value), float(model.interval_factor * std)
 
     def outlier(self) -> int | None:
-        """Return the index of the measurement that deviates most, if it is an outlier."""
+        """Return the index of the measured network that is an outlier; ``None`` if none is."""
         if len(self.ms) <= _MIN_FOR_OUTLIERS:
             return None
         error, std = self.predictor.posterior.leave_one_out
@@ -120,7 +124,7 @@ class MeasuredDevice:
         )
 
     def save(self, path: Path) -> None:
-        """Write the file."""
+        """Write the device file (JSON)."""
         content = {
             "format": _FORMAT,
             "setting": self.setting,
@@ -150,17 +154,22 @@ class _Saved(TypedDict):
 
 
 def load_device_file(path: Path) -> MeasuredDevice:
-    """Return the device of a file.
+    """Return the measured device of a device file.
 
     Raises:
-        TableError: it is damaged, or has a newer format.
+        TableError: the file is missing or damaged, or has a newer format.
     """
     try:
         saved = read_json(_Saved, path, TableError, newest=_FORMAT)
     except FileNotFoundError:
-        raise TableError(f"{path} does not exist.") from None
+        raise TableError(
+            f"{path} does not exist. hwnas profile measured=CSV writes it from measurements."
+        ) from None
     if len(saved["ms"]) != len(saved["measured"]):
-        raise TableError(f"{path} cannot be read: numbers of latencies and networks differ.")
+        raise TableError(
+            f"{path} cannot be read: it has {len(saved['ms'])} latencies of "
+            f"{len(saved['measured'])} networks. Write it again with hwnas profile measured=CSV."
+        )
     works = [OperatorWork.of_rows(rows) for rows in (saved["reference"], saved["measured"])]
     ms, spaces = np.array(saved["ms"], float), tuple(saved["spaces"])
     return MeasuredDevice(works[0], works[1], ms, saved["batch"], saved["setting"], spaces)

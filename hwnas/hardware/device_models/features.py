@@ -27,8 +27,8 @@ class NetworkFeatures:
     coarse: Floats  #: work by class of operator, about 1 each
     fine: Floats  #: work by class and resolution
     likeness: Floats  #: the fine features standardised, with a squared length of about 1
-    curves: Floats  #: latencies on known devices, relative to their means; may be empty
-    roofline: FittedRoofline  #: latency on a device with given parameters
+    curves: Floats  #: latencies on other, known devices, relative to their means; may be empty
+    roofline: FittedRoofline  #: function from parameters of a device to latencies
 
     def __len__(self) -> int:
         return len(self.fine)

@@ -43,29 +43,29 @@ class OperatorWork:
     """
 
     kind: NDArray[np.intp]  #: index in ``CLASSES``, or -1
-    macs: Floats
+    macs: Floats  #: multiply-accumulates
     weights: Floats  #: elements that are read once per inference
     moved: Floats  #: activation elements that are read and written
     level: NDArray[np.intp]  #: number of times that the resolution was halved
 
     @classmethod
     def of(cls, table: Floats) -> "OperatorWork":
-        """Return the work of a table, ``(n networks, n operators, 5)``."""
+        """Return the work from a table ``(n networks, n operators, 5)`` of all fields."""
         kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
         return cls(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
 
     @property
     def table(self) -> Floats:
-        """All fields as one table."""
+        """All fields in one array, ``(n networks, n operators, 5)``."""
         return np.stack([self.kind, self.macs, self.weights, self.moved, self.level], 2)
 
     @classmethod
     def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "OperatorWork":
-        """Return the work of networks from ``rows``."""
+        """Return the work from the result of ``rows``."""
         return cls.of(_padded([np.array(row, float) for row in rows]))
 
     def rows(self) -> list[list[list[int]]]:
-        """Return five numbers per operator of each network, without padding."""
+        """Return for each network the five fields of each operator, without padding."""
         return [row[row[:, 0] >= 0].astype(int).tolist() for row in self.table]
 
     def __len__(self) -> int:
@@ -76,13 +76,13 @@ class OperatorWork:
 
 
 def operator_work(networks: Sequence[Graph]) -> OperatorWork:
-    """Return the work of networks, not fused."""
+    """Return the work of networks, whose graphs are not fused."""
     rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
     return OperatorWork.of(_padded([np.array(row) for row in rows]))
 
 
 def join_work(*works: OperatorWork) -> OperatorWork:
-    """Return the concatenated work of networks."""
+    """Return the work of all networks of several ``works``, in order."""
     return OperatorWork.of(_padded([row for each in works for row in each.table]))
 
 
@@ -142,10 +142,10 @@ _MIN_FOR_ROBUST = 5  #: number of measurements from which the loss is robust
 @final
 @dataclass(frozen=True)
 class RooflinePrior:
-    """Normal prior of the parameters."""
+    """Normal prior of the logarithms of the parameters, in the order of ``PARAMETERS``."""
 
-    mean: Floats
-    std: Floats
+    mean: Floats  #: ``(13,)``
+    std: Floats  #: ``(13,)``
 
 
 EXPECTED = RooflinePrior(*np.array([(np.log(value), std) for value, std in _PARAMETERS.values()]).T)
@@ -156,14 +156,14 @@ EXPECTED = RooflinePrior(*np.array([(np.log(value), std) for value, std in _PARA
 class WorkUnit:
     """The mean network of a space, as the unit of work."""
 
-    macs: float
-    operators: float
-    moved: float
-    batch: int
+    macs: float  #: multiply-accumulates of the whole batch
+    operators: float  #: number of operators
+    moved: float  #: elements that an operator reads and writes, for the whole batch
+    batch: int  #: images per inference
 
     @classmethod
     def of(cls, work: OperatorWork, batch: int) -> "WorkUnit":
-        """Return the unit of a space at a batch size."""
+        """Return the mean of the networks in ``work`` at a batch size."""
         operators = float((work.kind >= 0).sum(1).mean())
         moved = float((work.moved * batch + work.weights).sum(1).mean())
         return cls(float(work.macs.sum(1).mean()) * batch, operators, moved / operators, batch)
@@ -172,7 +172,9 @@ class WorkUnit:
 @final
 @dataclass(frozen=True)
 class FittedRoofline:
-    """Latencies of networks as a function of a device's parameters, relative to the median.
+    """Latencies of networks as a function of a device's parameters.
+
+    Latencies are relative to the median of the measured ones.
 
     Shapes:
         ``(n networks, n operators)``; starts ``(n networks,)``.
@@ -180,14 +182,14 @@ class FittedRoofline:
 
     macs: Floats  #: in units of the mean network
     traffic: Floats  #: moved elements, in the same unit
-    rate: NDArray[np.intp]  #: index of the rate
-    bandwidth: NDArray[np.intp]  #: index of the bandwidth
+    rate: NDArray[np.intp]  #: index of the operator's compute rate, see ``RATES``
+    bandwidth: NDArray[np.intp]  #: index of the operator's bandwidth, see ``BANDWIDTHS``
     starts: Floats  #: number of operators, in units of the mean network
     operator: float  #: traffic of the mean operator
 
     @classmethod
     def of(cls, work: OperatorWork, scale: WorkUnit) -> "FittedRoofline":
-        """Return the roofline of networks of a space."""
+        """Return the function for the networks in ``work``, in units of ``scale``."""
         return cls(
             work.macs * scale.batch / scale.macs,
             (work.moved * scale.batch + work.weights) / scale.macs,
@@ -208,7 +210,10 @@ class FittedRoofline:
         )
 
     def __call__(self, logs: Floats) -> tuple[Floats, Floats]:
-        """Return relative latencies ``(n,)`` and their gradients by parameter ``(n, 13)``."""
+        """Return relative latencies ``(n,)`` and their gradients by parameter ``(n, 13)``.
+
+        ``logs`` are the logarithms of the parameters, ``(13,)``.
+        """
         rates, bandwidths = np.exp(np.append(0.0, logs[1:3])), np.exp(np.append(0.0, logs[4:7]))
         rate, moved, (spilled, on_chip) = np.exp(logs[0]), np.exp(logs[3]), np.exp(logs[7:9])
         device, host, image, constant = np.exp(logs[9:])
@@ -234,10 +239,12 @@ class FittedRoofline:
         return value, np.stack([*(slope * free for slope in slopes), *by_host], 1)
 
     def fit(self, ms: Floats, expected: RooflinePrior) -> Floats:
-        """Return the parameters by robust least squares of relative errors, from several starts.
+        """Return the logarithms of the parameters, ``(13,)``, that fit measured latencies.
+
+        The method is robust least squares of relative errors, from several starting points.
 
         Args:
-            ms: Latency of each network.
+            ms: Latency of each network in ms.
             expected: Prior of the parameters.
         """
         target = np.log(ms / np.median(ms))

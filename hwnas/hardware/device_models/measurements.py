@@ -1,4 +1,7 @@
-"""Measurement files of devices: latencies, and rows that cannot be used."""
+"""Measurement files of devices: latencies, and rows that cannot be used.
+
+A sentinel is a network that is measured again and again, to notice a change of the device's speed.
+"""
 
 import csv
 import json
@@ -39,7 +42,7 @@ _SAME_IN_ALL = ("machine", "runtime", "provider")  #: columns that must have one
 class Measurements:
     """Usable measurements of a file."""
 
-    ms: Mapping[Genotype, float]
+    ms: Mapping[Genotype, float]  #: latency in ms
     left_out: Sequence[str]  #: reasons for rows that were left out, one line each
 
 
@@ -67,8 +70,8 @@ def read_measurements(
     Args:
         paths: The files of one device, in the order of measurement.
         space: The search space of the networks.
-        facts: Facts of the target that rows must match.
-        allowed: Allowed relative difference of passes and sentinel readings.
+        facts: ``batch``, ``dtype`` and ``threads`` of the target, which rows must match.
+        allowed: Allowed relative difference of repeated measurements of a network (0.03: 3 %).
 
     Raises:
         TableError: a file cannot be read, has no unit, the timer was too coarse, the speed of the
@@ -80,7 +83,9 @@ def read_measurements(
         prefix = f"{path} " * (len(paths) > 1)
         readings = list(_readings(path, prefix, space, facts, notes))
         if not readings:
-            raise TableError(f"measured={path} has no row that can be used: {notes[-1]}")
+            raise TableError(
+                f"measured={path} has no row that can be used; the last one: {notes[-1]}"
+            )
         _check_timer(path, readings, allowed)
         _check_speed(readings, allowed)
         all_readings += readings
@@ -90,7 +95,7 @@ def read_measurements(
     agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in by_genotype.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
-        raise TableError(f"measured: no row can be used: {notes[0]}")
+        raise TableError(f"measured: no row can be used; the first one: {notes[0]}")
     return Measurements(used, notes)
 
 
@@ -143,14 +148,17 @@ def _rows(path: Path) -> list[dict[str, str]]:
     except (safe_read.CorruptFileError, csv.Error) as error:
         raise TableError(f"measured={path} cannot be read: {error}.") from None
     if not rows:
-        raise TableError(f"measured={path} has no rows. Measure with the kit's measure.py.")
+        raise TableError(
+            f"measured={path} has no rows. Run measure.py of the kit on the device, which writes "
+            "them."
+        )
     if "genotype" in rows[0]:
         return rows
     if "model" in rows[0]:
         return _with_genotypes(rows, path.parent / "kit.json")
     raise TableError(
-        f"{path} lacks a column 'genotype' (the choices of each network, in JSON) or 'model' (the "
-        "file names of a kit)."
+        f"measured={path} has neither a column 'genotype' (the choices of each network, in JSON) "
+        "nor 'model' (file names of a kit). Add one of them."
     )
 
 
@@ -179,7 +187,7 @@ def _with_genotypes(rows: Sequence[dict[str, str]], kit_file: Path) -> list[dict
         kit = read_json(_Kit, kit_file, TableError)
     except FileNotFoundError:
         raise TableError(
-            f"{kit_file} is missing: it says which networks the files in the column 'model' are. "
+            f"{kit_file} is missing: it lists the networks of the files in the column 'model'. "
             "Put the measurements into the folder of the kit."
         ) from None
     facts = {"batch": str(kit["batch"]), "dtype": kit["dtype"], "threads": str(kit["threads"])}
@@ -203,10 +211,14 @@ def _latency_column(path: Path, row: Row) -> str:
     if len(given) == 1:
         return given[0]
     if given:
-        raise TableError(f"{path} has several latencies ({', '.join(given)}): keep one of them.")
+        raise TableError(
+            f"measured={path} has several columns with latencies ({', '.join(given)}): keep one of "
+            "them."
+        )
     raise TableError(
-        f"{path} has no column with the latency: its columns are {', '.join(map(str, row))}. Name "
-        f"one of them {', '.join(columns[:-1])} or {columns[-1]} (images per second)."
+        f"measured={path} has no column with the latency: its columns are "
+        f"{', '.join(map(str, row))}. Name one of them {', '.join(columns[:-1])} or {columns[-1]} "
+        "(images per second)."
     )
 
 
@@ -233,12 +245,14 @@ def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
     try:
         value = float(row[column] or "")
     except (TypeError, ValueError):
-        raise ValueError(f"{column} is missing or no number: {row[column]!r}") from None
+        raise ValueError(f"{column} must be a number, got {row[column]!r}") from None
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{column} must be above 0, got {row[column]}")
     ms = 1e3 * float(str(facts["batch"])) / value if column in _RATES else value * _UNITS[column]
     if not _MIN_MS <= ms <= _MAX_MS:
-        raise ValueError(f"{column} is {ms:g} ms, allowed: {_MIN_MS:g} to {_MAX_MS:g} ms")
+        raise ValueError(
+            f"{column} {row[column]} is {ms:g} ms; allowed: {_MIN_MS:g} to {_MAX_MS:g} ms"
+        )
     return ms
 
 
@@ -277,7 +291,7 @@ def _step(values: Sequence[Decimal]) -> Decimal:
 def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
     for name in _FACTS:
         if row.get(name) and row[name] != str(facts[name]):
-            raise ValueError(f"{name} {row[name]}, but target.{name}={facts[name]}")
+            raise ValueError(f"{name} is {row[name]}, but target.{name}={facts[name]}")
 
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
@@ -292,7 +306,7 @@ def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
         drift = max(before, after) / min(before, after) - 1
         if drift > allowed:
             raise TableError(
-                f"measured: the speed of the device changed: sentinel {genotype.id} took "
+                f"measured: the speed of the device changed: network {genotype.id} took "
                 f"{before:.4g} ms ({watched[0].at}), later {after:.4g} ms ({watched[middle].at}): "
                 f"{drift:.1%} apart, {allowed:.0%} allowed. Cool it, fix its clocks, end other "
                 f"programs, and measure again, or set drift={math.ceil(drift * 100 + 1) / 100:g}."
@@ -309,6 +323,8 @@ def _agreed(
     values = sorted(each.ms for each in readings)
     if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:
         lines = ", ".join(each.at for each in readings)
-        notes.append(f"network {genotype.id} ({lines}): passes differ by {apart:.1%}")
+        notes.append(
+            f"network {genotype.id} ({lines}): passes differ by {apart:.1%}, {allowed:.1%} allowed"
+        )
         return None
     return statistics.mean(values[:2])

@@ -33,11 +33,11 @@ _MIN_TO_FIT = 5  #: minimum number of measurements to fit hyperparameters
 @final
 @dataclass(frozen=True)
 class KernelBlocks:
-    """Kernel features of networks, relative to a mean."""
+    """Features of n networks from which kernels are computed, relative to the roofline."""
 
-    mean: Floats  #: latency by the roofline
-    linear: tuple[Floats, ...]
-    likeness: Floats
+    mean: Floats  #: relative latency by the roofline, ``(n,)``
+    linear: tuple[Floats, ...]  #: features of the five linear kernels, each ``(n, columns)``
+    likeness: Floats  #: features of the kernel of similarity, ``(n, columns)``
 
     @classmethod
     def of(cls, features: NetworkFeatures, parameters: Floats, doubt: Floats) -> "KernelBlocks":
@@ -45,7 +45,7 @@ class KernelBlocks:
 
         Args:
             features: Features of the networks.
-            parameters: Parameters of the roofline.
+            parameters: Logarithms of the parameters of the roofline.
             doubt: Prior standard deviation of each parameter.
         """
         mean, slopes = features.roofline(parameters)
@@ -72,7 +72,10 @@ class KernelBlocks:
         return np.stack([*linear, np.exp(-0.5 * squares)])
 
     def variance(self, theta: Floats) -> Floats:
-        """Return the prior variance of each network, ``(n,)``."""
+        """Return the prior variance of each network's relative latency, ``(n,)``.
+
+        ``theta``: see ``HYPERPARAMETERS``.
+        """
         variance = np.full(len(self.likeness), 1.0 + np.exp(theta[5]))
         for block, log in zip(self.linear, theta, strict=False):
             variance += np.exp(log) * (block**2).sum(1)
@@ -80,7 +83,10 @@ class KernelBlocks:
 
 
 def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
-    """Return the kernel; the constant 1 leaves the device's speed open."""
+    """Return the weighted sum ``(n, m)`` of the kernels ``grams``, ``(6, n, m)``.
+
+    The constant 1 that is added leaves the device's speed open.
+    """
     kernel: Floats = 1 + np.tensordot(np.exp(theta[:6]), grams, 1)
     return kernel
 
@@ -88,7 +94,14 @@ def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
 def negative_log_likelihood(
     theta: Floats, grams: Floats, z: Floats, weights: Floats
 ) -> tuple[float, Floats]:
-    """Return the negative log likelihood and its gradient by hyperparameter."""
+    """Return the negative log likelihood, and its gradient by hyperparameter, ``(7,)``.
+
+    Args:
+        theta: Hyperparameters, ``(7,)``.
+        grams: Kernels of the measured networks, ``(6, n, n)``.
+        z: Relative deviations from the roofline, ``(n,)``.
+        weights: Weights of the measurements, ``(n,)``.
+    """
     noise = np.exp(theta[6]) / weights
     factor = linalg.cho_factor(
         mixed_kernel(theta, grams) + np.diag(noise), lower=True, check_finite=False
@@ -107,13 +120,13 @@ class LatencyPosterior:
     """The posterior of relative latencies after some measurements."""
 
     blocks: KernelBlocks  #: features of the measured networks
-    ms: Floats
-    theta: Floats
+    ms: Floats  #: their latencies in ms, ``(n,)``
+    theta: Floats  #: hyperparameters, see ``HYPERPARAMETERS``
     weights: Floats = field(repr=False)  #: weights of measurements: 1, or less for outliers
 
     @cached_property
     def scale(self) -> float:
-        """Milliseconds per unit of the mean."""
+        """Factor from relative latencies to milliseconds."""
         return float(np.median(self.ms / self.blocks.mean))
 
     @cached_property
@@ -144,13 +157,13 @@ class LatencyPosterior:
 
     @cached_property
     def leave_one_out(self) -> tuple[Floats, Floats]:
-        """Leave-one-out errors in ms, and their standard deviations."""
+        """Leave-one-out errors and their standard deviations, in ms, each ``(n,)``."""
         error, variance = self._leave_one_out
         unit = self.blocks.mean * self.scale
         return error * unit, np.sqrt(variance + self.noise) * unit
 
     def covariance(self, blocks: KernelBlocks) -> Floats:
-        """Return the posterior covariance of relative latencies, ``(n, n)``."""
+        """Return the posterior covariance of the relative latencies of m networks, ``(m, m)``."""
         cross = mixed_kernel(self.theta, blocks.grams(self.blocks))
         left: Floats = (
             mixed_kernel(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
@@ -158,7 +171,10 @@ class LatencyPosterior:
         return left
 
     def predict(self, blocks: KernelBlocks) -> tuple[Floats, Floats]:
-        """Return latencies in ms and standard deviations of new measurements."""
+        """Return the latencies of m networks and their standard deviations, in ms, ``(m,)``.
+
+        The deviations are those of new measurements: they include noise.
+        """
         kernel = mixed_kernel(self.theta, blocks.grams(self.blocks))
         ratio = np.maximum(1 + kernel @ self._alpha, 0.05)
         known = np.einsum("ij,ij->i", kernel @ self._inverse, kernel)
@@ -172,7 +188,7 @@ def fit_process(blocks: KernelBlocks, ms: Floats, expected: Floats) -> LatencyPo
 
     Args:
         blocks: Kernel features of the measured networks.
-        ms: Latency of each.
+        ms: Latency of each in ms.
         expected: Prior means of the hyperparameters.
     """
     prior = LatencyPosterior(blocks, ms, expected, np.ones(len(ms)))
@@ -222,6 +238,7 @@ class DevicePrior:
     """The prior of a device."""
 
     roofline: RooflinePrior = EXPECTED
+    #: prior means of the Gaussian process's ``HYPERPARAMETERS``
     process: Floats = field(default_factory=lambda: EXPECTED_PROCESS)
 
 
@@ -239,7 +256,7 @@ class DevicePredictor:
     posterior: LatencyPosterior
 
     def predict(self, features: NetworkFeatures) -> tuple[Floats, Floats]:
-        """Return latencies in ms and standard deviations of new measurements."""
+        """Return the latencies of m networks and their standard deviations, in ms, ``(m,)``."""
         blocks = KernelBlocks.of(features, self.parameters, self.prior.roofline.std)
         return self.posterior.predict(blocks)
 
@@ -255,7 +272,7 @@ def fit_device(features: NetworkFeatures, ms: Floats, prior: DevicePrior) -> Dev
 
     Args:
         features: Features of the measured networks, at least three.
-        ms: Latency of each.
+        ms: Latency of each in ms.
         prior: Prior of the device.
     """
     parameters = features.roofline.fit(ms, prior.roofline)

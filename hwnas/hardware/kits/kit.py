@@ -17,7 +17,8 @@ from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.spaces import Genotype
 
 SCRIPTS = ("measure.py", "runtimes.py")  #: the second is imported by the first
-N_SENTINELS = 3  #: networks that are measured repeatedly, to detect drift
+#: number of networks that are measured repeatedly (sentinels), to notice a change of speed
+N_SENTINELS = 3
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class KitNetwork:
     """A network of a kit."""
 
     genotype: Genotype
-    graph: Graph  #: as the target executes it
+    graph: Graph  #: fused, in the target's dtype
 
 
 def write_kit(
     folder: Path, networks: Sequence[KitNetwork], target: Target, command: str
 ) -> list[str]:
-    """Write a kit with random weights; return notes description files that could not be written.
+    """Write a kit with random weights; return notes about files that could not be written.
 
     Args:
         folder: New folder of the kit.
@@ -43,7 +44,7 @@ def write_kit(
         ConfigError: the folder exists.
     """
     if folder.exists():
-        raise ConfigError(f"kit={folder} exists: name another folder, or remove it.")
+        raise ConfigError(f"kit={folder} already exists: name another folder, or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".kit-") as temporary:

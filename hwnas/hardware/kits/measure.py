@@ -36,6 +36,7 @@ from runtimes import (
 )
 
 HERE = Path(__file__).resolve().parent
+# Sentinels are networks that are measured again and again, to notice a change of speed.
 AGREE = 0.03  # passes and sentinel readings must agree within this fraction
 MIN_PASSES, MAX_PASSES, EVERY = 3, 8, 5  # a sentinel is measured after every five networks
 COLUMNS = [
@@ -47,13 +48,13 @@ COLUMNS = [
 
 
 def percentile(values: Runs, share: float) -> float:
-    """Return the value that a fraction of sorted values lies below."""
+    """Return the value below which the fraction ``share`` of the values lies."""
     ordered: list[float] = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def reading(path: str, scale: float) -> str:
-    """Return a scaled value of a system file, or an empty string."""
+    """Return the number in a system file times ``scale``, as text; empty if there is none."""
     try:
         return f"{float(Path(path).read_text()) * scale:.0f}"
     except (OSError, ValueError):
@@ -93,7 +94,7 @@ class Results:
                 )
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
-        """Append a measurement; return its median."""
+        """Append a measurement; return its median in ms."""
         median: float = statistics.median(runs)
         known = self.passes.setdefault(network["id"], [])
         known.append(median)
@@ -124,12 +125,12 @@ class Results:
         return median
 
     def agreed(self, network: str) -> bool:
-        """Return whether the two fastest passes agree: disturbances make a device slower."""
+        """Return True if the two fastest passes agree: disturbances make a device slower."""
         known = sorted(self.passes.get(network, []))
         return len(known) >= MIN_PASSES and known[1] <= known[0] * (1 + AGREE)
 
     def needs_pass(self, network: str) -> bool:
-        """Return whether a network needs another pass."""
+        """Return True if a network needs another pass."""
         return not self.agreed(network) and len(self.passes.get(network, [])) < MAX_PASSES
 
 
@@ -161,10 +162,10 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
     print(f"Written: {results.path}. Next: {kit['command']} measured=FILE")
 
 
-def split(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after --, which argparse cannot separate."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after ``--``, which argparse cannot separate."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -200,9 +201,12 @@ def main() -> None:
     for network in kit["networks"]:
         path = HERE / "networks" / f"{network['id']}{suffix}"
         if not path.exists():
-            sys.exit(f"{path} is missing: this kit has no {suffix} files.")
+            sys.exit(
+                f"{path} is missing: this kit has no {suffix} files. Use another runtime, or make "
+                "another kit."
+            )
         if hashlib.sha256(path.read_bytes()).hexdigest() != network["sha256"][suffix]:
-            sys.exit(f"{path} differs from kit.json: copy the kit again.")
+            sys.exit(f"{path} has another SHA-256 than in kit.json: copy the kit again.")
         network["sha256"] = network["sha256"][suffix]
     run, version = RUNTIMES[arguments.runtime](arguments, kit)
     options = [f"{key}={value}" for key, value in sorted(arguments.options.items())]

@@ -26,7 +26,10 @@ Runner = Callable[[Path], Any]  # latencies in ms, and energy per run in mJ or N
 
 
 def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
-    """Return the latency of each warm run in ms, and the energy per run in mJ, if known."""
+    """Return the latency of each run in ms, after warming up, and the energy per run in mJ.
+
+    The energy is ``None`` if the CPU's counter cannot be read.
+    """
     end, best = time.perf_counter() + WARM_S, 0.0
     while time.perf_counter() < end or not best:
         start = time.perf_counter()
@@ -47,7 +50,7 @@ def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
 
 
 def microjoules() -> float | None:
-    """Return the energy counter of the CPU package (RAPL), if readable."""
+    """Return the energy counter of the CPU package (RAPL) in µJ; ``None`` if not readable."""
     try:
         return float(Path("/sys/class/powercap/intel-rapl:0/energy_uj").read_text())
     except (OSError, ValueError):
@@ -55,14 +58,18 @@ def microjoules() -> float | None:
 
 
 def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of ONNX files with one execution provider, without fallback."""
+    """Return a timer of ONNX files with one execution provider, and onnxruntime's version.
+
+    Operators that the provider does not support are an error: nothing runs on the CPU instead.
+    """
     import numpy as np
     import onnxruntime as ort
 
     provider = arguments.provider
     if provider not in ort.get_available_providers():
         sys.exit(
-            f"--provider {provider}: available are {', '.join(ort.get_available_providers())}."
+            f"--provider {provider} is not in the installed onnxruntime. Allowed: "
+            f"{', '.join(ort.get_available_providers())}."
         )
     if provider in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
         getattr(ort, "preload_dlls", lambda: None)()  # libraries of CUDA and cuDNN installed by pip
@@ -85,8 +92,8 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         written = next(n.get("onnx", "") for n in kit["networks"] if n["id"] == path.stem)
         sys.exit(
-            f"onnxruntime {ort.__version__} does not run {path.name} ({written}) by {provider} "
-            f"alone: {problem}"
+            f"onnxruntime {ort.__version__} does not run {path.name} ({written}) with {provider} "
+            f"alone: {problem}. Use another --provider or runtime."
         )
 
     def run(path: Path) -> tuple[Runs, float | None]:
@@ -100,7 +107,7 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
 
 
 def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of ONNX files with trtexec: compute time, without copies."""
+    """Return a timer of ONNX files with trtexec, and its version; copies are not timed."""
 
     def run(path: Path) -> tuple[Runs, float | None]:
         times = HERE / ".times.json"
@@ -116,7 +123,10 @@ def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
 
 
 def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return a timer of TFLite files with benchmark_model, here or on a phone by adb."""
+    """Return a timer of TFLite files with benchmark_model, here or on a phone by adb.
+
+    The second value, the version, is empty.
+    """
     there, tool = "/data/local/tmp", arguments.tool or "benchmark_model"
     on_phone = tool if tool.startswith("/") else f"{there}/{tool}"
 
@@ -143,7 +153,8 @@ def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, 
 def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
     """Return a timer of files with a command that prints milliseconds, one per line.
 
-    The command is started without a shell, so that no character of a path has a meaning.
+    The command is started without a shell, so that no character of a path has a meaning. The second
+    value, the version, is empty.
     """
     try:
         words = shlex.split(" ".join(arguments.rest[:1]), posix=os.sep == "/")
@@ -158,7 +169,10 @@ def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
             r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", output(line, only_stdout=True), re.MULTILINE
         )
         if not numbers:
-            sys.exit(f"{shlex.join(line)} printed no number of milliseconds on its own line.")
+            sys.exit(
+                f"{shlex.join(line)} printed no latency. It must print milliseconds, one number "
+                "per line."
+            )
         return [float(number) for number in numbers], None
 
     return run, ""
@@ -169,7 +183,7 @@ def output(line: list[str], *, only_stdout: bool = False) -> str:
     try:
         process = subprocess.run(line, capture_output=True, text=True, check=False)
     except OSError as error:
-        sys.exit(f"{line[0]} cannot be started: {error}")
+        sys.exit(f"{line[0]} cannot be started: {error}. Install it, or give its path.")
     if process.returncode:
         sys.exit(f"{' '.join(line)} failed: {(process.stderr or process.stdout)[-500:]}")
     return process.stdout if only_stdout else process.stdout + process.stderr
@@ -179,7 +193,7 @@ RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "c
 
 
 def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
-    """Refuse options that compute in another dtype than the kit's."""
+    """Exit with an error if a runtime's options compute in another dtype than the kit's."""
     if runtime == "onnxruntime" and dtype not in WRITTEN:
         sys.exit(
             f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: use "
@@ -203,7 +217,7 @@ def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
 
 
 def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
-    """Compute float32 in full precision: NVIDIA GPUs round it to 10 bits by default."""
+    """Add the option that computes float32 in full: NVIDIA GPUs round it to 10 bits by default."""
     cuda = (arguments.runtime, arguments.provider) == ("onnxruntime", "CUDAExecutionProvider")
     if dtype != "float32" or arguments.tf32 or not (cuda or arguments.runtime == "trtexec"):
         return

@@ -119,11 +119,11 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """An operator's plan and measured latency."""
+    """An operator's compilation plan and latency."""
 
-    plan: str  #: schedule of the operator, as the compiler's text
+    plan: str  #: schedule of the operator, as the compiler's text; see also ``TRANSFERRED``
     timing: Timing
-    n_passes: int = 1  #: number of passes, minutes apart
+    n_passes: int = 1  #: number of repeated measurements, minutes apart
 
 
 def table_name(target: Target) -> str:
@@ -134,12 +134,12 @@ def table_name(target: Target) -> str:
 
 
 def is_transferred(plan: str) -> bool:
-    """Return whether a plan marks a latency from another device."""
+    """Return True if a plan marks a latency that was computed from another device's table."""
     return plan.startswith(TRANSFERRED)
 
 
 def is_timed(plan: str) -> bool:
-    """Return whether a plan marks an operator that was timed on this device."""
+    """Return True if a plan marks an operator that was timed on this device."""
     return not plan.startswith((TRANSFERRED, PREDICTED))
 
 
@@ -148,15 +148,15 @@ def is_timed(plan: str) -> bool:
 class LatencyTable:
     """The operators and networks of one target, and the folder of the table."""
 
-    path: Path
+    path: Path  #: folder of the table
     entries: dict[OpSpec, OperatorEntry] = field(default_factory=dict)
-    networks: list[TableRow] = field(default_factory=list)
-    calibration: dict[str, Any] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)
+    networks: list[TableRow] = field(default_factory=list)  #: rows of ``networks.csv``
+    calibration: dict[str, Any] = field(default_factory=dict)  #: by name of the search space
+    provenance: dict[str, Any] = field(default_factory=dict)  #: device, versions and settings
     from_another_machine: str = ""  #: reason why the table is not of this machine, or empty
 
     def digest(self, spaces: Iterable[str], ops: Iterable[OpSpec]) -> str:
-        """Return a digest of the table's content for some spaces and operators.
+        """Return the hexadecimal SHA-256 of the table's content for some spaces and operators.
 
         Other spaces and operators do not change it.
         """
@@ -174,11 +174,11 @@ class LatencyTable:
         return [op for op in dict.fromkeys(ops) if op not in plans]
 
     def plans(self) -> Mapping[OpSpec, str]:
-        """Return the plan of each operator that was timed on this device."""
+        """Return the compilation plan of each operator that was timed on this device."""
         return {op: e.plan for op, e in self.entries.items() if is_timed(e.plan)}
 
     def taken_over(self) -> Mapping[OpSpec, str]:
-        """Return the plans that were transferred from another device."""
+        """Return the compilation plans from another device's table, by operator not timed here."""
         all_plans = {op: e.plan for op, e in self.entries.items() if is_transferred(e.plan)}
         plans = {op: plan.removeprefix(TRANSFERRED).strip() for op, plan in all_plans.items()}
         return {op: plan for op, plan in plans.items() if plan}
@@ -225,10 +225,10 @@ class LatencyTable:
 
 
 def load_table(path: Path) -> LatencyTable:
-    """Load a table.
+    """Return the table in a folder.
 
     Raises:
-        TableError: it is damaged, was edited, or has a newer format.
+        TableError: a file is missing, damaged or edited, or has a newer format.
     """
     try:
         content = _json(path / _PROVENANCE)
@@ -260,25 +260,25 @@ def _json(path: Path) -> Any:
 
 
 def find_table(target: Target, roots: Iterable[Path]) -> Path | None:
-    """Return the folder of a target's table, if there is one in any of ``roots``."""
+    """Return the folder of a target's table in the first of ``roots`` that has one, else None."""
     return next((path for root in roots if is_table(path := table_folder(target, root))), None)
 
 
 def table_folder(target: Target, root: Path) -> Path:
-    """Return the usual folder of a target's table."""
+    """Return the usual folder of a target's table, which may not exist."""
     return root / target.name / table_name(target)
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a folder contains a table."""
+    """Return True if a folder contains a table."""
     return (path / _PROVENANCE).is_file()
 
 
 def check_complete(path: Path) -> None:
-    """Reject a folder with files of a table but without its provenance.
+    """Check that a folder with files of a table has its provenance, too.
 
     Raises:
-        TableError: the device and the versions of the table are unknown.
+        TableError: it has not; the device and the versions of the table are unknown.
     """
     if not is_table(path) and any((path / name).is_file() for name in _FILES):
         raise TableError(
@@ -331,7 +331,10 @@ def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, OperatorEntry]:
     cells = schema.parse_row(_Operator, row, at)
     low, value, high = (cells[f"latency_ms{part}"] for part in ("_low", "", "_high"))
     if not low <= value <= high:
-        raise SchemaError(f"'{at}.latency_ms' is {value:g}, outside its interval")
+        raise SchemaError(
+            f"'{at}.latency_ms' is {value:g}, outside the interval from its columns "
+            f"latency_ms_low, {low:g}, to latency_ms_high, {high:g}"
+        )
     values = {item.name: cells[item.name] for item in fields(OpSpec) if item.name in cells}
     values |= {name: _shape(values[name], f"{at}.{name}") for name in _SHAPES}
     timing = Timing(value, low, high, cells["n_repeats"], cells["drifted"])
@@ -354,7 +357,7 @@ def _csv(content: list[TableRow]) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of a table file."""
+    """Return the hexadecimal SHA-256 of the content of a table file."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -28,7 +28,12 @@ _DEVICE, _ACCELERATOR = ("remote", "cpu", "flags_digest"), ("gpu", "driver")
 
 
 def provenance_facts(target: Target, remote: Remote) -> dict[str, Any]:
-    """Return all facts that affect a table's latencies."""
+    """Return what affects a table's latencies, as the table records it.
+
+    Keys: ``device`` (hardware of this machine, or the key of a remote one), ``versions`` (by
+    package), ``target`` (its options), ``hwnas`` (version) and, if operators have compilation
+    plans, ``schedules`` (digest of the code that defines them).
+    """
     device = {"remote": remote.key} if remote.tracker else device_facts(target)
     backend = backends.get(target.runtime)
     result: dict[str, Any] = {
@@ -43,7 +48,7 @@ def provenance_facts(target: Target, remote: Remote) -> dict[str, Any]:
 
 
 def device_facts(target: Target) -> dict[str, Any]:
-    """Return a description of this machine and of the accelerator that a target uses.
+    """Return ``core.machine.describe``, with the accelerator that a target uses, if any.
 
     Raises:
         ConfigError: the accelerator is not found.
@@ -76,7 +81,10 @@ def _definitions(module: str) -> list[str]:
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return the differences between a table's device and versions and those of this machine."""
+    """Return how a table's device and versions differ from this machine's, one text each.
+
+    Both arguments are from ``provenance_facts``; the result is empty if the table is valid here.
+    """
     found = []
     recorded_device, device = recorded.get("device", {}), here["device"]
     for name in (*_DEVICE, *_ACCELERATOR):
@@ -87,7 +95,7 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
         if (other := recorded.get("versions", {}).get(name)) != version:
             found.append(f"{name}: {other} in the table, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
-        found.append("different schedules of operators")
+        found.append("its compilation plans are of another version of hwnas")
     settings = backends.get(here["target"]["runtime"]).name
     for name in (settings, "meter"):
         if recorded.get("target", {}).get(name) != here["target"].get(name):
@@ -97,6 +105,8 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
     """Return the first table in any of ``roots`` that was measured on this machine.
+
+    ``None`` if there is none.
 
     Raises:
         TableError: a table in an earlier folder is damaged.
@@ -112,9 +122,10 @@ def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> Lat
 
 
 def related_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return the table of another device from which one of this machine can be predicted.
+    """Return a table of another device from which one of this machine can be predicted.
 
-    It has the same architecture, and its plans have the same meaning.
+    Its device has the same architecture, and its compilation plans have the same meaning. ``None``
+    if there is no such table.
     """
     facts_here = provenance_facts(target, remote)
     for path in (table_folder(target, root) for root in roots):
@@ -149,11 +160,18 @@ def _candidate_paths(target: Target, root: Path, facts_here: Mapping[str, Any]) 
 def open_table(
     target: Target, remote: Remote, roots: list[Path], allow_other_machine: bool, command: str
 ) -> LatencyTable:
-    """Return the table of a target.
+    """Return the latency table of a target.
+
+    Args:
+        target: The target.
+        remote: The remote device, if the target is one.
+        roots: Folders to search, in order.
+        allow_other_machine: Accept a table of another machine or version.
+        command: Command that measures a table, for messages.
 
     Raises:
-        TableError: there is none, it is damaged, or it is of another machine and that is not
-            accepted.
+        TableError: there is none, it is damaged, or it is of another machine or version and that
+            is not accepted.
     """
     if (local := matching_table(target, remote, roots)) is not None:
         return local
@@ -177,10 +195,10 @@ def open_table(
 
 
 def writable_table(target: Target, remote: Remote, root: Path, shipped: Path) -> LatencyTable:
-    """Return the table for new measurements: the matching one, or a new one.
+    """Return the table for new measurements: that of this machine, else a new one in ``root``.
 
     If a table of another machine or version has the usual name, the new one gets a name with a
-    digest.
+    digest. ``shipped`` is the folder of the tables in the package.
     """
     facts_here = provenance_facts(target, remote)
     with_digest, usual = _candidate_paths(target, root, facts_here)

@@ -214,11 +214,11 @@ class Hwmon:
 def open_meter(
     name: str, channel: str = "", root: Path | None = None, library: _NvmlLibrary | None = None
 ) -> EnergyMeter:
-    """Open the meter of a target.
+    """Return the opened meter of a target; call its ``close`` at the end.
 
     Args:
         name: One of ``target.METERS``.
-        channel: For nvml the index of the GPU, for hwmon the channels to sum; else empty.
+        channel: For nvml the index of the GPU, for hwmon the names of the rails to sum; else empty.
         root: Folder of sysfs for rapl and hwmon; ``None``: the system's.
         library: Replacement for ``pynvml``.
 
@@ -230,12 +230,16 @@ def open_meter(
     if name == "nvml":
         if not re.fullmatch(r"\d*", channel):
             raise ConfigError(
-                f"target.meter=nvml: target.meter_channel must be a GPU index, got '{channel}'."
+                f"target.meter=nvml: target.meter_channel must be the index of a GPU in "
+                f"'nvidia-smi -L', such as 0; got '{channel}'."
             )
         return Nvml(int(channel or 0), library)
     if name == "rapl":
         if channel:
-            raise ConfigError(f"target.meter=rapl has no channels, got '{channel}'.")
+            raise ConfigError(
+                f"target.meter=rapl has no channels, got target.meter_channel='{channel}'. Remove "
+                "target.meter_channel."
+            )
         return Rapl(root or POWERCAP)
     meters = [meter for meter in METERS if meter != "none"]
     if name == "none":
@@ -244,7 +248,9 @@ def open_meter(
 
 
 def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
-    """Return the models of this machine's NVIDIA GPUs, as one text, and the driver's version.
+    """Return ``gpu``, the models of this machine's NVIDIA GPUs joined by ``+``, and ``driver``.
+
+    ``driver`` is the version of NVIDIA's driver.
 
     Raises:
         ConfigError: NVML is not installed, or finds no GPU.

@@ -37,7 +37,7 @@ class EnergyMeter(Protocol):
 
     @property
     def source(self) -> str:
-        """What is counted and where it is read, for reports."""
+        """What is counted and where it is read, as text for reports."""
         ...
 
     def read(self) -> float:
@@ -54,9 +54,9 @@ class MeasuredEnergy:
     """Measured energy of an inference above idle."""
 
     figure: Quantity  #: mJ per inference, idle power subtracted
-    idle_w: float  #: idle power, which was subtracted
-    idle_drift_w: float  #: idle power after the inferences minus that before
-    active_w: float  #: power during inferences, idle power included
+    idle_w: float  #: idle power in W, which was subtracted
+    idle_drift_w: float  #: idle power after the inferences minus that before, in W
+    active_w: float  #: power during inferences in W, idle power included
     n: int  #: number of counted inferences
     meter: str  #: ``source`` of the meter
 
@@ -80,7 +80,7 @@ def measure(  # noqa: PLR0913
     *,
     uncounted: int = 0,
 ) -> MeasuredEnergy:
-    """Measure the energy of an inference above idle.
+    """Return the measured energy of an inference above idle, in mJ.
 
     Six blocks of inferences are counted, after one that is not, because counters lag behind. Idle
     power is measured before and after them, with all resources of inferences allocated; the first
@@ -104,7 +104,7 @@ def measure(  # noqa: PLR0913
             or ``run`` does not fill them.
     """
     if not (idle_s > 0 and min_s > 0):
-        raise ConfigError(f"idle_s and min_s must be positive, got {idle_s:g} and {min_s:g}.")
+        raise ConfigError(f"idle_s and min_s must be above 0, got {idle_s:g} and {min_s:g}.")
 
     def idle_watts() -> list[float]:
         sleep(idle_s / 4)
@@ -170,13 +170,14 @@ def _watch(
 def _check_block(meter: EnergyMeter, taken: float, joules: float, seconds: float) -> None:
     if joules <= 0:
         raise ConfigError(
-            f"target.meter={meter.name}: {meter.source} did not advance in {seconds:.3g} s of "
-            f"inferences: it is dead or too coarse; use another one or set target.meter=none."
+            f"target.meter={meter.name}: the energy counter ({meter.source}) did not advance in "
+            f"{seconds:.3g} s of inferences: it does not work, or updates too rarely. Use another "
+            "meter, or set target.meter=none."
         )
     if not abs(taken - seconds) <= _TOLERANCE * seconds:
         raise RunError(
             f"{seconds:.3g} s passed between two readings of the meter, but inferences took only "
-            f"{taken:.3g} s: other work would be counted; stop other programs."
+            f"{taken:.3g} s: other work would be counted. Stop other programs and start again."
         )
 
 
@@ -186,7 +187,10 @@ def _block_size(run: Callable[[int], float], min_s: float) -> int:
     n = 1
     while (seconds := run(n)) < min_s:
         if n == _MAX_INFERENCES:
-            raise RunError(f"{n} inferences took {seconds:.3g} s: too short to measure.")
+            raise RunError(
+                f"{n} inferences took {seconds:.3g} s, too short to measure their energy. Set "
+                "target.meter=none."
+            )
         needed = math.ceil(1.1 * n * min_s / seconds) if seconds > 0 else 10 * n
         n = min(max(n + 1, needed), 10 * n, _MAX_INFERENCES)
     return n
@@ -199,7 +203,13 @@ def _mean(values: list[float]) -> tuple[float, float]:
 
 @final
 class PowerIntegral:
-    """The integral of a power that can only be sampled, by the trapezoidal rule in a thread."""
+    """Energy in joules from sampled power: its integral by the trapezoidal rule, in a thread.
+
+    Args:
+        watts: Returns the present power in W.
+        period_s: Time between two samples.
+        clock: Returns seconds since an arbitrary start.
+    """
 
     def __init__(
         self,
@@ -216,7 +226,12 @@ class PowerIntegral:
         self._thread.start()
 
     def read(self) -> float:
-        """Return the joules since the start."""
+        """Return the joules since the start.
+
+        Raises:
+            ConfigError: the power cannot be read.
+            RunError: there was no sample for more than a second.
+        """
         with self._lock:
             if self._error is not None:
                 raise self._error

@@ -1,5 +1,7 @@
 """Initial latency tables of a space, from the operators of a few networks measured here.
 
+An operator is tuned by compiling and timing several plans (configurations of its schedule); the
+fastest one is kept.
 The operators of these networks are tuned and timed, and predict all others. The error is estimated
 by leave-one-out over the networks, leaving out every operator that only the held-out network has.
 """
@@ -44,7 +46,7 @@ class InitialMeasurements:
     """Measured networks, and the accuracy of leave-one-out predictions."""
 
     wholes: list[MeasuredNetwork]
-    share: float  #: fraction of networks within ``MeasurementEffort.within``
+    share: float  #: fraction of networks with a relative error within ``MeasurementEffort.within``
 
 
 def create_initial_table(
@@ -57,11 +59,11 @@ def create_initial_table(
     """Fill a table for some spaces, and save it.
 
     Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
-    until it has taken long. Operators in the table are not timed again. All spaces share the
-    networks of ``effort`` and the predictions.
+    until ``effort.long_s`` has passed. Operators in the table are not timed again. All spaces share
+    the networks of ``effort`` and the predictions.
 
     Returns:
-        The measurements; ``None`` if the table lacked only a few operators.
+        The measurements; ``None`` if the table lacked only a few operators, which were timed.
 
     Raises:
         CompileError: an operator cannot be compiled.
@@ -148,8 +150,8 @@ def _spread(subjects: Sequence[ProfiledSpace], n: int) -> dict[Genotype, Graph]:
     if len(selected) < MIN_NETWORKS:
         names = ", ".join(f"'{subject.space.name}'" for subject in subjects)
         raise TableError(
-            f"Search space {names}: {len(selected)} networks are too few for a latency table. "
-            "Set cost=measured."
+            f"Search space {names} has {len(selected)} networks; a latency table needs "
+            f"{MIN_NETWORKS}. Set cost=measured, which times each network."
         )
     return selected
 
@@ -225,7 +227,7 @@ def _add_predictions(
 
 
 def describe_calibration(table: LatencyTable, space: str) -> str:
-    """Return the source of a space's latencies as text; empty if all operators were timed."""
+    """Return what a space's latencies follow from, as text; empty if all operators were timed."""
     calibration = table.calibration.get(space, {})
     if "foretold" in calibration:
         source = f"{calibration['foretold']['from']} operators"

@@ -39,11 +39,11 @@ class MeasuredNetwork:
     features: LatencyFeatures
     macs_m: float  #: 10^6 MACs of the whole batch
     measured: RepeatedMeasurement
-    network: str  #: digest of its graph
+    network: str  #: digest of its graph, see ``network_digest``
 
     @property
     def timing(self) -> Timing:
-        """Its latency."""
+        """Its measured latency."""
         return self.measured.timing
 
 
@@ -54,9 +54,9 @@ def measure_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[MeasuredNetwork]:
-    """Time the fused networks that a table lacks; return all of them.
+    """Time the fused networks that a table lacks; return all of them, in order.
 
-    ``source_plans`` has plans from another device for operators that are not timed here.
+    ``source_plans`` has compilation plans from another device for operators not timed here.
     """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     known = time_networks(table, graphs, pool, progress, source_plans)
@@ -79,14 +79,14 @@ def time_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[RepeatedMeasurement]:
-    """Return the latencies of fused networks; those in the table are not timed again.
+    """Return the latencies of fused networks, in order; those in the table are not timed again.
 
     Args:
-        table: Stores the latencies, and has plans of operators.
+        table: Stores the latencies, and has compilation plans of operators.
         graphs: The networks.
-        pool: Workers.
+        pool: Worker processes that time networks.
         progress: Shows the progress.
-        source_plans: Plans of operators that the table does not have.
+        source_plans: Compilation plans of operators that the table does not have.
     """
     plans = {**(source_plans or {}), **table.plans()}
     rows = {(row["search_space"], row["network"]): row for row in table.networks}
@@ -118,9 +118,10 @@ def network_digest(graph: Graph) -> str:
 def calibrate_table(
     table: LatencyTable, wholes: Sequence[MeasuredNetwork], counts: NetworksConfig, space: str
 ) -> Calibration:
-    """Calibrate the table and store networks, calibration and held-out error in it.
+    """Calibrate the table for a space, and store networks and held-out error in it.
 
-    The first networks are fitted, the next set the interval, and the others show the error.
+    The first ``counts.fit`` networks are fitted, the next ``counts.interval`` set the interval, and
+    the others show the error. Return the calibration.
     """
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
@@ -143,7 +144,11 @@ def store_networks(
     predicted: Sequence[PredictedLatency],
     space: str,
 ) -> None:
-    """Store networks of a space with their roles and predictions."""
+    """Store networks of a space in the table, and save it.
+
+    ``roles`` (``fit``, ``interval`` or ``held_out``) and ``predicted`` are in the order of
+    ``wholes``.
+    """
     new = {whole.network for whole in wholes}
     others = [
         row if row["search_space"] != space else row | _UNUSED
@@ -163,7 +168,7 @@ def store_networks(
 def fraction_within(
     calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float
 ) -> float:
-    """Return the fraction of networks that are predicted within a relative error."""
+    """Return the fraction of networks whose relative error is at most ``within`` (0.05: 5 %)."""
     errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
     return sum(abs(error) <= within for error in errors) / len(errors)
 
@@ -173,7 +178,11 @@ def prediction_error(
     held_out: Sequence[MeasuredNetwork],
     predicted: Sequence[PredictedLatency],
 ) -> dict[str, Any]:
-    """Return the held-out error of the table, and that of a prediction from MACs."""
+    """Return the error of the table on held-out networks, and that of a prediction from MACs.
+
+    Keys: ``n`` (networks), ``table`` and ``macs`` (each as ``core.agreement``; the former also with
+    ``coverage`` and ``interval``), and ``drifted`` (networks with a disturbed measurement).
+    """
     measured = [whole.timing.median_ms for whole in held_out]
     inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
     macs = [whole.macs_m for whole in held_out]
@@ -255,7 +264,10 @@ def measure_operators(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> dict[OpSpec, str]:
-    """Tune and time the operators that a table lacks; return the errors of the others."""
+    """Tune and time the operators that a table lacks; store them in it.
+
+    Return the messages of operators that cannot be compiled, by operator.
+    """
     missing, transferred = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}
 

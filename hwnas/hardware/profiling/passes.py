@@ -1,6 +1,7 @@
 """Timing in passes, minutes apart, so that a disturbance rarely affects all of them.
 
-Results are saved as they arrive: an interrupted profile can be resumed.
+A pass times each item (operator or network) once, in random order. A quiet one was not disturbed by
+other programs. Results are saved as they arrive: an interrupted profile can be resumed.
 """
 
 import math
@@ -29,7 +30,7 @@ _AGREE = 0.03  #: passes continue until two quiet ones differ by at most this fr
 
 @dataclass(frozen=True)
 class RepeatedMeasurement:
-    """A measured latency and its number of passes."""
+    """A measured latency, and the number of passes that it combines."""
 
     timing: Timing
     n_passes: int = 1
@@ -42,8 +43,8 @@ class MeasurementPasses(Generic[K]):
     title: str  #: title of the progress bar
     measured: Callable[[K], RepeatedMeasurement | None]  #: the measurement in the table
     keep: Callable[[K, RepeatedMeasurement], None]  #: stores a measurement in the table
-    time: Callable[[Worker, Sequence[K]], Sequence[Timing]]
-    block: int = 1  #: items that one worker times at once
+    time: Callable[[Worker, Sequence[K]], Sequence[Timing]]  #: times items with a worker process
+    block: int = 1  #: number of items of one call of ``time``
     max_passes: int = MAX_PASSES
 
     def run(
@@ -89,7 +90,7 @@ class MeasurementPasses(Generic[K]):
 
 
 def confirmed(timings: Sequence[Timing]) -> bool:
-    """Return whether two quiet passes agree on the fastest latency."""
+    """Return True if the two fastest undisturbed timings differ by at most 3 %."""
     quiet = sorted(timing.median_ms for timing in timings if not timing.drifted)
     return len(quiet) > 1 and quiet[1] <= quiet[0] * (1 + _AGREE)
 
@@ -121,7 +122,7 @@ class PeriodicSaver:
         self._table, self._last = table, time.monotonic()
 
     def soon(self) -> None:
-        """Save if the last save was long ago."""
+        """Save if the last save was more than five seconds ago."""
         if time.monotonic() - self._last > _SAVE_S:
             self._table.save()
             self._last = time.monotonic()
@@ -139,13 +140,13 @@ _PATIENCE = 1000  #: sampled networks without a new operator after which a space
 
 @dataclass(frozen=True)
 class ProfiledSpace:
-    """A search space as one target executes it."""
+    """A search space, with the graphs of its networks on one target."""
 
     space: Space
-    lower: Callable[[Genotype], Graph]  #: fused for the target
+    lower: Callable[[Genotype], Graph]  #: returns the graph of a genotype, fused for the target
 
     def graphs(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
-        """Return the fused graphs of networks."""
+        """Return the fused graphs by genotype."""
         return {genotype: self.lower(genotype) for genotype in genotypes}
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
@@ -176,15 +177,19 @@ _N_SAMPLED, _FRACTIONS = 400, (0.0, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class MeasurementEffort:
-    """Amount of measurements for a table."""
+    """How many operators and networks are measured for a latency table.
+
+    Measurement ends when the fraction ``share`` of held-out networks is predicted with a relative
+    error of at most ``within``.
+    """
 
     n: int  #: networks per round
-    n_plans: int  #: plans that are tried for an operator without a transferred plan
-    plans: Mapping[OpSpec, str] = field(default_factory=dict)  #: transferred plans
-    within: float = 0.05  #: relative error that held-out networks must reach
-    share: float = 0.9  #: fraction of held-out networks that must reach it
+    n_plans: int  #: compilation plans that are tried for an operator that ``plans`` lacks
+    plans: Mapping[OpSpec, str] = field(default_factory=dict)  #: plans from another device
+    within: float = 0.05
+    share: float = 0.9
     long_s: float = 25.0  #: seconds after which no further round starts
-    n_passes: int = MAX_PASSES  #: maximum number of passes of an operator
+    n_passes: int = MAX_PASSES  #: maximum number of timings of an operator
     rounds: int = 4  #: maximum number of rounds; each adds ``n`` networks
 
     @property
@@ -194,9 +199,9 @@ class MeasurementEffort:
 
 
 def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
-    """Return different random networks, including some with many first options.
+    """Return different random networks, including small ones: fronts end with very fast ones.
 
-    These are small: fronts end with networks that are much faster than random ones.
+    Small ones have many first options. The result is always the same for a space.
     """
     rng, space = random.Random(0), subject.space
     found = [space.smallest(), space.largest()]
@@ -212,7 +217,7 @@ def candidate_networks(subject: ProfiledSpace) -> list[Genotype]:
 
 
 def spread_out(values: Mapping[Genotype, float], n: int) -> list[Genotype]:
-    """Return at most ``n`` networks, spread evenly over a quantity.
+    """Return at most ``n`` networks, spread evenly over their ``values``.
 
     A larger ``n`` extends the selection of a smaller one.
     """

@@ -44,23 +44,26 @@ _PRIOR_WEIGHT = 0.05
 
 @dataclass(frozen=True)
 class TableTransfer:
-    """Factors of the reference device's latencies, by group, and the time to start an operator."""
+    """A model of a new device's latencies from those of a reference device."""
 
-    factors: Mapping[str, float]
-    operator_ms: float
+    factors: Mapping[str, float]  #: new latency / reference latency, by group of operators
+    operator_ms: float  #: time to start an operator
 
     def latency_ms(self, op: OpSpec, reference_ms: float) -> float:
-        """Return the latency of an operator on the new device."""
+        """Return the latency of an operator on the new device in ms."""
         return self.factors[group(op)] * reference_ms
 
     def network_ms(self, graph: Graph, reference: Mapping[OpSpec, float]) -> float:
-        """Return the latency of a network on the new device."""
+        """Return the latency of a network on the new device in ms.
+
+        ``reference`` has the latency of each operator on the reference device in ms.
+        """
         total = sum(self.latency_ms(node.op, reference[node.op]) for node in graph)
         return total + self.operator_ms * len(graph)
 
 
 def group(op: OpSpec) -> str:
-    """Return the group of an operator."""
+    """Return the group of an operator, one of ``GROUPS``."""
     if op.base == "conv2d" and op.depthwise:
         return "depthwise"
     if op.base in ("conv2d", "linear"):
@@ -71,7 +74,13 @@ def group(op: OpSpec) -> str:
 def fit_transfer(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> TableTransfer:
-    """Fit non-negative factors to measured networks, by least relative squares."""
+    """Return the model that fits measured networks, by non-negative least relative squares.
+
+    Args:
+        networks: Fused graphs.
+        measured_ms: Latency of each on the new device.
+        reference: Latency of each operator on the reference device in ms.
+    """
     target = np.array(measured_ms)
     rows = np.array([_row(graph, reference) for graph in networks]) / target[:, None]
     # A common factor first: groups with little data stay near it.
@@ -97,7 +106,7 @@ def _row(graph: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]
 def leave_one_out(
     networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
-    """Return leave-one-out predictions of the networks."""
+    """Return the latency of each network in ms, predicted from all others; see ``fit_transfer``."""
     found = []
     for i, graph in enumerate(networks):
         others = [net for j, net in enumerate(networks) if j != i]
@@ -115,6 +124,9 @@ def fill_from_source(
     plans: Mapping[OpSpec, str] | None = None,
 ) -> dict[str, Any]:
     """Fill a table from another device's; return the leave-one-out error.
+
+    Keys of the error are those of ``core.agreement``, ``interval`` (relative half width) and
+    ``coverage`` (in [0, 1]).
 
     Operators get the transferred latency, and their plan if ``plans`` has one; others are tuned
     when they are first compiled. Operators that were timed here keep their latency. The interval
@@ -195,7 +207,7 @@ class SourceTable:
 
     @classmethod
     def of(cls, table: LatencyTable, here: Mapping[str, Any]) -> "SourceTable":
-        """Return a source table for this machine.
+        """Return the table of another CPU, with the plans that can be used on this machine.
 
         Args:
             table: Table of another device, see ``provenance.related_table``.
@@ -206,7 +218,7 @@ class SourceTable:
         return cls(table, table.plans() if same else {})
 
     def covers(self, subject: ProfiledSpace, n: int) -> bool:
-        """Return whether it has all operators of ``n`` networks of a space."""
+        """Return True if it has all operators of ``n`` networks of a space."""
         return len(covered_networks(self.table, subject, n)) == n
 
 
@@ -232,7 +244,7 @@ def transfer_table(
     """Fill a table for some spaces that a source table covers, and save it.
 
     Networks are measured until enough held-out ones are predicted well enough for ``effort``, or
-    until it took too long.
+    until ``effort.long_s`` has passed.
     """
     compiled, since = dict(source.plans), time.monotonic()
     spaces = [subject.space.name for subject in subjects]
@@ -259,7 +271,7 @@ def network_plans(
     n_plans: int,
     progress: Progress,
 ) -> Mapping[OpSpec, str]:
-    """Return the plans of operators that a table has but were not timed.
+    """Return the compilation plans of operators that a table has but were not timed here.
 
     Operators without a plan in the table or ``source_plans`` are tuned; the table stores the plans.
 

@@ -22,8 +22,8 @@ _PLANS = 3
 class BatchThroughput:
     """The latency of a network at one batch size."""
 
-    size: int
-    latency_ms: float
+    size: int  #: images per inference
+    latency_ms: float  #: of the whole batch
 
     @property
     def images_per_s(self) -> float:
@@ -34,7 +34,7 @@ class BatchThroughput:
 def time_batch_sizes(
     graph: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[BatchThroughput]:
-    """Time a network at several batch sizes, with operators tuned for each."""
+    """Return the latency of a network at each of ``BATCHES``, with operators tuned for each."""
     found = []
     with progress.phase("Batch sizes", len(BATCHES)) as advance:
         for size in BATCHES:
@@ -47,10 +47,10 @@ def time_batch_sizes(
     return found
 
 
-def recommended_batch(found: Sequence[BatchThroughput]) -> BatchThroughput:
-    """Return the smallest batch with nearly the highest throughput."""
-    highest = max(batch.images_per_s for batch in found)
-    return min((b for b in found if b.images_per_s >= _ENOUGH * highest), key=lambda b: b.size)
+def recommended_batch(batches: Sequence[BatchThroughput]) -> BatchThroughput:
+    """Return the smallest batch with at least 95 % of the highest throughput."""
+    highest = max(batch.images_per_s for batch in batches)
+    return min((b for b in batches if b.images_per_s >= _ENOUGH * highest), key=lambda b: b.size)
 
 
 def compare_runtimes(
@@ -59,9 +59,10 @@ def compare_runtimes(
     open_worker: Callable[[Target], Worker],
     progress: Progress,
 ) -> dict[str, list[float]]:
-    """Return the latency of each network in each runtime in ms, with alternating runtimes.
+    """Return by runtime (``RUNTIME DTYPE``) the latency of each network in ms.
 
-    Runtimes that refuse a network are left out.
+    Runtimes take turns, so that all see the same speed of the machine. Those that cannot run a
+    network are left out.
     """
     names = [f"{target.runtime} {target.dtype}" for target in targets]
     timings: dict[str, list[list[float]]] = {name: [[] for _ in networks] for name in names}

@@ -1,4 +1,8 @@
-"""A bench: tunes and times operators and networks with an engine, and detects drift."""
+"""A bench: tunes and times operators and networks with an engine, and detects drift.
+
+Drift is a change of the machine's speed. A sentinel, a small constant workload, is timed between
+measurements to detect it.
+"""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -65,7 +69,9 @@ class DeviceBench:
         self._sentinel = Sentinel(engine.operator(sentinel, plan), config)
 
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
-        """Return the fastest of at most ``limit`` plans and the plan ``first``, if given.
+        """Return the fastest compilation plan of an operator.
+
+        Candidates are at most ``limit`` plans of the engine, and ``first`` if it is not empty.
 
         Raises:
             CompileError: no plan compiles.
@@ -74,7 +80,10 @@ class DeviceBench:
         if len(plans) == 1:
             return plans[0]
         seconds: dict[str, float] = {}
-        problem = CompileError(f"There is no plan for {op}.")
+        problem = CompileError(
+            f"The runtime has no compilation plan for {op}. This is an error in hwnas; please "
+            "report it."
+        )
         for plan in plans:
             try:
                 timer = self._engine.operator(op, plan)
@@ -90,28 +99,28 @@ class DeviceBench:
         return fastest
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latencies of operators, measured between two readings of the sentinel."""
+        """Return the latency of each pair (operator, plan), in order."""
         engine, config = self._engine, self._config
         return self._sentinel.watch(
             lambda: [engine.time_operator(op, plan, config) for op, plan in work]
         )
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network."""
+        """Return the latency of a network, with random weights."""
         timer = self._engine.network(graph, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return interleaved latencies of two networks, with default plans."""
+        """Return the latencies of two networks, timed in turns, with default plans."""
         one, other = (self._engine.network(graph, {}) for graph in (first, second))
         return interleaved(one, other, self._config)
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
         return percentiles(self._engine.network(graph, plans), n)
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the files of a compiled network, by suffix."""
+        """Return the contents of a compiled network's files, by suffix."""
         return dict(self._engine.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
@@ -135,12 +144,12 @@ class DeviceBench:
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return interleaved latencies of two compiled networks, loaded from their files."""
+        """Return the latencies of two networks, loaded from their files and timed in turns."""
         one, other = (self._engine.open(files).timer for files in (first, second))
         return interleaved(one, other, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing."""
+        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
         return self._engine.open(files).session.run(images)
 
     def sentinel_ms(self) -> tuple[float, ...]:

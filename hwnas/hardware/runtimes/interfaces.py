@@ -1,4 +1,8 @@
-"""Interfaces of runtimes: they run networks, and time operators and networks on a device."""
+"""Interfaces of runtimes: they run networks, and time operators and networks on a device.
+
+A compilation plan is the configuration with which a runtime compiles an operator, such as the size
+of its tiles, as the runtime's text. Runtimes that schedule by themselves have one plan, ``""``.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +19,7 @@ from hwnas.hardware.timing import Timer, Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.parameters import Parameters
 
-#: Plan of each operator, as the runtime's text; empty if there is no choice.
+#: Compilation plan of each operator; may be empty for runtimes that schedule by themselves.
 OperatorPlans = Mapping[OpSpec, str]
 
 
@@ -32,7 +36,10 @@ class Segment(Protocol):
     """A segment of a network with early exits, loaded by a runtime."""
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return the input of the next segment, if any, and the outputs ``(N, n_outputs)``."""
+        """Return the outputs ``(N, n_outputs)``, after the input of the next segment, if any.
+
+        ``images`` are normalised images, or the output of the segment before, ``(N, C, H, W)``.
+        """
         ...
 
 
@@ -44,7 +51,7 @@ class Engine(Protocol):
     """
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return at most ``limit`` plans, the most promising first; at least one."""
+        """Return 1 to ``limit`` compilation plans of an operator, the most promising first."""
         ...
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
@@ -52,7 +59,7 @@ class Engine(Protocol):
         ...
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return an estimate of what an operator adds to the latency of a network."""
+        """Return an estimate of what an operator adds to the latency of a network, in ms."""
         ...
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
@@ -60,13 +67,13 @@ class Engine(Protocol):
         ...
 
     def forget(self, op: OpSpec, plan: str) -> None:
-        """Free the compiled operator."""
+        """Free an operator that was compiled with a plan."""
         ...
 
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return the files of a compiled network by suffix, such as ``{".onnx": ...}``."""
+        """Return the contents of a compiled network's files by suffix: ``{".onnx": ...}``."""
         ...
 
     def open(self, files: Mapping[str, Path]) -> "LoadedNetwork":
@@ -78,9 +85,9 @@ class Engine(Protocol):
 class LoadedNetwork:
     """A compiled network, loaded on its device."""
 
-    timer: Timer
+    timer: Timer  #: seconds for n inferences
     session: Session
-    uncounted: int = 0  #: additional inferences per call of the timer, not timed
+    uncounted: int = 0  #: additional inferences per call of the timer, which it does not time
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class DeviceEvaluation:
     """Outputs and measurements of a compiled network on its device."""
 
     outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
-    timing: Timing
+    timing: Timing  #: latency of an inference
     energy: MeasuredEnergy | None  #: ``None`` if the target has no meter
     p99: Quantity | None = None  #: p99 latency in ms of the runs of ``timing``, if requested
 

@@ -73,7 +73,7 @@ class DevicePool:
             seat.thread.start()
 
     def run(self, tasks: Sequence[Callable[[Worker], T]]) -> Iterator[tuple[int, T | HwnasError]]:
-        """Yield the index and the result of each task as it ends, in any order."""
+        """Yield the index and the result (or error) of each task as it ends, in any order."""
         results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         jobs = [_Job(index, task, results) for index, task in enumerate(tasks)]
         with self._changed:
@@ -214,27 +214,27 @@ class RetryingPool:
         self._pool = pool
 
     def tune(self, op: OpSpec, limit: int) -> str:
-        """Return the fastest of at most ``limit`` plans."""
+        """Return the fastest of at most ``limit`` compilation plans of an operator."""
         return self._pool.do(lambda worker: worker.tune(op, limit))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latencies of isolated operators."""
+        """Return the latency of each pair (operator, plan), in order."""
         return self._pool.do(lambda worker: worker.time_operators(work))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network."""
+        """Return the latency of a network, with random weights."""
         return self._pool.do(lambda worker: worker.time_network(graph, plans))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return interleaved latencies of two networks, with default plans."""
+        """Return the latencies of two networks, timed in turns, with default plans."""
         return self._pool.do(lambda worker: worker.interleaved_networks(first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
         return self._pool.do(lambda worker: worker.percentiles(graph, plans, n))
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the files of a compiled network, by suffix."""
+        """Return the contents of a compiled network's files, by suffix."""
         return self._pool.do(lambda worker: worker.export(graph, plans, weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
@@ -244,9 +244,9 @@ class RetryingPool:
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return interleaved latencies of two compiled networks, loaded from their files."""
+        """Return the latencies of two networks, loaded from their files and timed in turns."""
         return self._pool.do(lambda worker: worker.interleaved(first, second))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing."""
+        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
         return self._pool.do(lambda worker: worker.run(files, images))

@@ -50,27 +50,27 @@ class Worker:
         self._pipe: Connection | None = None
 
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
-        """Return the fastest of at most ``limit`` plans and the plan ``first``, if given."""
+        """Return the fastest compilation plan of an operator, see ``DeviceBench.tune``."""
         return cast(str, self._call("tune", op, limit, first))
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
-        """Return the latencies of isolated operators."""
+        """Return the latency of each pair (operator, plan), in order."""
         return cast("list[Timing]", self._call("time_operators", list(work)))
 
     def time_network(self, graph: Graph, plans: OperatorPlans) -> Timing:
-        """Return the latency of a network."""
+        """Return the latency of a network, with random weights."""
         return cast(Timing, self._call("time_network", graph, _used(graph, plans)))
 
     def interleaved_networks(self, first: Graph, second: Graph) -> InterleavedTimings:
-        """Return interleaved latencies of two networks, with default plans."""
+        """Return the latencies of two networks, timed in turns, with default plans."""
         return cast(InterleavedTimings, self._call("interleaved_networks", first, second))
 
     def percentiles(self, graph: Graph, plans: OperatorPlans, n: int) -> dict[str, float]:
-        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        """Return ``p50_ms``, ``p90_ms`` and ``p99_ms`` of ``n`` single inferences."""
         return cast("dict[str, float]", self._call("percentiles", graph, _used(graph, plans), n))
 
     def export(self, graph: Graph, plans: OperatorPlans, weights: Parameters) -> dict[str, bytes]:
-        """Return the files of a compiled network, by suffix."""
+        """Return the contents of a compiled network's files, by suffix."""
         return cast("dict[str, bytes]", self._call("export", graph, _used(graph, plans), weights))
 
     def evaluate(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> DeviceEvaluation:
@@ -80,11 +80,11 @@ class Worker:
     def interleaved(
         self, first: Mapping[str, Path], second: Mapping[str, Path]
     ) -> InterleavedTimings:
-        """Return interleaved latencies of two compiled networks, loaded from their files."""
+        """Return the latencies of two networks, loaded from their files and timed in turns."""
         return cast(InterleavedTimings, self._call("interleaved", dict(first), dict(second)))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of a compiled network, loaded from its files, without timing."""
+        """Return the outputs ``(N, n_outputs)`` of a network, loaded from its files; not timed."""
         return cast("NDArray[np.float32]", self._call("run", dict(files), images))
 
     def sentinel_ms(self) -> tuple[float, ...]:
@@ -255,11 +255,15 @@ def _engine(target: Target, remote: Remote) -> Engine:
     backend = backends.get(target.runtime)
     if not backend.measured:
         raise ConfigError(
-            f"Target '{target.name}' is not measured: target.runtime={target.runtime} estimates."
+            f"Target '{target.name}' cannot be measured: target.runtime={target.runtime} only "
+            "estimates costs. Choose another target.runtime."
         )
     if remote.tracker and not backend.remote:
         able = " or ".join(f"target.runtime={d.name}" for d in backends.known() if d.remote)
-        raise ConfigError(f"rpc.tracker: only {able} supports remote devices.")
+        raise ConfigError(
+            f"rpc.tracker={remote.tracker}: target.runtime={target.runtime} does not support "
+            f"remote devices. Set {able}, or remove rpc.tracker and rpc.key."
+        )
     engine: Engine = backends.resolve_reference(backend.engine, backend)(target, remote)
     return engine
 
@@ -274,7 +278,9 @@ def _pin(target: Target) -> None:
     threads = max(chosen or [target.threads])
     if threads > len(cores):
         option = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
-        raise ConfigError(f"{option}, but only {len(cores)} cores are available.")
+        raise ConfigError(
+            f"{option}, but only {len(cores)} cores are available. Set {len(cores)} or less."
+        )
     os.sched_setaffinity(0, cores[-threads:])
 
 

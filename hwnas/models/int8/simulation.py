@@ -69,7 +69,10 @@ class SimulatedInt8(nn.Module):
         self._int8 = int8_tensors(graph)
 
     def forward(self, images: Tensor, every: bool = False) -> Tensor:
-        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; ``every``: see ``ExitNetwork``."""
+        """``(N, C, R, R)`` to the last output ``(N, n_outputs)``.
+
+        With ``every``, to the outputs of all exits and the last: ``(n_exits + 1, N, n_outputs)``.
+        """
         tensors = {INPUT: self._stored(INPUT, images)}
         for node in self._graph:
             x = self._plain(node, [tensors[name] for name in node.inputs])

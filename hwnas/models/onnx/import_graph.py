@@ -143,38 +143,38 @@ def output_of(source: str, shape: Shape4) -> ImportedTensor:
     return ImportedTensor(source, shape, np.arange(math.prod(shape)).reshape(shape))
 
 
-def of_pixels(source: str, read: ImportedTensor, n_channels: int) -> ImportedTensor:
+def of_pixels(source: str, tensor: ImportedTensor, n_channels: int) -> ImportedTensor:
     """Return the output ``(..., n_channels)`` of an operator that maps the channels of each pixel.
 
-    The last axis of the input ``read`` is the channels of a pixel, too.
+    The last axis of the input ``tensor`` is the channels of a pixel, too.
 
     Raises:
         ValueError: if it is empty or too large.
     """
-    first = read.pixels()
+    first = tensor.pixels()
     assert first is not None
-    n, c, h, w = read.shape
+    n, c, h, w = tensor.shape
     check_size((n, n_channels, h, w))
     images, pixels = np.divmod(first, c * h * w)
     rows = (images * n_channels * h * w + pixels)[:, None] + np.arange(n_channels) * h * w
-    positions = rows.reshape(*read.positions.shape[:-1], n_channels)
+    positions = rows.reshape(*tensor.positions.shape[:-1], n_channels)
     return ImportedTensor(source, (n, n_channels, h, w), positions)
 
 
 def mean_over(
-    source: str, read: ImportedTensor, axes: tuple[int, ...], keep: bool
+    source: str, tensor: ImportedTensor, axes: tuple[int, ...], keep: bool
 ) -> ImportedTensor | None:
     """Return the mean over axes if these are all pixels of each channel, else ``None``.
 
     Args:
         source: Name of the operator of the mean.
-        read: Its input.
+        tensor: Its input.
         axes: Axes of the mean.
         keep: Keep these axes with a size of 1.
     """
-    n, c = read.shape[:2]
-    low, high = (f(read.channels, axis=axes, keepdims=keep) for f in (np.min, np.max))
-    if not read.whole or low.size != n * c or not np.array_equal(low, high):
+    n, c = tensor.shape[:2]
+    low, high = (f(tensor.channels, axis=axes, keepdims=keep) for f in (np.min, np.max))
+    if not tensor.whole or low.size != n * c or not np.array_equal(low, high):
         return None
     return ImportedTensor(source, (n, c, 1, 1), np.asarray(low))
 

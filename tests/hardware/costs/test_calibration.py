@@ -101,7 +101,7 @@ def test_interval_holds_new_networks_as_often_as_promised(name: str, n_interval:
 def test_too_few_networks_for_an_interval_are_refused() -> None:
     rng = random.Random(0)
     fitted = _networks(rng, 24, _quiet)
-    with pytest.raises(ValueError, match="18 networks are too few for an interval of 95%"):
+    with pytest.raises(ValueError, match="got 18 networks for the interval"):
         calibrate(fitted, _networks(rng, 18, _quiet))
     assert calibrate(fitted, _networks(rng, 19, _quiet)).n_interval == 19
 

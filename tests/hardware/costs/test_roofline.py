@@ -283,11 +283,11 @@ def test_target_that_lacks_something_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"peak_gmacs": {}}, "names no dtype"),
+        ({"peak_gmacs": {}}, "peak_gmacs is empty"),
         ({"off_chip_gbps": 0}, "off_chip_gbps must be a number in"),
         ({"element_gops": 0.0}, "element_gops must be a number in"),
         ({"depthwise": 1.5}, r"depthwise must be a number in \(0, 1\]"),
-        ({"tile": [4, 8]}, "three sizes"),
+        ({"tile": [4, 8]}, "three numbers"),
         ({"tile": [4, 8, 0]}, "tile must be whole numbers, each in"),
     ],
 )

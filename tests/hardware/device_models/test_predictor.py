@@ -148,7 +148,7 @@ def test_file_says_the_same_again(
             "format 2 is from a newer version of hwnas",
         ),
         (whole.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['), r"0\]\[0\]' is 99"),
-        (whole.replace('"ms": [', '"ms": [1.0, '), "numbers of latencies and networks differ"),
+        (whole.replace('"ms": [', '"ms": [1.0, '), "latencies of"),
     ):
         path.write_text(damaged)
         with pytest.raises(TableError, match=f"cannot be read: .*{words}"):

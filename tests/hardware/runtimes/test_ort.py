@@ -142,7 +142,7 @@ def test_any_number_of_images_is_run_by_a_model_of_any_batch(
 
 def test_images_of_another_shape_are_refused(small: SearchSpace, task: Signature) -> None:
     _, model = model_of(small, task)
-    with pytest.raises(CompileError, match=r"onnxruntime refuses the model: .*images"):
+    with pytest.raises(CompileError, match=r"onnxruntime cannot run the model: .*images"):
         OrtSession(model).run(np.zeros((1, 1, 5, 5), np.float32))
 
 
@@ -151,7 +151,7 @@ def test_what_is_no_model_is_refused_in_one_line(
     content: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for load in (OrtSession, lambda model: timer(model, 1), lambda model: node_times(model, 1, 10)):
-        with pytest.raises(CompileError, match="onnxruntime refuses the model") as caught:
+        with pytest.raises(CompileError, match="onnxruntime cannot run the model") as caught:
             load(content)
         assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
@@ -161,7 +161,7 @@ def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Sig
     _, model = model_of(small, task)
     foreign = onnx.load_from_string(model)
     del foreign.metadata_props[:]
-    with pytest.raises(CompileError, match="does not list its operators"):
+    with pytest.raises(CompileError, match="has no 'operators' in its metadata"):
         node_times(foreign.SerializeToString(), 1, 10)
     foreign.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     with pytest.raises(CompileError, match="expected float32 of a fixed shape"):

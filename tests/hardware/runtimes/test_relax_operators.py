@@ -285,7 +285,7 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
 def test_plan_of_another_operator_is_refused_in_one_line(
     compilers: dict[str, Compiler], op: OpSpec, plan: Plan
 ) -> None:
-    with pytest.raises(CompileError, match=f"TVM cannot compile .* as '{plan}': ") as caught:
+    with pytest.raises(CompileError, match=f"TVM cannot compile .* with plan '{plan}': ") as caught:
         compilers["host"].compile(op, plan)
     assert "\n" not in str(caught.value)
 

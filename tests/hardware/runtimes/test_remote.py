@@ -205,7 +205,7 @@ def test_a_server_killed_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None
     timer(1)
     start = time.monotonic()
     threading.Thread(target=lambda: lab.measuring().kill()).start()
-    with pytest.raises(DeviceError, match="is gone"):
+    with pytest.raises(DeviceError, match="the connection broke"):
         timer(10**9)
     assert time.monotonic() - start < 3.0
     lab.serve()
@@ -219,7 +219,7 @@ def test_a_server_frozen_in_the_middle_of_a_run(lab: Lab, connect: Open) -> None
     timer = device.timer(module, name, arguments)
     threading.Thread(target=lambda: lab.measuring().freeze()).start()
     start = time.monotonic()
-    with pytest.raises(DeviceError, match="no answer within 4 s"):
+    with pytest.raises(DeviceError, match=r"no answer within rpc\.timeout_s=4"):
         timer(10**9)
     assert 3.9 < time.monotonic() - start < 7.0
     lab.servers[-1].thaw()  # it ends the session, which is too old
@@ -260,7 +260,7 @@ def test_an_upload_that_is_cut(lab: Lab, connect: Open, tmp_path: Path) -> None:
     large = device.load_file(tmp_path / "large.so")
     lab.servers[-1].freeze()  # so that the upload stops where the sockets are full
     threading.Timer(0.5, lab.servers[-1].kill).start()
-    with pytest.raises(DeviceError, match="is gone"):
+    with pytest.raises(DeviceError, match="the connection broke"):
         device.call(large, name, arguments)
 
 

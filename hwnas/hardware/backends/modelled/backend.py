@@ -16,5 +16,8 @@ def backend(target: Target) -> EstimatedBackend:
         assert target.roofline is not None
         return network_cost(fused_graph(graph, target), target, target.roofline)
 
-    message = f"Target '{target.name}' does not exist: nothing can be measured on it."
+    message = (
+        f"Target '{target.name}' is hardware that does not exist (target.runtime=modelled): "
+        "nothing can be measured on it."
+    )
     return EstimatedBackend(target, {"roofline": roofline}, estimate, message)

@@ -28,8 +28,8 @@ class OfflineSettings:
         check_bounds(self, "target.offline.")
         if self.slower_low > self.slower_high:
             raise ConfigError(
-                "target.offline.slower_low must be at most slower_high, got "
-                f"{self.slower_low:g} and {self.slower_high:g}."
+                f"target.offline.slower_low={self.slower_low:g} must be at most "
+                f"target.offline.slower_high, {self.slower_high:g}."
             )
 
 

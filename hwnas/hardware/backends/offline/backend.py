@@ -34,7 +34,8 @@ def backend(target: Target) -> EstimatedBackend:
         target,
         {COST: costs.device_model, "roofline": costs.roofline_model},
         costs.from_measurements if has_measurements else costs.from_data_sheet,
-        f"Target '{target.name}' is not connected: measure its networks with a kit.",
+        f"Target '{target.name}' is not connected: measure its networks with a kit "
+        "(hwnas profile kit=DIR).",
         # A device file may be of other spaces, if the search was by the data sheet.
         {"roofline": costs.from_data_sheet},
         path if path.exists() else None,
@@ -42,7 +43,7 @@ def backend(target: Target) -> EstimatedBackend:
 
 
 def device_setting(target: Target) -> str:
-    """Return dtype, threads and batch of a target, as device files record them."""
+    """Return dtype, threads and batch of a target as in device files: ``int8-4t-b1``."""
     return f"{target.dtype}-{target.threads}t-b{target.batch}"
 
 
@@ -66,7 +67,11 @@ def load_device(target: Target) -> MeasuredDevice:
         )
     device = device_file.load_device_file(path)
     if device.setting != setting:
-        raise TableError(f"{path} is of {device.setting}, not of {setting}.")
+        raise TableError(
+            f"{path} was measured with {device.setting} (dtype, threads, batch), but the target is "
+            f"set to {setting}. Set target.dtype, target.threads and target.batch alike, or "
+            "measure again with a kit."
+        )
     return device
 
 

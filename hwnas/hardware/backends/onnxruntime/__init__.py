@@ -60,28 +60,28 @@ class OnnxRuntimeSettings(BackendSettings):
         if not re.fullmatch(r"[A-Za-z0-9]{1,60}", self.provider):
             raise ConfigError(
                 f"target.onnxruntime.provider must be the name of an execution provider (cpu, "
-                f"cuda, tensorrt, ...), got {self.provider!r}."
+                f"cuda, tensorrt, ...): letters and digits, got {self.provider!r}."
             )
         if self.provider == CPU and self.options:
             raise ConfigError(
                 "target.onnxruntime.options: the provider cpu has no options, got "
-                f"{', '.join(self.options)}."
+                f"{', '.join(self.options)}. Remove them, or set target.onnxruntime.provider."
             )
 
     @property
     def name(self) -> str:
-        """Name of the provider in onnxruntime."""
+        """Name of the provider in onnxruntime, such as ``CUDAExecutionProvider``."""
         spelt = _KNOWN.get(self.provider)
         return self.provider if spelt is None else f"{spelt}{_SUFFIX}"
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is the CPU provider."""
+        """True if it is the CPU provider."""
         return self.provider == CPU
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether it runs on NVIDIA GPUs."""
+        """True if it runs on NVIDIA GPUs."""
         return self.provider in _NVIDIA
 
     @property
@@ -96,12 +96,12 @@ class OnnxRuntimeSettings(BackendSettings):
 
     @property
     def is_default(self) -> bool:
-        """Whether all settings have their defaults."""
+        """True if all settings have their defaults."""
         return self.is_cpu
 
     @property
     def substitutions(self) -> dict[str, str]:
-        """Code that opens a session in the runner scripts of exports."""
+        """Code for ``SESSION`` in the runner scripts of exports: it opens a session."""
         if self.is_cpu:
             return {"SESSION": _ON_CPU}
         loads = _LOADS if self.is_nvidia else ""

@@ -53,7 +53,10 @@ _MIN_MS = 1e-6
 
 
 def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[OpSpec, list[float]]:
-    """Return three latencies of each operator in ms, without the start of an inference."""
+    """Return three latencies of each operator in ms, without that of starting an inference.
+
+    Each is the mean of ``n_runs`` inferences.
+    """
     models = {op: random_model(in_context(op)) for op in ops}
     times: dict[OpSpec, list[float]] = {op: [] for op in models}
     for _ in range(_REPEATS):
@@ -63,7 +66,10 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
 
 
 def in_context(op: OpSpec) -> Graph:
-    """Return a network with an operator, called ``operator``, between others."""
+    """Return a network with ``op``, named ``operator``, between others.
+
+    Its inputs are computed from the image, and its output is read, as in a real network.
+    """
     nodes: list[Node] = []
     _, *size = op.in_shape
     image = (min(_MAX_IMAGE_CHANNELS, op.in_shape[0]), size[0], size[1])
@@ -115,16 +121,16 @@ class OrtEngine:
         self._threads, self._batch, self._chosen = target.threads, target.batch, chosen
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return the only plan: onnxruntime schedules by itself."""
+        """Return the only plan, an empty text: onnxruntime schedules by itself."""
         return [""]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
-        """Return a timer of one operator, including the start of an inference."""
+        """Return a timer of one operator, including the time to start an inference."""
         inputs = (INPUT,) * (2 if op.base in ("add", "mul") or "add" in op.fused else 1)
         return self.network(Graph.of((Node("operator", op, inputs),)), {})
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator between others.
+        """Return the latency of one operator between others, in ms.
 
         On the CPU, from onnxruntime's profiler. For other providers the profiler sees only the
         start of operators, or the network as one operator: there it is the difference between a
@@ -148,7 +154,7 @@ class OrtEngine:
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return the ONNX file of a float32 network."""
+        """Return the content of a float32 network's ONNX file, by its suffix ``.onnx``."""
         assert isinstance(weights, Mapping)
         return {".onnx": write_fp32(graph, weights)}
 

@@ -35,10 +35,10 @@ def provider_settings(target: Target) -> OnnxRuntimeSettings:
 
 
 def check_listed(chosen: OnnxRuntimeSettings) -> None:
-    """Refuse a provider that the installed onnxruntime lacks.
+    """Check that the installed onnxruntime has a provider.
 
     Raises:
-        ConfigError: it names the available ones, and the package to install.
+        ConfigError: it has not; the message names the available ones, and the package to install.
     """
     listed = onnxruntime.get_available_providers()
     if chosen.name in listed:
@@ -56,10 +56,10 @@ def check_listed(chosen: OnnxRuntimeSettings) -> None:
 
 
 def check_meter(target: Target) -> None:
-    """Refuse to read the meter of GPU 0 if networks may run on another GPU.
+    """Check that the energy meter reads the GPU on which networks run.
 
     Raises:
-        ConfigError: it names the option that selects the GPU.
+        ConfigError: it may read another one; the message names the option that selects the GPU.
     """
     chosen = provider_settings(target)
     if target.meter != "nvml" or target.meter_channel or not chosen.is_nvidia:
@@ -75,10 +75,10 @@ def check_meter(target: Target) -> None:
 
 
 def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
-    """Refuse a provider that does not run a small model here.
+    """Check that a provider runs a small model here.
 
     Raises:
-        ConfigError: it has onnxruntime's reason, such as a missing library.
+        ConfigError: it does not; the message has onnxruntime's reason, such as a missing library.
     """
     check_listed(chosen)
     if chosen.is_cpu:
@@ -106,7 +106,9 @@ def check_usable(chosen: OnnxRuntimeSettings, model: bytes) -> None:
 
 
 def devices(target: Target) -> dict[str, str]:
-    """Return the accelerator of a target's provider, for the provenance of latency tables.
+    """Return name and driver of the GPUs of a target's provider; empty for other hardware.
+
+    Latency tables record them.
 
     Raises:
         ConfigError: it runs on NVIDIA GPUs, and none is found.
@@ -151,7 +153,8 @@ def _unsupported_operators(model: bytes, chosen: OnnxRuntimeSettings) -> str:
     shown = ", ".join(unsupported[:_MAX_SHOWN]) + ", ..." * (len(unsupported) > _MAX_SHOWN)
     return (
         f"target.onnxruntime.provider={chosen.provider} leaves {len(unsupported)} of {len(nodes)} "
-        f"operators to the CPU ({shown}): the latency would be that of a mixture."
+        f"operators to the CPU ({shown}): the latency would be that of a mixture. Choose another "
+        "search space, or target.onnxruntime.provider=cpu."
     )
 
 

@@ -20,7 +20,7 @@ from hwnas.hardware.backends.onnxruntime import EXACT, OnnxRuntimeSettings, prov
 from hwnas.hardware.timing import Timer
 from hwnas.models.onnx import BATCH, OPERATORS, THREADS
 
-#: Key of ``node_times`` for time that belongs to no operator.
+#: Key of ``node_times`` for time that belongs to no operator: conversions of memory layouts.
 LAYOUT = "layout"
 
 _REFUSALS = (
@@ -60,8 +60,9 @@ class OrtSession:
     def outputs(self, images: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Return all outputs in the order of the model: rows, or images ``(N, C, H, W)``.
 
-        Outputs are float32; between two parts of an int8 network they are uint8. An inference has
-        the model's batch size, and the last batch is padded.
+        Shapes are ``(n_images, n_outputs)`` for rows. Outputs are float32; between two parts of an
+        int8 network they are uint8. An inference has the model's batch size, and the last batch is
+        padded.
 
         Raises:
             CompileError: the shape of the images differs from the model's.
@@ -81,10 +82,10 @@ class OrtSession:
 
 
 def open_onnx(contents: Mapping[str, bytes]) -> OrtSession:
-    """Return a session of an exported ONNX file.
+    """Return a session of an exported ONNX file, ``contents[".onnx"]``.
 
     Raises:
-        CompileError: onnxruntime refuses the model.
+        CompileError: onnxruntime cannot load the model.
     """
     return OrtSession(contents[".onnx"])
 
@@ -92,14 +93,14 @@ def open_onnx(contents: Mapping[str, bytes]) -> OrtSession:
 def timer(
     model: bytes, n_threads: int, batch: int = 1, chosen: OnnxRuntimeSettings = _ON_CPU
 ) -> Timer:
-    """Return a timer of inferences on fixed images.
+    """Return a timer of inferences on fixed random images: seconds for ``n`` inferences.
 
     Threads spin (wait for work without sleeping) only while something is timed. A model that reads
     any number of images reads ``batch``. Images and outputs are in the machine's memory; copies to
     a device with its own memory are timed.
 
     Raises:
-        CompileError: onnxruntime refuses the model.
+        CompileError: onnxruntime cannot load the model.
     """
     session = _load(model, _options(n_threads, spinning=True), chosen)
     binding, buffers = _bound(session, batch)
@@ -115,16 +116,17 @@ def timer(
 
 
 def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
-    """Return the latency of every operator of a model on the CPU in ms; they add up to the model's.
+    """Return the latency of every operator of a model on the CPU in ms, by operator name.
 
-    A kernel's time lasts from its start to the start of the next one: onnxruntime's profiler
-    truncates to microseconds, which averages out over starts but not over durations. The overhead
-    of profiling per kernel follows from the latency without a profiler. ``LAYOUT`` is the start of
-    an inference and kernels that onnxruntime inserted. Operators that were fused into others have
+    They and ``LAYOUT`` add up to the model's latency. A kernel's time lasts from its start to the
+    start of the next one: onnxruntime's profiler truncates to microseconds, which averages out over
+    starts but not over durations. The overhead of profiling per kernel follows from the latency
+    without a profiler. ``LAYOUT`` is the start of an inference and kernels that onnxruntime
+    inserted. Operators that were fused into others have
     no time.
 
     Raises:
-        CompileError: onnxruntime refuses the model, or it is too large for so many runs.
+        CompileError: onnxruntime cannot load the model, or its profile holds fewer runs.
     """
     operators = _operators(model)
     timers = [timer(model, n_threads), timer(_empty_model(), n_threads)]
@@ -180,8 +182,8 @@ def _load(model: bytes, options: Any, chosen: OnnxRuntimeSettings = _ON_CPU) -> 
         fixed = value.shape[1:] if value.shape[:1] == [BATCH] else value.shape
         if value.type not in _TYPES or not all(isinstance(n, int) for n in fixed):
             raise CompileError(
-                f"The model's '{value.name}' is {value.type} {value.shape}; expected float32 of a "
-                "fixed shape, as hwnas writes them."
+                f"The ONNX model's '{value.name}' is {value.type} {value.shape}; expected float32 "
+                "of a fixed shape, as hwnas writes it. Export the network again with hwnas export."
             )
     return session
 
@@ -193,7 +195,7 @@ def _one_line() -> Iterator[None]:
         yield
     except _REFUSALS as error:
         reason = provider.first_line(error)
-        raise CompileError(f"onnxruntime refuses the model: {reason}") from error
+        raise CompileError(f"onnxruntime cannot run the model: {reason}") from error
 
 
 def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
@@ -237,7 +239,10 @@ def _metadata(model: bytes) -> dict[str, str]:
 def _operators(model: bytes) -> list[str]:
     metadata = _metadata(model)
     if OPERATORS not in metadata:
-        raise CompileError("The model does not list its operators; write it with hwnas.")
+        raise CompileError(
+            f"The ONNX model has no '{OPERATORS}' in its metadata, so that its profile cannot be "
+            "read; hwnas export writes it."
+        )
     return metadata[OPERATORS].split("\n")
 
 
@@ -279,7 +284,10 @@ def _profile(model: bytes, n_threads: int, n: int, between: Callable[[], None]) 
     runs = _ROUNDS * (n + 1)
     first = kernels[: len(kernels) // runs]
     if not first or len(kernels) != runs * len(first):
-        raise CompileError(f"onnxruntime's profile does not contain {runs} runs; use fewer.")
+        raise CompileError(
+            f"onnxruntime's profile does not contain {runs} runs of the model, as it is too large. "
+            "Choose a search space with smaller networks."
+        )
     starts, durations = (
         np.array([event[key] for event in kernels], np.float64).reshape(runs, -1)
         for key in ("ts", "dur")

@@ -32,15 +32,15 @@ class OpenVinoEngine:
         self._dtype, self._threads, self._batch = target.dtype, target.threads, target.batch
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return the only plan: OpenVINO schedules by itself."""
+        """Return the only plan, an empty text: OpenVINO schedules by itself."""
         return [""]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
-        """Return a timer of one operator, with its inputs and the start of an inference."""
+        """Return a timer of one operator, including its inputs and the start of an inference."""
         return self.network(isolated_operator(op), {})
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator, without the start of an inference.
+        """Return the latency of one operator in ms, without the start of an inference.
 
         OpenVINO's profiler truncates to microseconds, more than many operators take.
         """
@@ -64,12 +64,15 @@ class OpenVinoEngine:
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return the IR of a floating-point network."""
+        """Return the files of a floating-point network in OpenVINO's format IR, by suffix.
+
+        The suffixes are ``.xml`` (the graph) and ``.bin`` (its weights).
+        """
         assert isinstance(weights, Mapping)
         return session.openvino_ir(write_fp32(graph, weights, any_batch=True), self._dtype)
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network loaded from its IR."""
+        """Return a network loaded from its files ``.xml`` and ``.bin``."""
         contents = {suffix: path.read_bytes() for suffix, path in files.items()}
         timer = session.timer(contents, self._threads, self._batch)
         return LoadedNetwork(timer, session.OpenVinoSession(contents, self._threads))

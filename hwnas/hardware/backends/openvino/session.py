@@ -1,6 +1,7 @@
 """Sessions and timers of OpenVINO on this CPU. The only module that imports OpenVINO.
 
-The IR stores the precision in which it runs: OpenVINO would choose bfloat16 on CPUs that have it.
+IR is OpenVINO's file format: a graph (``.xml``) and its weights (``.bin``). It stores the precision
+in which it runs, as OpenVINO would choose bfloat16 on CPUs that have it.
 
 Source: https://docs.openvino.ai.
 """
@@ -27,10 +28,10 @@ _CHUNK = 64  # images per inference
 
 
 def check_cpu(dtype: str) -> None:
-    """Refuse a precision that this CPU does not support.
+    """Check that this CPU supports a dtype.
 
     Raises:
-        ConfigError: it names the supported dtypes.
+        ConfigError: it does not; the message names the supported ones.
     """
     has = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if (needed := _CAPABILITIES.get(dtype)) is not None and needed not in has:
@@ -42,12 +43,12 @@ def check_cpu(dtype: str) -> None:
 
 
 def openvino_ir(onnx: bytes, dtype: str) -> dict[str, bytes]:
-    """Return the IR of an ONNX file by suffix; it runs in ``dtype``.
+    """Return the IR of an ONNX file, to run in ``dtype``: contents of ``.xml`` and ``.bin``.
 
     Equal input gives equal bytes.
 
     Raises:
-        CompileError: OpenVINO refuses it.
+        CompileError: OpenVINO cannot read it.
     """
     model = _read(onnx)
     for index, node in enumerate(model.get_ordered_ops()):
@@ -70,7 +71,7 @@ class OpenVinoSession:
         self._networks: dict[int, Any] = {}  # by batch size
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs for normalised images ``(N, C, H, W)``; the last batch is padded.
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
 
         Raises:
             CompileError: the shape of the images differs from the network's.
@@ -80,7 +81,10 @@ class OpenVinoSession:
             self._networks[batch] = _compiled(self._model, self._n_threads, batch)
         shape = [*self._networks[batch].input(0).shape][1:]
         if [*images.shape[1:]] != shape:
-            raise CompileError(f"The network reads images {shape}, not {[*images.shape[1:]]}.")
+            raise CompileError(
+                f"The network reads images (C, H, W) of {shape}, not {[*images.shape[1:]]}. "
+                "Give images of this size."
+            )
         outputs = []
         for start in range(0, len(images), batch):
             chunk = images[start : start + batch]
@@ -92,19 +96,19 @@ class OpenVinoSession:
 
 
 def open_ir(contents: Mapping[str, bytes]) -> OpenVinoSession:
-    """Return a session of an exported IR.
+    """Return a session of an exported IR, the contents of ``.xml`` and ``.bin``.
 
     Raises:
-        CompileError: OpenVINO refuses it.
+        CompileError: OpenVINO cannot read it.
     """
     return OpenVinoSession(contents)
 
 
 def timer(contents: Mapping[str, bytes], n_threads: int, batch: int) -> Timer:
-    """Return a timer of inferences with ``batch`` images.
+    """Return a timer of inferences with ``batch`` images: seconds for ``n`` inferences.
 
     Raises:
-        CompileError: OpenVINO refuses the network.
+        CompileError: OpenVINO cannot compile the network.
     """
     network = _compiled(_read(contents[".xml"], contents[".bin"]), n_threads, batch)
     request = network.create_infer_request()
@@ -150,4 +154,4 @@ def _compiled(model: Any, n_threads: int, batch: int) -> Any:
 
 def _refused(error: RuntimeError) -> CompileError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return CompileError(f"OpenVINO refuses the network: {lines[-1] if lines else error}")
+    return CompileError(f"OpenVINO cannot run the network: {lines[-1] if lines else error}")

@@ -27,7 +27,7 @@ class TvmSettings:
 
 
 def find_compiler(name: str) -> str:
-    """Return a compiler by name, or this machine's.
+    """Return the name of an installed compiler: ``name``, or this machine's if it is empty.
 
     Raises:
         ConfigError: it is not installed.

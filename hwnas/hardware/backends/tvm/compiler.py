@@ -1,5 +1,6 @@
 """Compilation of operators with TVM, and linking of networks.
 
+A plan is a configuration of the schedule of an operator, such as the size of its tiles.
 Compiling a whole network takes seconds. Operators repeat across the networks of a space, so each is
 compiled once, and a network is linked in a tenth of a second.
 """
@@ -39,7 +40,7 @@ class Compiler:
         return self._kernels.plans(op, limit)
 
     def compile(self, op: Kernel, plan: Plan) -> CompiledOperator:
-        """Return a compiled operator, from the cache if possible.
+        """Return an operator compiled with a plan, from the cache if possible.
 
         Raises:
             CompileError: the plan cannot be applied to the operator.
@@ -52,17 +53,19 @@ class Compiler:
                 function = schedule.mod["main"].with_attr("global_symbol", name)
                 module = tvm.IRModule({name: function})
                 library = tvm.tirx.build(module, target=self.tvm_target)
-            except CompileError:
-                raise
+            except CompileError as error:
+                raise CompileError(
+                    f"{error} Choose another search space or target.runtime."
+                ) from None
             except Exception as error:
                 raise CompileError(
-                    f"TVM cannot compile {op} as '{plan}': {_last_line(error)}"
+                    f"TVM cannot compile {op} with plan '{plan}': {_last_line(error)}"
                 ) from None
             self._compiled[key] = CompiledOperator(name, function, library)
         return self._compiled[key]
 
     def forget(self, op: OpSpec, plan: Plan) -> None:
-        """Remove an operator from the cache."""
+        """Remove an operator with a plan from the cache."""
         self._compiled.pop((op, str(plan)), None)
 
     def buffers(self, op: OpSpec) -> list[Buffer]:
@@ -91,7 +94,7 @@ class Compiler:
         return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
 
     def pack_weights(self, graph: Graph, weights: Parameters) -> Array:
-        """Return all weights of a network, packed for its function."""
+        """Return all weights of a network in one array ``(n,)``, as its function reads them."""
         return linker.pack(self._kernels.constants(graph, weights), self._kernels.unit)
 
 
@@ -99,7 +102,7 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
     """Return TVM's target object.
 
     Raises:
-        ConfigError: LLVM does not know the CPU.
+        ConfigError: TVM does not accept the settings, or LLVM does not know the CPU.
     """
     mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
     options: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
@@ -111,14 +114,20 @@ def tvm_target(tvm_facts: TvmSettings, threads: int) -> Any:
         target = tvm.target.Target(options)
         cpus = codegen.llvm_get_cpu_archlist(target)
     except Exception as error:
-        raise ConfigError(f"target.tvm: TVM refuses {options}: {_last_line(error)}") from None
+        raise ConfigError(
+            f"target.tvm: TVM does not accept {options}: {_last_line(error)}. Correct "
+            "target.tvm.mtriple, mcpu or mattr."
+        ) from None
     if mcpu not in [str(name) for name in cpus]:
-        raise ConfigError(f"target.tvm.mcpu: LLVM does not know CPU '{mcpu}' for {options}.")
+        raise ConfigError(
+            f"target.tvm.mcpu: LLVM does not know CPU '{mcpu}' for {options}. Give a name that "
+            "llc -mcpu=help lists, or target.tvm.mcpu=generic."
+        )
     return target
 
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
-    """Return the vector lanes and registers of a CPU."""
+    """Return the size and number of vector registers of a CPU, and its threads."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)
@@ -136,7 +145,8 @@ def set_threads(threads: int) -> None:
     available = len(os.sched_getaffinity(0))
     if threads > available:
         raise ConfigError(
-            f"target.threads={threads}, but only {available} cores are available here."
+            f"target.threads={threads}, but only {available} cores are available here. Set "
+            f"target.threads={available} or less."
         )
     # Otherwise TVM binds this process to the first cores, against its CPU affinity.
     os.environ["TVM_BIND_THREADS"] = "0"

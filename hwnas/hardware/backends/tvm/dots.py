@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction, and the CPU feature that provides it."""
+    """A dot product instruction, and the CPU feature that provides it."""
 
     feature: str  #: as LLVM names it
     instruction: str  #: as LLVM names it
@@ -41,14 +41,19 @@ DOTS = (
 
 
 def best(features: Iterable[str], lanes: int) -> Dot | None:
-    """Return the fastest instruction of a CPU with such vectors; ``None`` if it has none."""
+    """Return the fastest dot product instruction of a CPU; ``None`` if it has none.
+
+    Args:
+        features: CPU features as LLVM names them.
+        lanes: Float32 values in a vector.
+    """
     there = {*features}
     found = (dot for dot in DOTS if dot.feature in there and dot.lanes == lanes)
     return next(found, None)
 
 
 def register(dot: Dot) -> str:
-    """Register an instruction in TVM; return its name."""
+    """Register an instruction in TVM as a tensor intrinsic; return its name there."""
     if TensorIntrin.get(dot.name, allow_missing=True) is None:
         description, implementation = _intrinsic(dot)
         TensorIntrin.register(dot.name, description, implementation)

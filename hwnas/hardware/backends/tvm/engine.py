@@ -36,11 +36,11 @@ class TvmDevice(Protocol):
         ...
 
     def load_file(self, path: Path) -> Any:
-        """Return a loaded library."""
+        """Return the module of a library file, loaded on the device."""
         ...
 
     def link(self, objects: bytes) -> bytes:
-        """Return a ``.tar`` of object files as a shared library."""
+        """Return the content of a shared library, linked from a ``.tar`` of object files."""
         ...
 
     def tensor(self, array: Array) -> Any:
@@ -48,7 +48,7 @@ class TvmDevice(Protocol):
         ...
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return the content of a tensor."""
+        """Return the content of a tensor on the device, same shape."""
         ...
 
     def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
@@ -56,7 +56,7 @@ class TvmDevice(Protocol):
         ...
 
     def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
-        """Return a timer of one of a module's functions."""
+        """Return a timer of one of a module's functions: seconds for ``n`` calls."""
         ...
 
 
@@ -69,7 +69,7 @@ class TvmEngine:
         self._device = device
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
-        """Return at most ``limit`` plans, the most promising first."""
+        """Return at most ``limit`` compilation plans of an operator, the most promising first."""
         return [str(plan) for plan in self._compiler.plans(op, limit)]
 
     def operator(self, op: OpSpec, plan: str) -> Timer:
@@ -80,7 +80,7 @@ class TvmEngine:
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
-        """Return the latency of one operator, isolated, on random data."""
+        """Return the latency of one operator in ms, isolated, on random data."""
         return measure(self.operator(op, plan), config)
 
     def network(self, graph: Graph, plans: OperatorPlans) -> Timer:
@@ -91,13 +91,17 @@ class TvmEngine:
         return self._device.timer(module, ENTRY, tensors)
 
     def forget(self, op: OpSpec, plan: str) -> None:
-        """Remove an operator from the compiler's cache."""
+        """Remove an operator with a plan from the compiler's cache."""
         self._compiler.forget(op, Plan.parse(plan))
 
     def export(
         self, graph: Graph, plans: OperatorPlans, weights: Parameters
     ) -> Mapping[str, bytes]:
-        """Return a network's library, its object files, and its weights with all shapes."""
+        """Return the contents of a network's files, by suffix.
+
+        ``.so`` is its library, ``.tar`` the object files of it, ``.safetensors`` its packed weights
+        with the shapes of all parameters.
+        """
         linked = self._link(graph, plans, library=True)
         packed = self._compiler.pack_weights(graph, weights)
         shapes = {
@@ -116,7 +120,10 @@ class TvmEngine:
         }
 
     def open(self, files: Mapping[str, Path]) -> LoadedNetwork:
-        """Return a network loaded from its files; object files are linked."""
+        """Return a network loaded from ``.safetensors`` and ``.so``, else ``.tar``, on the device.
+
+        Object files are linked first.
+        """
         with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
             shapes = json.loads(file.metadata()["network"])
             weights = file.get_tensor("weights")
@@ -145,7 +152,10 @@ def _parsed(graph: Graph, plans: OperatorPlans) -> dict[OpSpec, Plan]:
     """
     missing = [node.op for node in graph if node.op not in plans]
     if missing:
-        raise CompileError(f"{len(missing)} operators are not tuned, for example {missing[0]}.")
+        raise CompileError(
+            f"{len(missing)} operators have no compilation plan, for example {missing[0]}. This is "
+            "an error in hwnas; please report it."
+        )
     return {node.op: Plan.parse(plans[node.op]) for node in graph}
 
 
@@ -176,7 +186,8 @@ class TvmSession:
         """
         if [*images.shape[1:]] != self._shapes["images"]:
             raise CompileError(
-                f"The network reads images {self._shapes['images']}, not {[*images.shape[1:]]}."
+                f"The network reads images (C, H, W) of {self._shapes['images']}, not "
+                f"{[*images.shape[1:]]}. Give images of this size."
             )
         batch, n = self._image.shape[0], len(images)
         n_outputs = self._shapes["n_outputs"]
@@ -201,10 +212,10 @@ def open_engine(target: Target, remote: Remote) -> TvmEngine:
 
 
 def open_device(target: Target, remote: Remote) -> TvmDevice:
-    """Return the device of a target.
+    """Return the device of a target: a remote one if ``rpc.tracker`` is set, else this machine.
 
     Raises:
-        DeviceError: it does not answer.
+        DeviceError: the remote device does not answer.
     """
     if remote.tracker:
         from hwnas.hardware.backends.tvm.remote import RemoteDevice
@@ -224,15 +235,15 @@ class LocalDevice:
         self._device = tvm.cpu()
 
     def load(self, module: Any) -> Any:
-        """Return a compiled module, loaded on the device."""
+        """Return the module itself."""
         return module
 
     def load_file(self, path: Path) -> Any:
-        """Return a loaded library."""
+        """Return the module of a library file."""
         return tvm.runtime.load_module(str(path))
 
     def link(self, objects: bytes) -> bytes:
-        """Return a ``.tar`` of object files as a shared library.
+        """Return the content of a shared library, linked from a ``.tar`` of object files.
 
         Raises:
             ConfigError: there is no C++ compiler to link it with.
@@ -244,7 +255,7 @@ class LocalDevice:
         return tvm.runtime.tensor(array, self._device)
 
     def array(self, tensor: Any) -> NDArray[np.float32]:
-        """Return the content of a tensor."""
+        """Return the content of a tensor, same shape."""
         array: NDArray[np.float32] = tensor.numpy()
         return array
 
@@ -253,7 +264,7 @@ class LocalDevice:
         module[name](*arguments)
 
     def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
-        """Return a timer of one of a module's functions."""
+        """Return a timer of one of a module's functions: seconds for ``n`` calls."""
 
         def run(n: int) -> float:
             result = module.time_evaluator(name, self._device, number=n, repeat=1)(*arguments)

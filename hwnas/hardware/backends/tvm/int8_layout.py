@@ -3,6 +3,9 @@
 Tensors are NHWC, in the dtype of the dot product's activations; channels are padded to whole
 vectors, up to four channels (of images) to four. The zero point of padded channels does not matter:
 their weights are zero. Scales are constants, so that operators of one shape are compiled once.
+
+Arguments are the same everywhere: ``lanes`` is the number of float32 values in a vector register,
+``dot`` the CPU's instruction for dot products (``dots.Dot``).
 """
 
 from collections.abc import Mapping
@@ -32,7 +35,7 @@ MAGIC_BITS = 0x4B400000
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the number of channels of a tensor in memory."""
+    """Return the number of channels of a tensor in memory, with padding."""
     return _FEW if channels <= _FEW else -(-channels // lanes) * lanes
 
 
@@ -86,7 +89,11 @@ def flat(op: OpSpec) -> OpSpec:
 def edge(
     kind: str, shape: Shape, batch: int, lanes: int, dot: Dot
 ) -> tuple[list[Buffer], list[Buffer], Buffer]:
-    """Return the buffers of an edge of a network: inputs, constants, output."""
+    """Return the buffers of the conversion at the start or end of a network.
+
+    ``kind`` is ``images`` (float32 images to int8) or ``answers`` (int8 outputs to float32); the
+    buffers are those of the inputs, of the constants, and of the output.
+    """
     (c, h, w), whole, scales = (
         shape,
         buffer(shape, batch, lanes, dot),
@@ -136,12 +143,12 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
 
 
 def pack_images(scale: Scale, dot: Dot) -> Array:
-    """Return the constants for rounding images."""
+    """Return the constants ``(N_SCALES,)`` of the conversion of images to int8."""
     return _edge({FACTOR: 1 / scale.scale, ZERO_OUT: scale.zero_point + shift(dot) + MAGIC})
 
 
 def pack_answers(scale: Scale, dot: Dot) -> Array:
-    """Return the constants that convert outputs to real values."""
+    """Return the constants ``(N_SCALES,)`` of the conversion of int8 outputs to float32."""
     return _edge({FACTOR: scale.scale, ZERO_IN: scale.zero_point + shift(dot)})
 
 
@@ -166,15 +173,15 @@ def _packed(op: OpSpec, weight: NDArray[np.int32], layout: Buffer, dot: Dot) -> 
 
 
 def is_depthwise(op: OpSpec) -> bool:
-    """Return whether an operator is a depthwise convolution without a channel multiplier."""
+    """Return True for a depthwise convolution without a channel multiplier."""
     return op.base == "conv2d" and op.depthwise and op.groups == op.in_shape[0] == op.out_shape[0]
 
 
 def is_curved(op: OpSpec) -> bool:
-    """Return whether an activation is computed, not a limit of the output."""
+    """Return True if the activation function does more than limit the range of the output."""
     return bool(op.activation) and op.activation not in CLIPS
 
 
 def shift(dot: Dot) -> int:
-    """Return the offset of activations in memory from int8."""
+    """Return what is added to int8 activations in memory: 128 if they are unsigned, else 0."""
     return 128 if dot.activation == "uint8" else 0

@@ -56,7 +56,7 @@ def define(op: OpSpec, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that rounds float32 images ``(N, H, W, C)``."""
+    """Return a module that converts float32 images ``(N, H, W, C)`` to int8."""
     ((image,), _, rounded), c = edge("images", shape, batch, lanes, dot), shape[0]
     x, q = _placeholder(image, "x"), _scales()
 
@@ -68,14 +68,14 @@ def define_images(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
 
 
 def define_answers(shape: Shape, batch: int, lanes: int, dot: Dot) -> IRModule:
-    """Return a module that converts a network's outputs to real values."""
+    """Return a module that converts a network's int8 outputs to float32."""
     (read,), _, _ = edge("answers", shape, batch, lanes, dot)
     x, q = _placeholder(read, "x"), _scales()
     out = te.compute(x.shape, lambda *i: (_float(x(*i)) - q[ZERO_IN]) * q[FACTOR], name="out")
     return _module([x, q, out])
 
 
-DEFINE = {"images": define_images, "answers": define_answers}  #: edges of a network
+DEFINE = {"images": define_images, "answers": define_answers}  #: by ``kernels.Edge.kind``
 
 
 def _module(arguments: list[Tensor]) -> IRModule:

@@ -17,7 +17,7 @@ _MANY = 10_000  # plans that an operator may have
 
 
 def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
-    """Return at most ``limit`` plans, as ``templates.plans``.
+    """Return at most ``limit`` plans, the most promising first; see ``templates.plans``.
 
     A dot product reads bytes from memory: padding must exist in memory.
     """
@@ -47,7 +47,7 @@ def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan, dot: Dot) -> None:
 
 
 def apply_edge(sch: Schedule, cpu: Cpu) -> None:
-    """Schedule the rounding of images or the conversion of outputs."""
+    """Schedule the conversion of images to int8, or of outputs to float32."""
     _vectorise(sch, sch.get_loops(sch.get_sblock("out"))[-1], cpu)
 
 

@@ -30,10 +30,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Edge:
-    """The conversion of an int8 network's images or outputs."""
+    """The conversion at the start or end of an int8 network, between float32 and int8."""
 
-    kind: str  #: ``images`` or ``answers``
-    shape: Shape
+    kind: str  #: ``images`` (float32 images to int8) or ``answers`` (int8 outputs to float32)
+    shape: Shape  #: of one image or output
     batch: int
 
 
@@ -42,11 +42,11 @@ Kernel = OpSpec | Edge  #: what one function computes
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A function call of a network: name of its output, and of its inputs."""
+    """One call of a compiled function in a network."""
 
-    name: str
-    inputs: tuple[str, ...]
-    kernel: Kernel
+    name: str  #: name of the output tensor
+    inputs: tuple[str, ...]  #: names of the input tensors
+    kernel: Kernel  #: what the function computes
 
 
 class Kernels(Protocol):
@@ -54,7 +54,7 @@ class Kernels(Protocol):
 
     @property
     def unit(self) -> str:
-        """Dtype of the arrays for constants and activations."""
+        """Dtype of the two arrays that hold all constants and all activations."""
         ...
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
@@ -74,11 +74,11 @@ class Kernels(Protocol):
         ...
 
     def steps(self, graph: Graph) -> list[KernelCall]:
-        """Return the calls of a network, in order; the first reads ``INPUT``."""
+        """Return the function calls of a network, in order; the first reads ``INPUT``."""
         ...
 
     def constants(self, graph: Graph, weights: Parameters) -> list[Array]:
-        """Return the constants of all calls, in order."""
+        """Return the packed weights, biases and scales of all function calls, in order."""
         ...
 
 
@@ -165,7 +165,7 @@ class Bytes:
         return int8_templates.plans(op, channels, self.cpu, limit)
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
-        """Return a schedule whose function ``main`` computes an operator, or an edge."""
+        """Return a schedule whose function ``main`` computes an operator or a conversion."""
         lanes = self.cpu.lanes
         if isinstance(kernel, Edge):
             define = int8_operators.DEFINE[kernel.kind]

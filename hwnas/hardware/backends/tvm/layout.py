@@ -1,7 +1,8 @@
 """Memory layout of tensors and weights of float32 operators.
 
 Tensors are NHWC. Channels are padded to whole vectors, so that odd widths run at full speed; the
-padded channels of weights and biases are zero. Convolutions and linear layers read weights packed
+padded channels of weights and biases are zero. ``lanes`` is the number of float32 values in a
+vector register. Convolutions and linear layers read weights packed
 as ``(O / lanes, K, K, I, lanes)``, depthwise ones as ``(K, K, C)``.
 """
 
@@ -14,7 +15,7 @@ _FEW = 4  #: at most so many channels (of images) are not padded
 
 
 def padded(channels: int, lanes: int) -> int:
-    """Return the number of channels of a tensor in memory."""
+    """Return the number of channels of a tensor in memory, with padding."""
     return channels if channels <= _FEW else -(-channels // lanes) * lanes
 
 
@@ -50,7 +51,7 @@ def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
 def pack(
     op: OpSpec, weight: NDArray[np.float32], bias: NDArray[np.float32], lanes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight and bias in the packed layout, from torch's layout."""
+    """Return weight and bias in the shapes of ``weight_shapes``, from torch's layout."""
     packed_shape, (c_out,) = weight_shapes(op, lanes)
     if op.base == "layernorm":
         full = np.zeros(c_out, np.float32)

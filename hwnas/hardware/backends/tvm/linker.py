@@ -32,11 +32,11 @@ _ALIGNMENT = 64  # bytes: a cache line, at least as wide as any vector
 
 @dataclass(frozen=True)
 class CompiledOperator:
-    """A compiled operator, or edge of a network."""
+    """A compiled operator, or conversion at the start or end of a network."""
 
     name: str  #: name of its function
-    function: Any  #: scheduled function
-    library: Any
+    function: Any  #: scheduled function in TVM's intermediate representation
+    library: Any  #: compiled module
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class LinkedNetwork:
 
     module: Any
     image: Buffer
-    weights: Buffer
+    weights: Buffer  #: all constants
     output: Buffer
-    arena: Buffer
+    arena: Buffer  #: all other tensors
 
     @property
     def parameters(self) -> list[Buffer]:
@@ -126,7 +126,7 @@ def _network(
 
 
 def object_files(module: Any) -> bytes:
-    """Return a ``.tar`` of a module's object files; equal code gives equal bytes.
+    """Return the content of a ``.tar`` of a module's object files; equal code, equal bytes.
 
     Args:
         module: Module of a network from ``build``.
@@ -146,7 +146,7 @@ def object_files(module: Any) -> bytes:
 
 
 def shared_library(objects: bytes, compiler: str) -> bytes:
-    """Return a shared library linked from object files.
+    """Return the content of a shared library linked from object files.
 
     Args:
         objects: ``.tar`` from ``object_files``.
@@ -163,7 +163,10 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
             with tarfile.open(fileobj=io.BytesIO(objects)) as archive:
                 for member in archive:
                     if not member.isfile() or not member.name.endswith(".o"):
-                        raise CompileError(f"'{member.name}' is not an object file")
+                        raise CompileError(
+                            f"'{member.name}' in the archive of object files (.tar) is not an "
+                            "object file (.o). Export the network again."
+                        )
                     paths.append(Path(folder, Path(member.name).name))
                     paths[-1].write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
             cc.create_shared(str(library), [str(path) for path in paths], cc=command)
@@ -173,7 +176,7 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
 
 
 def pack(constants: Sequence[Array], unit: str) -> Array:
-    """Return the constants of a network in one array, as its function reads them."""
+    """Return the constants of a network in one array ``(n,)`` of dtype ``unit``, aligned."""
     packed = b"".join(array.tobytes().ljust(_aligned(array.nbytes), b"\0") for array in constants)
     return np.frombuffer(packed or bytes(_ALIGNMENT), unit)
 
@@ -181,8 +184,9 @@ def pack(constants: Sequence[Array], unit: str) -> Array:
 def plan_arena(
     steps: Sequence[Node | KernelCall], sizes: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Return the offset of each tensor in an arena, and the arena's size; sizes are in elements.
+    """Return the offset of each tensor in an arena, by name, and the arena's size.
 
+    All are in the unit of ``sizes``. An arena is one array for all tensors of a network.
     Tensors that live at the same time do not overlap. Large ones are placed first, each at the
     lowest free offset.
 

@@ -45,7 +45,7 @@ def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tu
     Args:
         remote: The tracker, and the key of the devices.
         deadline: End of the wait, on the monotonic clock.
-        silent: Devices that the tracker named before and that did not answer.
+        silent: Addresses that the tracker named before and that did not answer, for the message.
 
     Raises:
         DeviceError: no device is free in time, or the tracker does not answer.
@@ -59,7 +59,10 @@ def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tu
     except (OSError, ValueError) as error:
         raise DeviceError(no_tracker_message(remote, error)) from None
     if code != base.TrackerCode.SUCCESS:
-        raise DeviceError(f"The tracker at {remote.tracker} refuses '{remote.key}': {reply}.")
+        raise DeviceError(
+            f"The tracker at rpc.tracker={remote.tracker} refuses rpc.key={remote.key}: {reply}. "
+            "Check the key with: python -m tvm.exec.query_rpc_tracker."
+        )
     host, port, key = reply
     return host, port, key
 
@@ -121,7 +124,7 @@ class RemoteDevice:
         self._connection: _RpcConnection | None = self._connect()
 
     def load(self, module: Any) -> "_RemoteObject":
-        """Return a compiled module, loaded on the device.
+        """Return a compiled module, linked here and loaded on the device.
 
         Raises:
             CompileError: it cannot be linked.
@@ -129,11 +132,11 @@ class RemoteDevice:
         return self._library(self.link(linker.object_files(module)))
 
     def load_file(self, path: Path) -> "_RemoteObject":
-        """Return a loaded library."""
+        """Return the module of a library file, loaded on the device."""
         return self._library(path.read_bytes())
 
     def link(self, objects: bytes) -> bytes:
-        """Return a ``.tar`` of object files as a shared library for the device."""
+        """Return the content of a shared library for the device, linked from a ``.tar``."""
         return linker.shared_library(objects, self._settings.cc)
 
     def tensor(self, array: NDArray[Any]) -> "_RemoteObject":
@@ -142,7 +145,7 @@ class RemoteDevice:
         return _RemoteObject(lambda connection: tvm.runtime.tensor(copy, connection.device))
 
     def array(self, tensor: "_RemoteObject") -> NDArray[np.float32]:
-        """Return the content of a tensor."""
+        """Return the content of a tensor on the device, same shape."""
         # No new session here: the tensor would have its initial content in it.
         return self._ask(lambda connection: np.array(connection.value(tensor).numpy()))
 
@@ -207,18 +210,24 @@ class RemoteDevice:
         except queue.Empty:
             connection.keep_all()
             self._connection = None
-            raise DeviceError(f"{self._name}: no answer within {limit_s:g} s.") from None
+            raise DeviceError(
+                f"{self._name}: no answer within rpc.timeout_s={limit_s:g}. Restart its server, or "
+                "set a larger rpc.timeout_s."
+            ) from None
         except RPCSessionTimeoutError:
             self.close()
             raise DeviceError(
-                f"{self._name} ended the session after {_SESSION * limit_s:g} s: a call hung, "
-                "or rpc.timeout_s is too short."
+                f"{self._name} ended the session after {_SESSION * limit_s:g} s: a call hung, or "
+                f"rpc.timeout_s={limit_s:g} is too short. Set a larger one, or restart the server."
             ) from None
         except RPCError as error:  # the device answered with an error
             raise CompileError(f"{self._name}: {_last_line(error)}") from None
         except (OSError, RuntimeError) as error:
             self.close()
-            raise DeviceError(f"{self._name} is gone: {_last_line(error)}") from None
+            raise DeviceError(
+                f"{self._name}: the connection broke: {_last_line(error)}. Check the device, and "
+                "that its server (tvm.exec.rpc_server) runs."
+            ) from None
 
     def _renew(self) -> None:
         """Start a new session if the present one has less than ``timeout_s`` left."""

@@ -1,4 +1,4 @@
-"""Activations of scalar expressions, by functions that can be vectorised."""
+"""Activations of scalar expressions of TVM, by functions that can be vectorised."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 
 def activate(name: str, x: Any) -> Any:
-    """Return an activation of a scalar expression."""
+    """Return the expression of an activation function of ``x``; ``""`` is the identity."""
     zero, six = f32(0.0), f32(6.0)
 
     def clip(value: Any) -> Any:
@@ -27,12 +27,12 @@ def activate(name: str, x: Any) -> Any:
 
 
 def f32(value: float) -> Any:
-    """Return a constant in float32."""
+    """Return a constant expression in float32."""
     return tirx.const(value, "float32")
 
 
 def exp(x: Any) -> Any:
-    """Return e to the x by the polynomial of Cephes, which can be vectorised."""
+    """Return the expression ``e ** x`` by the polynomial of Cephes, which can be vectorised."""
     x = te.max(te.min(x, f32(88.0)), f32(-87.0))
     n = te.floor(x * f32(1.44269504088896341) + f32(0.5))
     r = x - n * f32(0.693359375) - n * f32(-2.12194440e-4)

@@ -1,4 +1,4 @@
-"""Schedules: a few configurations for each operator, the most promising first.
+"""Schedules: a few configurations (plans) for each operator, the most promising first.
 
 Two numbers describe a CPU: the lanes of its vectors and the number of vector registers. A tile of
 the output is accumulated in registers during the reduction; a configuration sets its size. This
@@ -20,7 +20,7 @@ BORDERS = ("none", "inline", "row", "whole")  #: placement of zero padding
 
 @dataclass(frozen=True)
 class Cpu:
-    """CPU facts for schedules."""
+    """Properties of a CPU that schedules depend on."""
 
     lanes: int  #: float32 values in a vector
     registers: int  #: vector registers
@@ -30,11 +30,11 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Tile:
-    """Tiling of the output: rows, columns and channel vectors that accumulate at once."""
+    """Tiling of the output: the part that is accumulated in registers at once."""
 
     rows: int
     columns: int
-    vectors: int
+    vectors: int  #: vectors of channels
     order: str = "weights"  #: one of ``ORDERS``
     border: str = "none"  #: one of ``BORDERS``
 
@@ -49,17 +49,21 @@ class Tile:
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule of one operator; its text, in a table, is sufficient to repeat it."""
+    """The schedule of one operator; its text, in a latency table, is sufficient to repeat it."""
 
-    tile: Tile | None  #: tile of convolutions and linear layers
-    parallel: bool = False
+    tile: Tile | None  #: tile of convolutions and linear layers; ``None`` for other operators
+    parallel: bool = False  #: on all threads
 
     def __str__(self) -> str:
         return f"{self.tile or 'plain'}{' parallel' * self.parallel}"
 
     @staticmethod
     def parse(text: str) -> "Plan":
-        """Return the plan of a text from ``str``; raise ``ValueError`` if it is not a plan."""
+        """Return the plan of a text from ``str``.
+
+        Raises:
+            ValueError: it is not a plan.
+        """
         words = text.split()
         parallel = words[-1:] == ["parallel"]
         words = words[: len(words) - parallel]
@@ -77,7 +81,7 @@ def plans(op: OpSpec, channels: int, cpu: Cpu, limit: int) -> list[Plan]:
 
     Args:
         op: The operator.
-        channels: Channels of the output in memory.
+        channels: Channels of the output in memory, see ``layout.padded``.
         cpu: The CPU.
         limit: Maximum number of plans.
     """

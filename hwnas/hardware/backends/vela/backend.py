@@ -48,15 +48,19 @@ class VelaBackend:
 
     @property
     def cost_models(self) -> CostModels:
-        """Vela's estimate and the roofline."""
+        """The cost models ``vela`` and ``roofline``."""
         return {"vela": _estimates, "roofline": roofline}
 
     def check(self, graph: Graph) -> None:
-        """Refuse a network that cannot be written as int8 TFLite."""
+        """Check that a network can be written as int8 TFLite.
+
+        Raises:
+            CompileError: it cannot; the message names the operator.
+        """
         tflite.check_writable(graph)
 
     def estimate(self, graph: Graph) -> Cost:
-        """Return Vela's estimate of a network with random weights."""
+        """Return Vela's estimate of a network with random weights, with its layers in ms."""
         tflite.check_writable(graph)
         return layers_in_ms(estimate(graph, self._target), self._target)
 
@@ -65,7 +69,7 @@ class VelaBackend:
         return LiteRTSession(tflite.write_tflite(network))
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "VelaArtefacts":
-        """Return the writer and evaluator of TFLite files."""
+        """Return the object that writes TFLite files and estimates their cost."""
         return VelaArtefacts(self._target)
 
     def unavailable_reason(self, artefact: str, remote: Remote) -> str:
@@ -73,7 +77,7 @@ class VelaBackend:
         return ""
 
     def user_file(self) -> Path | None:
-        """Return the user's Vela configuration file, if any."""
+        """Return the user's own Vela configuration file; ``None`` for a shipped one."""
         path = Path(self._target.section(VelaSettings).config)
         return path if path.is_file() else None
 
@@ -83,13 +87,13 @@ _LIMIT_S = 600.0  #: time limit for a file from an unknown source; large network
 
 @final
 class VelaArtefacts:
-    """Int8 TFLite files, tflite_file and after Vela."""
+    """Int8 TFLite files, before and after compilation by Vela."""
 
     def __init__(self, target: Target):
         self._target = target
 
     def build(self, network: TrainedNetwork) -> Mapping[str, bytes]:
-        """Return the TFLite file tflite_file and after Vela."""
+        """Return the TFLite file before (``.tflite``) and after Vela (``_vela.tflite``)."""
         assert network.int8 is not None
         tflite_file = tflite.write_tflite(network.int8)
         compiled = compile_tflite(tflite_file, network.graph, self._target)
@@ -100,14 +104,17 @@ class VelaArtefacts:
         return self.build(network)
 
     def evaluate(self, files: Files, graph: Graph, batches: Batches) -> tuple[Floats, Cost]:
-        """Run the TFLite file on this host; return Vela's estimate of its cost."""
+        """Return the outputs ``(n_images, n_outputs)`` on this host, and Vela's cost estimate."""
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, compile_tflite(content, graph, self._target).cost
 
     def remeasure(self, files: Files, graph: Graph, images: Floats) -> RemeasuredCost:
-        """Compile the TFLite file again, in another process: its source is unknown."""
+        """Return Vela's cost estimate of the TFLite file, compiled again, and the result.
+
+        Vela runs in another process, as the source of the file is unknown.
+        """
         content = files[".tflite"].read_bytes()
         compiled = compile_tflite(content, graph, self._target, _LIMIT_S)
         return RemeasuredCost(compiled.cost, {"_vela.tflite": compiled.artefact})

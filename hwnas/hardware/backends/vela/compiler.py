@@ -35,7 +35,7 @@ from hwnas.models.int8.quantised_network import random_int8_network
 from hwnas.models.int8.tflite import write_tflite
 from hwnas.models.spaces import Genotype
 
-_REFUSES = "Vela refuses the network: "
+_REFUSES = "Vela cannot compile the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _one_at_a_time = threading.Lock()
 _MEMORIES = ("sram", "dram", "off_chip_flash")
@@ -53,12 +53,12 @@ class VelaCostModel:
         self._target, self._lower = target, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return latency, energy, memories, MACs and parameters, and cycles by layer."""
+        """Return the base costs of a network, and the cycles of its layers."""
         return estimate(self._lower(genotype), self._target)
 
 
 def estimate(graph: Graph, target: Target) -> Cost:
-    """Return the cost of a network with random weights; with exits, as it runs to the end."""
+    """Return the cost of a network with random weights; with exits, that of running to the end."""
     return cost_by_segment(
         graph,
         lambda each: compile_tflite(write_tflite(random_int8_network(each)), each, target).cost,
@@ -68,17 +68,18 @@ def estimate(graph: Graph, target: Target) -> Cost:
 def compile_tflite(
     tflite: bytes, graph: Graph, target: Target, limit_s: float | None = None
 ) -> CompiledFile:
-    """Compile a TFLite file for an Ethos-U target.
+    """Return a TFLite file compiled for an Ethos-U target, and its cost.
 
     Args:
-        tflite: The file.
+        tflite: The content of the file.
         graph: The graph of the file.
         target: The target.
-        limit_s: Time limit of a file from an unknown source: it is compiled in another process.
-            Some files crash Vela, for example with INT4 weights.
+        limit_s: Time limit in seconds for a file from an unknown source: it is compiled in another
+            process, as some files crash Vela. ``None``: in this process, without a limit.
 
     Raises:
-        CompileError: Vela refuses the file, or exceeds the limit.
+        CompileError: Vela cannot compile the file, or exceeds the limit.
+        ConfigError: the target's clock or memory mode differs from Vela's configuration.
     """
     options = target.section(VelaSettings)
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
@@ -97,12 +98,11 @@ def compile_tflite(
 
 
 def check_target(target: Target) -> None:
-    """Refuse a target whose settings Vela does not know, or whose facts do not match them.
-
-    It compiles a tiny network. Without this check, every network would be refused instead.
+    """Check the Vela settings of a target by compiling a tiny network.
 
     Raises:
-        ConfigError: it names the wrong setting.
+        ConfigError: Vela does not know a setting, or the target's clock, memory mode or MACs per
+            cycle do not match; the message names the option.
     """
     work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
     try:
@@ -120,7 +120,7 @@ def check_target(target: Target) -> None:
 
 
 def layers_in_ms(cost: Cost, target: Target) -> Cost:
-    """Return a cost with the latency of each layer at the target's clock."""
+    """Return a cost with the latency of each layer in ms at the target's clock."""
     assert target.clock_mhz is not None
     per_ms = target.clock_mhz * 1e3
     layers = tuple(replace(layer, latency_ms=layer.cycles / per_ms) for layer in cost.layers)
@@ -223,7 +223,8 @@ def _run_in_process(arguments: list[str], limit_s: float) -> None:
     except subprocess.TimeoutExpired:
         raise CompileError(f"{_REFUSES}not finished after {limit_s:g} s") from None
     if done.returncode < 0:
-        raise CompileError(f"Vela died of {signal.Signals(-done.returncode).name} on the network")
+        name = signal.Signals(-done.returncode).name
+        raise CompileError(f"{_REFUSES}its process was ended by the signal {name}")
     if done.returncode:
         reason = _last_error(io.StringIO(done.stdout + done.stderr), done.returncode)
         raise CompileError(f"{_REFUSES}{reason}")
@@ -285,7 +286,10 @@ def _fallback(layers: tuple[LayerCost, ...]) -> str:
 
 @dataclass(frozen=True)
 class TFLiteInterface:
-    """Operators, shapes and scales of a TFLite file with one input and one output."""
+    """Operators, shapes and scales of a TFLite file with one input and one output.
+
+    A real value is ``scale * (int8 - zero)``.
+    """
 
     shape: tuple[int, int, int]  #: height, width and channels of the input
     n_outputs: int
@@ -293,7 +297,7 @@ class TFLiteInterface:
     input_zero: int
     output_scale: float
     output_zero: int
-    operators: Sequence[str]
+    operators: Sequence[str]  #: types of operators, as TFLite names them
 
 
 def read_interface(content: bytes) -> TFLiteInterface:
@@ -307,7 +311,10 @@ def read_interface(content: bytes) -> TFLiteInterface:
     codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
     graph = model.Subgraphs(0)
     if (graph.InputsLength(), graph.OutputsLength()) != (1, 1):
-        raise CompileError("The TFLite file has several inputs or outputs; allowed: one of each.")
+        raise CompileError(
+            f"The TFLite file has {graph.InputsLength()} inputs and {graph.OutputsLength()} "
+            "outputs; allowed: one input and one output."
+        )
     image, output = graph.Tensors(graph.Inputs(0)), graph.Tensors(graph.Outputs(0))
     if {image.Type(), output.Type()} != {TensorType.INT8}:
         raise CompileError("Input and output of the TFLite file must be int8.")

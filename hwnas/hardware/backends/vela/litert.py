@@ -27,11 +27,11 @@ class LiteRTSession:
         self._outputs = self._interpreter.get_output_details()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the last output for normalised images ``(N, C, H, W)``, image by image."""
+        """Return the last output ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
         return self.outputs(images)[-1]
 
     def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-        """Return all outputs in the order of the file: rows, or images ``(N, C, H, W)``."""
+        """Return all outputs in the order of the file: ``(N, n_outputs)``, or ``(N, C, H, W)``."""
         scale, zero_point = self._input["quantization"]
         quantised = np.clip(np.round(images / scale) + zero_point, -128, 127).astype(np.int8)
         nhwc = np.ascontiguousarray(quantised.transpose(0, 2, 3, 1))
@@ -51,7 +51,7 @@ def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.f
 
 
 def open_tflite(contents: Mapping[str, bytes]) -> LiteRTSession:
-    """Return a session of an exported TFLite file."""
+    """Return a session of an exported TFLite file, ``contents[".tflite"]``."""
     return LiteRTSession(contents[".tflite"])
 
 
