@@ -340,8 +340,10 @@ def name_of(recorded: Proof) -> str:
 
 
 def target_of(recorded: Proof) -> Target:
-    """Return the target of an export from its ``proof.json``."""
-    return from_facts(recorded["target"])
+    """Return the target of ``proof.json``, without its compiler: the files are compiled."""
+    facts = recorded["target"]
+    tvm = facts.get("tvm")
+    return from_facts(facts | {"tvm": tvm | {"cc": ""}} if tvm else facts)
 
 
 def operators_to_json(lowered: Graph) -> list[Any]:

@@ -7,10 +7,11 @@ from hwnas.core.quantity import Quantity
 from hwnas.nas import explanation
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.explanation import DominanceSummary, Explanation
-from hwnas.nas.front import pareto_front
+from hwnas.nas.front import distinct, pareto_front
 from hwnas.nas.member import Member
 from hwnas.nas.run import Run
 from hwnas.nas.trial_attributes import Phase, Proposal
+from hwnas.tasks import recorded_task
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in, quality_names
 from hwnas.tasks.metrics.budget import violations
 from hwnas.workflows.config import WhyConfig
@@ -65,9 +66,17 @@ def _front(run: Run) -> Iterator[Section]:
     members = pareto_front(run.record.candidates, objectives)
     if verified := verified_candidates(run):
         title = f"Front of {len(verified)} as verified, of what goes onto the device"
-        yield Section(title, [_table(verified, objectives)])
+        yield Section(title, [*_chance_level(run), _table(verified, objectives)])
     title = f"Front of {len(members)} as searched ({progress(run)})"
     yield Section(title, [_table(members, objectives)])
+
+
+def _chance_level(run: Run) -> list[str]:
+    """Return whether no network is better than a constant answer."""
+    if not run.front(distinct(run.record.candidates)).is_at_chance_level:
+        return []
+    constant = recorded_task(run.manifest).description.constant
+    return [f"No network is better than {constant}: none is recommended."]
 
 
 def _headline(explained: Explanation, status: str, verified: Member | None) -> str:

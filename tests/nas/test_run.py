@@ -19,7 +19,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.run_folder import RunFolder, damaged_files, file_digests, initial_manifest
 from hwnas.nas.run import Run, check_files
 from hwnas.workflows.config import RunConfig
-from hwnas.workflows.config.compose import keep_inputs, with_resumed
+from hwnas.workflows.config.compose import compose, keep_inputs, with_resumed
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +127,19 @@ def test_digests_lead_nowhere_else(folder: Path, tmp_path: Path) -> None:
 
 
 def test_run_folder_names_no_other_storage_and_starts_no_sweep(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
     arguments = json.loads((folder / "manifest.json").read_text())["arguments"]
     storage = f"study.storage=sqlite:///{tmp_path / 'made.db'}"
     _changed_manifest(folder, arguments=[*arguments, storage])
     assert run(["search", f"run.resume={folder}"]) == 2
     assert f"add it to the command: {storage}" in capsys.readouterr().err
     assert not (tmp_path / "made.db").exists()
-    _changed_manifest(folder, arguments=[*arguments, "target.tvm.cc=/made/gcc"])
-    assert run(["search", f"run.resume={folder}"]) == 2
     own = [*arguments, "-m", "--config-name", "x", "hydra.verbose=true", "+hydra/launcher=joblib"]
     own += ["run.supernets=/made/up", "--config-dir", "mine", "seed=1", "seed=0"]
     _changed_manifest(folder, arguments=own)
@@ -145,6 +148,48 @@ def test_run_folder_names_no_other_storage_and_starts_no_sweep(
     assert not any("hydra" in argument for argument in taken)
     assert taken[:2] == ["--config-dir", "mine"]
     assert "seed=0" in taken
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "target.tvm.cc={cc}",
+        "target.tvm={{cc: {cc}}}",
+        "target.tvm.cc='{cc}'",
+        "target.vela.config={cc}",
+        "rpc.tracker=10.1.2.3:9190; rpc.key=board",
+        "+target=made",
+    ],
+)
+@pytest.mark.parametrize("verb", ["resume", "export"])
+def test_run_folder_starts_no_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, verb: str
+) -> None:
+    """Whether its arguments or its copy of a target file name it."""
+    marker, program, folder = tmp_path / "ran", tmp_path / "cc", tmp_path / "run"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    program.chmod(0o755)
+    targets = folder / "inputs" / "conf" / "target"
+    targets.mkdir(parents=True)
+    (targets / "made.yaml").write_text(
+        f"defaults: [npu]\nname: made\nvela: {{config: {program}}}\n"
+    )
+    target = [] if "=made" in given else [f"+target={'raspi4' if 'tvm' in given else 'npu'}"]
+    extra = ["--config-dir", str(targets.parent)] if not target else []
+    arguments = [*extra, *target, *given.format(cc=program).split("; ")]
+    config = compose("search", ["+target=npu", "search_space=tiny", "accuracy=trained"])
+    manifest = initial_manifest("search", arguments, {}, config)
+    RunFolder(folder).write_json("manifest.json", manifest)
+    before = (folder / "manifest.json").read_bytes()
+    assert run([verb, str(folder)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "add it to the command: " in line
+    assert (folder / "manifest.json").read_bytes() == before
+    assert not marker.exists()
+    if "vela.config={" in given:
+        again = line.rpartition("add it to the command: ")[2]
+        run([verb, str(folder), again])
+        assert "you trust it" not in capsys.readouterr().err
 
 
 def test_files_that_arguments_name_are_found_from_elsewhere(

@@ -227,3 +227,27 @@ def test_all_missing_keys_of_a_target_are_named(tmp_path: Path, text: str, missi
 def test_unknown_target_in_defaults_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'target/board': Unknown entry of defaults 'ethos_u5'"):
         _of_own_target(tmp_path, "defaults: [ethos_u5]\nname: board\n", "search_space=tiny")
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "message"),
+    [
+        ("raspi4", "+target.tvm.cc=x", "target.tvm.cc: this option exists: write it without +"),
+        (
+            "npu",
+            "target.tvm={cc: x}",
+            "target.tvm: the target has no target.tvm; give all its values",
+        ),
+        (
+            "npu",
+            "target.tvm.cc=x",
+            "target.tvm.cc: the target has no target.tvm; give all its values",
+        ),
+    ],
+)
+def test_options_of_absent_or_present_sections_are_refused_in_one_line(
+    target: str, option: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_config("search", [f"+target={target}", option])
+    assert str(error.value).startswith(message)

@@ -206,9 +206,9 @@ def test_a_search_restarts_a_slow_supernet_within_its_limit(
     monkeypatch.setattr(TrainingSetup, "epoch_s", epoch_s)
     folder = tmp_path / "run"
     given = [f"run.dir={folder}", f"run.supernets={tmp_path / 'networks'}", "train.epochs=100000"]
-    options = ["accuracy=supernet", "minutes=1", "finish.epochs=0", "study.workers=1"]
+    options = ["accuracy=supernet", "minutes=4", "finish.epochs=0", "study.workers=1"]
     assert run(["search", *TINY[:2], *options, *given]) == 0
-    assert time.monotonic() - begin < 66
+    assert time.monotonic() - begin < 264
     output = " ".join(capsys.readouterr().out.split())
     assert "it starts again with a shorter schedule." in output
     manifest = json.loads((folder / "manifest.json").read_text())

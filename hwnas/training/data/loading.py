@@ -64,7 +64,7 @@ def describe_duplicates(
             first = int(np.flatnonzero(train == other[same[0]])[0])
             messages.append(
                 f"{len(same)} of {len(other)} {name} images are training images, too, for example "
-                f"{where(name, int(same[0]))} and {where('train', first)}: metrics are too good."
+                f"{where(name, int(same[0]))} and {where('train', first)}: metrics are too high."
             )
     return messages
 
@@ -152,7 +152,8 @@ def _class_notes(data: ImageData) -> list[str]:
         notes.append(
             f"Classes are imbalanced: '{many}' has {n_many} training images, '{few}' has {n_few}. "
             f"Always answering '{many}' is right on {n_many / sum(counts.values()):.1%} of them. "
-            "See objectives=[balanced_accuracy,latency_ms] and train.class_weights=balanced."
+            "Options for such data: objectives=[balanced_accuracy,latency_ms], "
+            "train.class_weights=balanced."
         )
     for split in ("validation", "test"):
         if absent := [f"'{name}'" for name, n in data.class_counts[split].items() if n == 0]:

@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from hwnas import tasks
 from hwnas.core.errors import ConfigError
@@ -12,7 +13,7 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendSettings
 from hwnas.tasks.metrics.budget import limit_in_unit
 from hwnas.workflows.config import grammar
-from hwnas.workflows.config.grammar import in_quotes
+from hwnas.workflows.config.grammar import in_quotes, text_of
 
 #: Mappings with user-defined keys.
 _OWN_KEYS = (
@@ -352,3 +353,52 @@ def _checked_key(key: str) -> str:
             "_ - / \\ + . $ % * @ ? | ( ) [ ] { } : = ,; rename it, for example the column."
         )
     return _ESCAPED.sub(r"\\\g<0>", key)
+
+
+def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> None:
+    """Reject places and programs of a run folder that only the user may name.
+
+    The folder may be of someone else: neither its manifest nor its copies of target files decide
+    which database or tracker is connected to, and which program is started.
+
+    Args:
+        configs: The configurations of the run, one for each target.
+        arguments: Arguments of the user.
+        run: The option that named the run folder.
+
+    Raises:
+        ConfigError: the run names one, and the user did not repeat it.
+    """
+    given = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
+    for option, value in (place for each in configs for place in _places(each)):
+        if not any(key.endswith(option) and text == value for key, text in given):
+            again = f"{option}={value}"
+            raise ConfigError(
+                f"{run}: the run folder names {again}, which runs may not choose by themselves. If "
+                f"you trust it, add it to the command: {again}"
+            )
+
+
+def _places(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield options that connect to a database or another machine, or name a program by path."""
+    if storage := config.study.storage:
+        yield "study.storage", storage
+    if not hasattr(config, "target"):  # of a benchmark table
+        return
+    host = config.rpc.tracker.rpartition(":")[0]
+    if host and host not in ("localhost", "127.0.0.1", "[::1]"):
+        yield "rpc.tracker", config.rpc.tracker
+    for option, text in _texts("target", asdict(config.target)):
+        is_program = os.path.isfile(text) and os.access(text, os.X_OK)
+        if os.sep in text and (is_program or option.endswith(".cc")):
+            yield option, text
+
+
+def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield all texts of an option and their names."""
+    if isinstance(value, str):
+        yield name, value
+    items = value.items() if isinstance(value, dict) else []
+    items = enumerate(value) if isinstance(value, list | tuple) else items
+    for key, part in items:
+        yield from _texts(f"{name}.{key}", part)

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from hwnas.workflows.config.arguments import (
     CONFIG_DIR,
     TAKE_A_VALUE,
     check_meaning,
+    check_places,
     for_hydra,
     for_targets,
     in_units,
@@ -46,6 +48,10 @@ from hwnas.workflows.config.arguments import (
 from hwnas.workflows.config.grammar import quoted, text_of
 from hwnas.workflows.config.suggestions import unknown_option
 
+#: OmegaConf raises the last two for options within a part that is not set.
+_HYDRA_ERRORS = (
+    HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError,
+)  # fmt: skip
 _FOLDER = str(package.ROOT / "conf")
 _ALONE = threading.RLock()  # Hydra's state is global in the process
 
@@ -63,6 +69,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: an argument is invalid.
     """
+    arguments = _confirm(name, arguments)
     check_folders(arguments)
     overrides = as_overrides(name, _without_folders(arguments))
     with (
@@ -177,7 +184,7 @@ def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
     """Convert errors of Hydra and OmegaConf into ``ConfigError``, with a message for users."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+    except _HYDRA_ERRORS as error:
         raise ConfigError(grammar.explain(error, name, arguments)) from None
 
 
@@ -230,30 +237,29 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
         return argument.partition("=")[0].lstrip("+~")
 
     renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
-    recorded = _searched(Path(resume), read_manifest(Path(resume)))
+    manifest = read_manifest(Path(resume))
+    recorded = _searched(Path(resume), manifest)
     kept = [old for old in recorded if key(old) not in renewed]
-    _check_places(kept, f"run.resume={resume}")
+    if manifest.get("verb") == "search":
+        options = [a for a in arguments if a not in ("-m", "--multirun")]
+        name = "tabular" if last_text(kept, "accuracy") == "table" else "search"
+        composed = [compose(name, own) for own in for_targets([*kept, *options])]
+        check_places(composed, options, f"run.resume={resume}")
     return kept + list(arguments)
 
 
-#: Recorded options that connect to another place or start a program: the user must repeat them.
-_REPEATED = ("study.storage", "target.tvm.cc")
+#: Arguments of the current command of a verb that reads runs: confirmed programs of its run.
+_confirmed: ContextVar[Sequence[str]] = ContextVar("_confirmed", default=())
+_READ_RUNS = ("export", "audit", "compress")
 
 
-def _check_places(recorded: Sequence[str], run: str) -> None:
-    """Reject options of a run folder that only the user may decide: it may be of someone else.
-
-    Raises:
-        ConfigError: there is one, and the user did not repeat it.
-    """
-    for argument in recorded:
-        key, _, value = argument.partition("=")
-        is_path = "/" in value or key.endswith("storage")  # else a program of this machine
-        if key.lstrip("+").endswith(_REPEATED) and is_path and text_of(value) not in ("", "null"):
-            raise ConfigError(
-                f"{run}: the run folder names {argument}, which runs may not choose by themselves. "
-                f"If you trust it, add it to the command: {argument}"
-            )
+def _confirm(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without those that repeat a program of the run that a verb reads."""
+    if name not in _READ_RUNS:
+        return list(arguments)
+    repeated = [a for a in arguments if "target." in a.partition("=")[0]]
+    _confirmed.set(repeated)
+    return [a for a in arguments if a not in repeated]
 
 
 def _of_run(run: Path, manifest: Manifest) -> list[str]:
@@ -355,6 +361,8 @@ def searches(folder: str) -> list[Any]:
     manifest = read_manifest(Path(folder), "run")
     arguments = [a for a in _searched(Path(folder), manifest) if not a.startswith("run.resume=")]
     composed = [compose("search", own) for own in for_targets(arguments)]
+    own = [replace(config, study=replace(config.study, storage=None)) for config in composed]
+    check_places(own, _confirmed.get(), f"run={folder}")  # the study is not opened
     accuracy = accuracy_source(manifest)
     return agreed([replace(config, accuracy=accuracy) for config in composed])
 

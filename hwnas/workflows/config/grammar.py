@@ -165,7 +165,14 @@ def listed(texts: Sequence[str]) -> str:
 
 # Messages for rejected arguments: one sentence that names the option, without Hydra's terms.
 
-_AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.*?)'", re.DOTALL)
+_MESSAGES = {
+    re.compile(r"Could not append to config\. An item is already at '([\w.]+)'"): (
+        "this option exists: write it without +."
+    ),
+    re.compile(r"Ambiguous value for argument '(.*?)'", re.DOTALL): (
+        "commas separate the values of several runs, which need the flag -m; write a list as [A,B]."
+    ),
+}
 _KEY = re.compile(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'")
 
 
@@ -204,13 +211,11 @@ def _of_grammar(
         return _unknown_config(error, text)
     if text.startswith("Additional config directory"):
         return f"--config-dir {text.split(chr(39))[1]}: no such folder; correct the path."
-    if isinstance(error, AssertionError):  # OmegaConf asserts that the parent of an option exists
+    if isinstance(error, AssertionError | AttributeError):  # the parent of an option is not set
         return _in_nothing(arguments)
-    if (match := _AMBIGUOUS.match(text)) is not None:
-        return (
-            f"{match[1]}: commas separate the values of several runs, which need the flag -m; "
-            "write a list as [A,B]."
-        )
+    for pattern, message in _MESSAGES.items():
+        if (match := pattern.match(text)) is not None:
+            return f"{match[1]}: {message}"
     return None
 
 
@@ -226,9 +231,12 @@ def _unknown_config(error: MissingConfigException, text: str) -> str:
 
 def _in_nothing(arguments: Sequence[str]) -> str:
     """Return the message for changing an optional part that the target does not have."""
-    keys = [argument.partition("=")[0].strip("+~") for argument in arguments]
-    within = [key for key in keys if key.startswith("target.") and key.count(".") > 1]
-    parts = ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in within))
+    split = [argument.partition("=") for argument in arguments]
+    found = {key.strip("+~"): value[:1] == "{" for key, _, value in split}
+    within = [
+        k for k, is_part in found.items() if k.startswith("target.") and k.count(".") > 1 - is_part
+    ]
+    parts = ", ".join(dict.fromkeys(k if found[k] else k.rpartition(".")[0] for k in within))
     return (
         f"{', '.join(within)}: the target has no {parts}; give all its values in a target file of "
         "your own (--config-dir DIR +target=NAME)."
