@@ -489,3 +489,29 @@ def test_own_study_of_many_processes_is_known_as_such(tiny: SearchSpace, tmp_pat
     assert candidates[:5] == own.candidates
     assert [c.trial for c in candidates] == [0, 1, 2, 3, 4, 6, 7, 8]
     assert shared._study.trials[6].params == begun.params
+
+
+@pytest.mark.parametrize("codes", [(0, 0), (1, 0), (1, 1)])
+def test_workers_may_end_before_the_time_limit_unless_all_failed(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[int, int]
+) -> None:
+    """A worker starts no trial that would not end in time."""
+    left = [*codes]
+
+    def process(**_: Any) -> Any:
+        ignored = dict.fromkeys(("start", "join", "kill"), lambda *_: None)
+        return SimpleNamespace(is_alive=lambda: False, exitcode=left.pop(), name="w", **ignored)
+
+    queue = SimpleNamespace(empty=lambda: True)
+    context = SimpleNamespace(SimpleQueue=lambda: queue, Process=process)
+    monkeypatch.setattr(engine, "CleanSpawnContext", lambda: context)
+    config: Any = SimpleNamespace(study=SimpleNamespace(workers=2), n_trials=100)
+    study: Any = SimpleNamespace(candidates=[], refresh=lambda: None)
+    none: Any = None
+    job = engine.WorkerJob(none, config, none, end_by=time.monotonic() + 60)
+    if codes == (1, 1):
+        with pytest.raises(RunError, match=r"All workers ended: w ended with exit code 1; w"):
+            engine.search_in_processes(job, study, NullProgress())
+    else:
+        ended = engine.search_in_processes(job, study, NullProgress())
+        assert ended == ["w ended with exit code 1"] * sum(codes)

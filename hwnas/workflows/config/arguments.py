@@ -398,7 +398,7 @@ def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield all texts of an option and their names."""
     if isinstance(value, str):
         yield name, value
-    items = value.items() if isinstance(value, dict) else []
-    items = enumerate(value) if isinstance(value, list | tuple) else items
-    for key, part in items:
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    for key, part in value.items() if isinstance(value, dict) else ():
         yield from _texts(f"{name}.{key}", part)
