@@ -87,17 +87,12 @@ def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) 
     while not messages.empty():
         ended.append(messages.get())
     study.refresh()
-<<<<<<< HEAD
-    if not is_searched(study, job.config, job.end_by):
+    is_lost = len(ended) >= n  # others end on their own, also shortly before the time limit
+    if is_lost and not is_searched(study, job.config, job.end_by):
         raise RunError(
             f"All worker processes of the search ended early: {'; '.join(ended)}. Resume it with: "
             "hwnas search run.resume=FOLDER"
         )
-=======
-    is_lost = len(ended) >= n  # others end on their own, also shortly before the time limit
-    if is_lost and not is_searched(study, job.config, job.end_by):
-        raise RunError(f"All workers ended: {'; '.join(ended)}")
->>>>>>> ce74a832 (Accept workers that end shortly before the time limit)
     return ended
 
 

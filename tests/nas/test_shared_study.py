@@ -504,13 +504,14 @@ def test_workers_may_end_before_the_time_limit_unless_all_failed(
 
     queue = SimpleNamespace(empty=lambda: True)
     context = SimpleNamespace(SimpleQueue=lambda: queue, Process=process)
-    monkeypatch.setattr(engine, "CleanSpawnContext", lambda: context)
+    monkeypatch.setattr(engine, "WorkerContext", lambda: context)
+    monkeypatch.setattr(engine, "_is_started", lambda _: True)
     config: Any = SimpleNamespace(study=SimpleNamespace(workers=2), n_trials=100)
     study: Any = SimpleNamespace(candidates=[], refresh=lambda: None)
     none: Any = None
     job = engine.WorkerJob(none, config, none, end_by=time.monotonic() + 60)
     if codes == (1, 1):
-        with pytest.raises(RunError, match=r"All workers ended: w ended with exit code 1; w"):
+        with pytest.raises(RunError, match=r"ended early: w ended with exit code 1; w"):
             engine.search_in_processes(job, study, NullProgress())
     else:
         ended = engine.search_in_processes(job, study, NullProgress())

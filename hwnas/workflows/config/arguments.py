@@ -356,10 +356,7 @@ def _checked_key(key: str) -> str:
 
 
 def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> None:
-    """Reject places and programs of a run folder that only the user may name.
-
-    The folder may be of someone else: neither its manifest nor its copies of target files decide
-    which database or tracker is connected to, and which program is started.
+    """Reject databases, trackers and programs that only a run folder names: it may be foreign.
 
     Args:
         configs: The configurations of the run, one for each target.
@@ -372,15 +369,14 @@ def check_places(configs: Sequence[Any], arguments: Sequence[str], run: str) -> 
     given = [(a.partition("=")[0], text_of(a.partition("=")[2])) for a in arguments]
     for option, value in (place for each in configs for place in _places(each)):
         if not any(key.endswith(option) and text == value for key, text in given):
-            again = f"{option}={value}"
             raise ConfigError(
-                f"{run}: the run folder names {again}, which runs may not choose by themselves. If "
-                f"you trust it, add it to the command: {again}"
+                f"{run}: the run folder names {option}={value}, which runs may not choose by "
+                f"themselves. If you trust it, add it to the command: {option}={value}"
             )
 
 
 def _places(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield options that connect to a database or another machine, or name a program by path."""
+    """Yield options that name a database, another machine, or a program by its path."""
     if storage := config.study.storage:
         yield "study.storage", storage
     if not hasattr(config, "target"):  # of a benchmark table

@@ -223,8 +223,8 @@ def _refuse_missing(composed: Any, arguments: Sequence[str]) -> None:
 def with_resumed(arguments: Sequence[str]) -> list[str]:
     """Return the recorded arguments of the run in ``run.resume``, if given, then the new ones.
 
-    Recorded arguments that are given again are left out. Limits of budgets are converted to the unit
-    of their metric.
+    Recorded arguments that are given again are left out. Limits of budgets are converted to the
+    unit of their metric.
 
     Raises:
         ConfigError: the run folder names a database or program that only the user may choose.
