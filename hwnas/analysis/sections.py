@@ -47,6 +47,8 @@ def class_tables(
         images: Number of images by split and class.
         matrices: Confusion matrices of verified networks, by name of the network.
     """
+    if not matrices:  # members verified by earlier versions have none
+        return []
     scores = [ClassScores.of(confusion) for confusion in matrices.values()]
     recalls = [of_network.recalls for of_network in scores]
     names = next(iter(images.values()))

@@ -19,6 +19,7 @@ from hwnas.core.run_folder import Row
 from hwnas.workflows.compare import ComparisonResult, compare
 from hwnas.workflows.config import CompareConfig
 
+_TitledTable = tuple[str, Table]
 _ROWS = 24
 _WIDE = 6  # fronts or groups that fit beside each other
 _MAIN = "hypervolume_share"  #: the one whose interval is shown; indicators.csv has all
@@ -38,23 +39,21 @@ def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
 def _print_comparison(console: Console, result: ComparisonResult) -> None:
     comparison, tables = result.comparison, result.rows
     assert comparison is not None
-    console.print(_groups(comparison) if comparison.is_grouped else _fronts(comparison))
-    names = comparison.groups
-    if len(names) <= _WIDE:
-        for table in _ladders(tables["ladder"], comparison.objectives, names):
-            console.print()
-            console.print(table)
+    shown = [_groups(comparison) if comparison.is_grouped else _fronts(comparison)]
+    if len(comparison.groups) <= _WIDE:
+        shown += _ladders(tables["ladder"], comparison)
     if equal := tables.get("equal_quality"):
-        console.print()
-        console.print(_equal(equal, comparison.objectives))
-    console.print()
+        shown.append(_equal(equal, comparison.objectives))
+    for title, table in shown:
+        console.print(Text(title))  # above the table: it may be wider
+        console.print(table, "")
     print_result(console, result)
 
 
-def _fronts(comparison: Comparison) -> Table:
+def _fronts(comparison: Comparison) -> _TitledTable:
     known = ["95 %"] if comparison.uncertainty is not None else []
     heads = ("front", "points", "HV share", *known, *_OTHERS.values())  # HV: hypervolume
-    table = _table("Indicators", *heads)
+    table = _table(*heads)
     rows = comparison.indicator_rows()
     for row in rows[:_ROWS]:
         low, high = row[f"{_MAIN}_low"], row[f"{_MAIN}_high"]
@@ -64,47 +63,43 @@ def _fronts(comparison: Comparison) -> Table:
         table.add_row(Text(row["run"]), *cells)
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in indicators.csv"
-    return table
+    return "Indicators", table
 
 
-def _groups(comparison: Comparison) -> Table:
+def _groups(comparison: Comparison) -> _TitledTable:
     known = [name for name in _OTHERS if name in comparison.samples]
     heads = ("group", "runs", "HV share", "st. dev.", *(_OTHERS[name] for name in known))
-    table = _table("Indicators: means over runs", *heads)
+    table = _table(*heads)
     spreads = {name: dict(comparison.spreads(name)) for name in (_MAIN, *known)}
     for group in comparison.groups:
         own = spreads[_MAIN][group]
         deviation = "-" if own.sd is None else f"{own.sd:.4f}"
         others = (f"{spreads[name][group].mean:.4f}" for name in known)
         table.add_row(Text(group), str(own.n), f"{own.mean:.4f}", deviation, *others)
-    return table
+    return "Indicators: means over runs", table
 
 
-def _ladders(
-    rows: Sequence[Row], objectives: Sequence[Objective], groups: Sequence[str]
-) -> Iterator[Table]:
+def _ladders(rows: Sequence[Row], comparison: Comparison) -> Iterator[_TitledTable]:
     """Yield, for each cost, the best quality within each limit: the median over a group's runs."""
-    quality, costs = parts(objectives)
+    quality, costs = parts(comparison.objectives)
+    runs = " (median over runs)" * comparison.is_grouped
     for cost in costs:
         word = "at least" if cost.maximise else "at most"
         direction = "highest" if quality.maximise else "lowest"
-        title = f"{direction} {quality.title} for {cost.title} {word} (median over runs)"
-        table = _table(title, cost.title, *groups)
+        table = _table(cost.title, *comparison.groups)
         own = [row for row in rows if row["cost"] == cost.name]
         for limit, by in by_group(own, "limit", quality.name).items():
             cells = ["-" if v is None else amount(quality, v) for v in by.values()]
             table.add_row(f"{limit:g}", *cells)
-        yield table
+        yield f"{direction} {quality.title} for {cost.title} {word}{runs}", table
 
 
-def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
+def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> _TitledTable:
     """Return the costs of the first of two runs at the metric that the second reaches."""
     quality, (cost, *_) = parts(objectives)
     a, b = (str(rows[0][side]) for side in ("front", "baseline"))
     known = ["95 %"] if any(row["ratio_low"] is not None for row in rows) else []
-    table = _table(
-        f"{cost.title} at equal {quality.title}: {b} over {a}", quality.title, b, a, "ratio", *known
-    )
+    table = _table(quality.title, b, a, "ratio", *known)
     for row in rows[:_ROWS]:
         paid, ratio, low = (row[key] for key in (f"front_{cost.name}", "ratio", "ratio_low"))
         cells = ["-" if value is None else form.format(value)
@@ -114,12 +109,12 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
         table.add_row(*own, *cells, *([interval] if known else []))
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
-    return table
+    return f"{cost.title} at equal {quality.title}: {b} over {a}", table
 
 
-def _table(title: str, *heads: str) -> Table:
+def _table(*heads: str) -> Table:
     # As text: names and units in brackets are no markup.
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, head in enumerate(heads):
         table.add_column(Text(head), justify="right" if i else "left", no_wrap=i > 0)
     return table

@@ -154,6 +154,7 @@ def test_confusion_matrices_are_kept_in_files(tmp_path: Path) -> None:
     assert recall["cat"] is not None
     assert recall["cat"][0] == 0.75
     (tables, matrix) = class_tables(record["images"], {CANDIDATE.id: confusion})
+    assert class_tables(record["images"], {}) == []
     assert tables.rows[0][:2] == ["cat", "9"]
     assert tables.rows[0][2].startswith("0.750 (0.301 to ")
     assert [row[0] for row in tables.rows[3:]] == ["balanced accuracy", "macro-F1"]

@@ -189,7 +189,7 @@ def write_joint_front(
     for f in fronts:
         lines = [*f.headline, *f.notes, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]
-    tables = class_tables(counts, joint.confusions) if counts and joint.confusions else []
+    tables = class_tables(counts, joint.confusions) if counts else []
     page = search_page.with_more(page, findings, tables)
     folder.write_bytes("report.html", render(page).encode())
     folder.write_manifest(manifest)
