@@ -194,8 +194,7 @@ def read_runs(
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: read_foreign_csv(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]
-    named = _labelled(found, labels) if labels else _named(found)
-    return _grouped(named, group_by), chosen
+    return _grouped(run_fronts.named(found, labels), group_by), chosen
 
 
 def expanded(names: Sequence[str]) -> list[Path]:
@@ -337,33 +336,6 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
                 "objectives='{accuracy: max, latency_ms: min}'."
             )
     return first.directions
-
-
-def _named(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Return runs with different names, with as many folders of the path as necessary."""
-    names = [run.name for run in runs]
-    parts = [Path(run.path).absolute().parent.parts for run in runs]
-    depth = 0
-    while len({*names}) < len(names) and depth < max(map(len, parts)):
-        depth += 1
-        again = [names.count(name) > 1 for name in names]
-        names = [
-            f"{parts[i][-depth]}/{name}" if again[i] and depth <= len(parts[i]) else name
-            for i, name in enumerate(names)
-        ]
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
-
-
-def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
-    """Return runs named by labels; each needs one, and they must differ."""
-    if len(labels) != len(runs):
-        raise ConfigError(
-            f"label must name each front, got [{', '.join(labels)}]. Fronts in order: "
-            f"{listed(run.path for run in runs)}."
-        )
-    if not all(label.strip() for label in labels) or len({*labels}) < len(labels):
-        raise ConfigError(f"label needs different names, got [{', '.join(labels)}].")
-    return [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]
 
 
 def _grouped(runs: Sequence[ComparedRun], group_by: str | None) -> list[ComparedRun]:

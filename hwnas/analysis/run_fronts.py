@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hwnas.analysis.fronts import ComparedRun, FrontPoint, declared
+from hwnas.core.errors import ConfigError
 from hwnas.core.manifest import Manifest
 from hwnas.core.run_folder import Row
 from hwnas.nas.candidates import Candidate
@@ -119,3 +121,39 @@ def _data(manifest: Manifest) -> str | None:
     if table := manifest["config"].get("benchmark"):
         return json.dumps([Path(table["path"]).name, table["accuracy"]])
     return None
+
+
+def named(runs: Sequence[ComparedRun], labels: Sequence[str] = ()) -> list[ComparedRun]:
+    """Return runs with different names: labels in their order, or from the paths.
+
+    Raises:
+        ConfigError: the labels are not as many as the runs, or not different.
+    """
+    return _labelled(runs, labels) if labels else _named_by_path(runs)
+
+
+def _named_by_path(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Return runs with different names, with as many folders of the path as necessary."""
+    names = [run.name for run in runs]
+    parts = [Path(run.path).absolute().parent.parts for run in runs]
+    depth = 0
+    while len({*names}) < len(names) and depth < max(map(len, parts)):
+        depth += 1
+        again = [names.count(name) > 1 for name in names]
+        names = [
+            f"{parts[i][-depth]}/{name}" if again[i] and depth <= len(parts[i]) else name
+            for i, name in enumerate(names)
+        ]
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[ComparedRun]:
+    """Return runs named by labels; each needs one, and they must differ."""
+    if len(labels) != len(runs):
+        raise ConfigError(
+            f"label must name each front, got [{', '.join(labels)}]. Fronts in order: "
+            f"{', '.join(run.path for run in runs)}."
+        )
+    if not all(label.strip() for label in labels) or len({*labels}) < len(labels):
+        raise ConfigError(f"label needs different names, got [{', '.join(labels)}].")
+    return [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]
