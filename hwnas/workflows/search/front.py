@@ -173,7 +173,9 @@ def search_words(manifest: Row) -> str:
     """Return the number of candidates and the duration of a run as text."""
     minutes, seconds = divmod(round(sum(manifest["seconds"].values())), 60)
     duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    return f"{manifest['n_candidates']} candidates; {duration}"
+    is_resumed = any(option.startswith("run.resume=") for option in manifest["arguments"])
+    since = " since it was resumed" * is_resumed
+    return f"{manifest['n_candidates']} candidates; {duration}{since}"
 
 
 def chance_level_headline(front: Front, data: ImageData) -> list[str]:
