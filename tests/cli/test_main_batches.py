@@ -232,7 +232,7 @@ def test_a_target_with_one_batch_for_all_says_so(
     assert run(["search", "+target=cpu", *words, "search_space=tiny"]) == 2
     assert "target.thread_counts=[1, 999], but only" in capsys.readouterr().err
     assert run(["search", "+target=cpu", *words[:2], "cost=roofline"]) == 2
-    assert "the roofline is for one number of threads" in capsys.readouterr().err
+    assert "a roofline is for one number of threads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("of_target", "said", "n"), [(1, {}, 1), (8, {}, 0), (8, {"batch": 1}, 1)])
