@@ -109,7 +109,7 @@ def test_run_that_cannot_be_audited_is_refused_in_one_line(
     [
         ([], "audit needs the folder of a finished search"),
         (["run=x", "n_networks=5"], "n_networks must be a whole number in [6, 10000]"),
-        (["run=x", "n_repeated=13"], "n_repeated=13 must be at most n_networks=12"),
+        (["run=x", "n_repeated=13"], "n_repeated must be at most n_networks=12"),
         (["run=x", "epochs=0"], "epochs must be a whole number in"),
         (["run=x", "workers=0"], "workers must be a whole number in"),
         (["run=x", "epoch=1"], "Did you mean 'epochs'"),
