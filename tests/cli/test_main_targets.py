@@ -298,7 +298,7 @@ def test_target_whose_budget_nothing_meets_is_named(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([BOTH, "npu.seed=3"], "seed is the same for all targets"),
+        ([BOTH, "npu.seed=3"], "seed must be the same for all targets"),
         (["+target=[npu,npuu]"], "Unknown target 'npuu'. Did you mean 'npu'?"),
         ([BOTH, "npu.budget.latency=3"], "Write budget.latency=3ms"),
         (["+target=[]"], "must be a list of different targets"),
