@@ -117,7 +117,7 @@ def test_what_is_left_out_is_foretold_as_well_as_new_networks(
 def test_networks_are_added_until_enough_are_foretold(
     table: LatencyTable, profiled: ProfiledSpace
 ) -> None:
-    _, begun = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4))
+    _, begun = _begin(table, Device(noise=0.2), [profiled], MeasurementEffort(12, 4, long_s=1e6))
     assert begun is not None
     assert len(begun.wholes) == 48
     assert len(table.networks) == 48
