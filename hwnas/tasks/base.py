@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -330,3 +332,21 @@ class TaskType(Protocol):
             SchemaError: the content is invalid.
         """
         ...
+
+
+def joined_labels(labels: Iterable[object]) -> set[str]:
+    """Return the texts that list several labels: they share a part with another text.
+
+    For example ``cat|dog`` besides ``cat``; the separators are ``|`` and ``;``.
+    """
+    parts = {
+        label: {part.strip() for part in re.split(r"[|;]", label)}
+        for label in labels
+        if isinstance(label, str)
+    }
+    counts = Counter(part for each in parts.values() for part in each)
+    return {
+        name
+        for name, own in parts.items()
+        if len(own) > 1 and any(counts[part] > 1 for part in own)
+    }

@@ -25,6 +25,7 @@ from hwnas.tasks.base import (
     Score,
     Targets,
     TaskDescription,
+    joined_labels,
 )
 from hwnas.tasks.intervals import ClassScores, largest_probability, proportion
 
@@ -370,9 +371,10 @@ def _stripped(label: Any) -> Any:
 
 def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
     """Raise ``DataError`` for labels that are missing, of a wrong type or out of range."""
-    first: dict[Any, int] = {}
+    first, joined = dict[Any, int](), joined_labels(labels)
     for i, value in enumerate(labels):
-        if isinstance(value, list | tuple | np.ndarray):
+        is_joined = isinstance(value, str) and value in joined
+        if is_joined or isinstance(value, list | tuple | np.ndarray):
             raise DataError(
                 f"{where}, row {i} has several labels ({str(value)[:60]}). Multi-label data are "
                 "not supported: give one whole number or text per image."
@@ -387,13 +389,11 @@ def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None
         row = f"{where}, row {i}"
         if value is None:
             raise DataError(f"{row} has no label. Every image needs one.")
-        if isinstance(value, str):
-            continue
-        if value < 0:
+        if not isinstance(value, str) and value < 0:
             raise DataError(
                 f"{row} has the label {value}: must not be negative. Label or remove these images."
             )
-        if names is not None and value >= len(names):
+        if names is not None and not isinstance(value, str) and value >= len(names):
             raise DataError(
                 f"{row} has the label {value}: must be 0 to {len(names) - 1}, as there are "
                 f"{len(names)} classes. Correct the label."

@@ -96,6 +96,11 @@ def _refused(
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
     remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".")
+    if path and ("file_name" in reason or "utf" in reason.lower()):
+        remedy = (
+            "A metadata.csv beside the images needs the columns file_name and label, with commas "
+            "between them, in UTF-8"
+        )
     return DataError(f"{where} cannot be read: {reason}. {remedy}.")
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +147,7 @@ def _class_notes(data: ImageData) -> list[str]:
     if not data.class_counts:
         return []
     counts = data.class_counts["train"]
-    (few, n_few), *_, (many, n_many) = sorted(counts.items(), key=lambda item: item[1])
+    (few, n_few), (many, n_many) = (f(counts.items(), key=itemgetter(1)) for f in (min, max))
     notes = []
     if n_many > _MAX_IMBALANCE * n_few:
         notes.append(
@@ -157,9 +158,8 @@ def _class_notes(data: ImageData) -> list[str]:
         )
     for split in ("validation", "test"):
         if absent := [f"'{name}'" for name, n in data.class_counts[split].items() if n == 0]:
-            more = f" and {len(absent) - 5} more" * (len(absent) > 5)
-            listed = ", ".join(absent[:5])
-            notes.append(f"The {split} split has no images of the classes {listed}{more}.")
+            listed = ", ".join(absent[:5]) + f" and {len(absent) - 5} more" * (len(absent) > 5)
+            notes.append(f"The {split} split has no images of the classes {listed}.")
     return notes
 
 

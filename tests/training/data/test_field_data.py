@@ -15,7 +15,7 @@ from PIL import Image
 
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import NullProgress
-from hwnas.training.data import DatasetConfig, ImageData, load_data
+from hwnas.training.data import DatasetConfig, ImageData, hub, load_data
 from hwnas.training.options import TrainingConfig
 from tests.conftest import images_of
 from tests.training.data.made import loaded, png, write, write_folder, write_hub
@@ -331,6 +331,35 @@ def test_several_labels_an_image_are_refused(tmp_path: Path, label: list[object]
         DataError, match=r"has several labels .* Multi-label data are not supported"
     ):
         loaded(path)
+
+
+@pytest.mark.parametrize("labels", [("cat", "cat|dog", "dog"), ("a;b", "b; c", "c;a")])
+def test_joined_labels_are_refused_as_several(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    path = write(tmp_path / "x.parquet", _images(21), [*labels] * 7)
+    with pytest.raises(
+        DataError, match=r"has several labels .* Multi-label data are not supported"
+    ):
+        loaded(path)
+
+
+def test_a_separator_alone_joins_no_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", _images(30), ["a|b", "c", "d;e"] * 10)
+    assert loaded(path).task.description.outputs == "3 classes"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "`file_name` or `file_names` must be present as dictionary key in metadata files",
+        "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "Invalid UTF8 sequence at string index 2",
+    ],
+)
+def test_unreadable_metadata_are_answered_with_their_format(reason: str) -> None:
+    """Semicolons, other columns and other encodings."""
+    error = hub._refused("Data", DatasetConfig("images"), Path("images"), ValueError(reason))
+    assert str(error).startswith(f"Data cannot be read: {reason}. A metadata.csv beside the images")
+    assert "the columns file_name and label, with commas between them, in UTF-8." in str(error)
 
 
 @pytest.mark.parametrize("missing", [-1, None])
