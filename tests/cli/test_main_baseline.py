@@ -172,7 +172,7 @@ def test_what_cannot_be_a_baseline_is_refused_before_training(
     line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
     assert "a search for target 'npu', not for 'ethos_u55_256'" in line
     line = refused(*b, "target.energy.mac_pj=0.4")
-    assert "its target 'npu' differs: target.energy.mac_pj=0.3, here 0.4" in line
+    assert "of this search: target.energy.mac_pj=0.3, here 0.4" in line
     assert "other data: images, splits or sizes of dataset=digits" in refused(
         *b, "dataset.validation=0.2"
     )
