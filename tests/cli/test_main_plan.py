@@ -107,13 +107,13 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
             ["simulate", "plan=PLAN", "spike=true"],
             "spike=true: the plan has no load spike in these hours",
         ),
-        (["simulate", "plan=PLAN", "throttle=cpu"], "write DEVICE:SPEED"),
+        (["simulate", "plan=PLAN", "throttle=cpu"], "must be DEVICE:SPEED"),
         (["simulate", "plan=PLAN", "throttle=cpu:1e-300"], "a relative speed in [0.001, 1]"),
         (
             ["simulate", "plan=PLAN", "hours=[1,1]"],
-            "hours=[1, 1] must be one or more different hours",
+            "must be one or more different hours",
         ),
-        (["simulate", "plan=PLAN", "hours=[]"], "give at least one hour"),
+        (["simulate", "plan=PLAN", "hours=[]"], "hours=[] must be one or more different hours"),
         (["simulate", "plan=PLAN", "trace=no.csv"], "file not found"),
     ],
 )
