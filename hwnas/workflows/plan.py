@@ -268,7 +268,8 @@ def _hours(config: SimulateConfig, found: "DeploymentPlan") -> list[int] | None:
     hours = config.hours if isinstance(config.hours, list) else [config.hours]
     if not hours or len({*map(str, hours)}) < len(hours):
         raise ConfigError(
-            f"hours=[{','.join(map(str, hours))}] must be one or more different hours, for example hours=[0,12]."
+            f"hours=[{','.join(map(str, hours))}] must be one or more different hours, for example "
+            "hours=[0,12]."
         )
     known = {str(hour): hour for each in found.hours for hour in each.hours}
     for hour in hours:
