@@ -47,7 +47,7 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
 
 
 def join_names(names: Iterable[str], most: int = 6) -> str:
-    """Return names sorted and joined by commas; of more than ``most`` the number of the others."""
+    """Return sorted names, joined by commas: the first ``most``, and how many more there are."""
     every: Sequence[str] = sorted(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 

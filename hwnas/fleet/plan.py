@@ -223,9 +223,10 @@ def _check(plan: DeploymentPlan) -> None:
         names = {pool.kind for pool in hour_plan.pools}
         for route in (*hour_plan.routes, *hour_plan.degraded):
             if route.klass not in plan.classes or not {route.first} <= names:
+                missing = "pool" if route.klass in plan.classes else "class"
                 raise SchemaError(
-                    f"'hours[{i}]': a route of class '{route.klass}' leads to '{route.first}', "
-                    "but the class or the pool is missing"
+                    f"'hours[{i}]': a route of class '{route.klass}' leads to pool "
+                    f"'{route.first}', but the plan has no such {missing}"
                 )
             if route.second is not None and route.second not in names:
                 raise SchemaError(

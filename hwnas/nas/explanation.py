@@ -27,7 +27,7 @@ class DominanceSummary:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The dominance of a candidate during a search."""
+    """Which candidates a candidate dominates and which dominate it: when it was scored, and now."""
 
     candidate: Candidate  #: of the first trial
     trials: Sequence[int]  #: numbers of all trials with this genotype
@@ -84,7 +84,7 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
 def explain(
     candidates: Sequence[Candidate], genotype_id: str, objectives: Sequence[str]
 ) -> Explanation:
-    """Return the dominance of a candidate during a search.
+    """Return which candidates one dominates and which dominate it: when it was scored, and now.
 
     Args:
         candidates: All candidates of the search.

@@ -104,9 +104,9 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return the first table in any of ``roots`` that was measured on this machine.
+    """Return the first table of a target that was measured on its device, ``None`` if there is none.
 
-    ``None`` if there is none.
+    The device is this machine, or the remote one. The table's provenance must be the same.
 
     Raises:
         TableError: a table in an earlier folder is damaged.

@@ -133,7 +133,7 @@ class TargetFront:
 
     @property
     def data(self) -> FrontData:
-        """Candidates, members and limits, as pages and plots of the front need them."""
+        """Candidates, members and the limits of the budget, for pages and plots of the front."""
         config = self.context.parts.config
         overlay = None if self.against is None else self.against.overlay
         return FrontData(
