@@ -104,7 +104,7 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 
 def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return the first table of a target that was measured on its device, ``None`` if there is none.
+    """Return a target's first table that was measured on its device; ``None``: there is none.
 
     The device is this machine, or the remote one. The table's provenance must be the same.
 
