@@ -28,7 +28,7 @@ class FamilyContract:
 
     @pytest.fixture
     def signature(self) -> Signature:
-        """Return the signature of the tested networks."""
+        """Return the number of input channels and of outputs of the tested networks."""
         return Signature(in_channels=1, n_outputs=10)
 
     @pytest.fixture

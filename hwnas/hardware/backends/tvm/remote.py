@@ -75,7 +75,7 @@ def _dial(remote: Remote, timeout_s: float) -> socket.socket:
         magic = struct.pack("<i", base.RPC_TRACKER_MAGIC)
         tracker.sendall(magic)
         if base.recvall(tracker, len(magic)) != magic:
-            raise ValueError("the server there is not a tracker")
+            raise ValueError(f"the server at {remote.tracker} is not a TVM tracker")
     except BaseException:
         tracker.close()
         raise
