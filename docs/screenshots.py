@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 IMAGES = Path(__file__).parent / "img"
 RUN = "report"
 SEARCH = ("+target=npu", "n_trials=45", "finish.max_candidates=9", f"run.dir={RUN}")
-SIZE = {"width": 1200, "height": 1460}
+SIZE = {"width": 1200, "height": 1480}
 
 
 def _capture(page_file: Path, image: Path) -> None:
