@@ -1,22 +1,25 @@
-"""What a training step of one plain network costs beside computing the network.
+"""Training steps of single networks compared with their forward and backward passes alone.
 
-python -m benchmarks.plain_step trains small networks of ``dense_packed`` on digits for some steps,
-as a search does it, and runs the same networks forward and backward alone; it prints milliseconds
-of processor time of one thread, the tenth of the steps that took least.
+``python -m benchmarks.plain_step`` trains three networks of ``dense_packed`` on digits as a search
+does. After each step it runs the same network forward and backward alone, so that both are measured
+under the same load. It prints median milliseconds of processor time and their ratio. To compare
+with another version of the package, start ``python benchmarks/plain_step.py`` with its folder in
+``PYTHONPATH``, in turns.
 """
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
+import copy
 import math
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -34,74 +37,71 @@ from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
 from hwnas.training.single_network import StudentNetwork, train_network
 
-_STEPS, _DRAWN = 200, 40
+_STEPS, _WARM_UP, _BATCH = 300, 30, 64
+_SEEDS = 180, 157, 800  # networks of 0.06, 0.27 and 1.47 million MACs
 _SIGNATURE = Signature(1, 10)
 
 
 def main() -> None:
-    """Time the smallest network, and two of forty random ones."""
+    """Time the steps of three networks."""
     processes.tune_process()
     torch.set_num_threads(1)
-    dataset = DatasetConfig("digits", validation=0.25)
+    dataset = DatasetConfig("digits", validation=0.25, shift=0.125)
     data = load_data(dataset, 28, NullProgress())
-    found = spaces.load_space(spaces.find("dense_packed"))
-    family = families.family_of(found)
-
-    def macs(genotype: spaces.Genotype) -> int:
-        return n_macs(family.lower(found, genotype, _SIGNATURE))
-
-    drawn = sorted((found.sample(random.Random(s)) for s in range(_DRAWN)), key=macs)
-    for genotype in (found.smallest(), drawn[3], drawn[_DRAWN // 2]):
+    space = spaces.load_space(spaces.find("dense_packed"))
+    family = families.family_of(space)
+    for genotype in (space.sample(random.Random(seed)) for seed in _SEEDS):
         torch.manual_seed(0)
-        network = family.build(found, genotype, _SIGNATURE)
-        lowered = annotations.lower(family, found, genotype, _SIGNATURE)
-        config = TrainingConfig(epochs=-(-_STEPS * 64 // len(data.train)), batch_size=64)
-        resolution = family.resolution(found, genotype)
+        network = family.build(space, genotype, _SIGNATURE)
+        graph = annotations.lower(family, space, genotype, _SIGNATURE)
+        config = TrainingConfig(epochs=-(-_STEPS * _BATCH // len(data.train)), batch_size=_BATCH)
+        resolution = family.resolution(space, genotype)
         student = StudentNetwork(
-            network, resolution, family.recipe, grids=weight_grids_of(network, lowered)
+            network, resolution, family.recipe, grids=weight_grids_of(network, graph)
         )
-        ends: list[float] = []
+        images = data.prepare(data.train.take(torch.arange(_BATCH)).images, resolution)
+        plain = copy.deepcopy(network).train()
+        plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        timer = _Timer(plain, images, data.train.targets[:_BATCH])
         with tempfile.TemporaryDirectory() as folder:
-            saving = CheckpointPolicy(Checkpoint(Path(folder, "unkept.safetensors")), every_s=1e9)
-            train_network(student, TrainingData(data, dataset), config, 0, saving, _Ticks(ends))
-        whole = _least([b - a for a, b in pairwise(ends)])
-        images = data.prepare(data.train.take(torch.arange(64)).images, resolution)
-        alone = _least(_alone(network.train(), images, data.train.targets[:64]))
+            saving = CheckpointPolicy(Checkpoint(Path(folder, "network.safetensors")), every_s=1e9)
+            train_network(student, TrainingData(data, dataset), config, 0, saving, timer)
+        whole, alone = median(timer.steps[_WARM_UP:]), median(timer.alone[_WARM_UP:])
         print(
-            f"{n_macs(lowered) / 1e6:6.3f} million MACs: {whole:5.1f} ms a step, of which the "
-            f"network takes {alone:5.1f}: {whole / alone:.2f} times as long"
+            f"{n_macs(graph) / 1e6:5.2f} million MACs: step {whole:5.2f} ms, "
+            f"network alone {alone:5.2f} ms, ratio {whole / alone:.2f}"
         )
 
 
-class _Ticks:
-    """Progress that notes when each step ended."""
+class _Timer:
+    """Progress that measures each step, and passes of a network alone after each step."""
 
-    def __init__(self, ends: list[float]):
-        self._ends = ends
+    def __init__(self, network: nn.Module, images: Tensor, targets: Tensor):
+        self._network, self._images, self._targets = network, images, targets
+        self.steps, self.alone = list[float](), list[float]()  #: milliseconds
 
     @contextmanager
     def phase(
         self, name: str, total: int, done: int = 0, left_s: float = math.inf
     ) -> Iterator[Callable[[int], None]]:
-        """Give an ``advance`` that notes the processor's milliseconds."""
-        yield lambda n: self._ends.append(1e3 * time.process_time())
+        """Yield an ``advance`` that ends the measurement of a step."""
+        began = time.thread_time()
 
+        def advance(n: int) -> None:
+            nonlocal began
+            ended = time.thread_time()
+            self.steps.append(1e3 * (ended - began))
+            self._passes()
+            began = time.thread_time()
+            self.alone.append(1e3 * (began - ended))
 
-def _alone(network: nn.Module, images: Tensor, targets: Tensor) -> list[float]:
-    """Return milliseconds of forward and backward passes."""
-    found = []
-    for _ in range(_STEPS):
-        began = time.process_time()
-        network.zero_grad()
-        torch.autograd.backward(nn.functional.cross_entropy(network(images), targets))
-        found.append(1e3 * (time.process_time() - began))
-    return found
+        yield advance
 
-
-def _least(times: list[float]) -> float:
-    """Return the tenth part of times from below, the first ones left out."""
-    kept = sorted(times[20:])
-    return kept[len(kept) // 10]
+    def _passes(self) -> None:
+        for parameter in self._network.parameters():
+            parameter.grad = None
+        outputs = self._network(self._images)
+        torch.autograd.backward(nn.functional.cross_entropy(outputs, self._targets))
 
 
 if __name__ == "__main__":

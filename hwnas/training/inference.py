@@ -52,12 +52,14 @@ def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) 
 
     n = max(1, math.ceil(len(images) / _BATCH))
     batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
-    return np.concatenate([*_thread_pool().run([partial(of_batch, *batch) for batch in batches])])
+    tasks = [partial(of_batch, *batch) for batch in batches]
+    pool = _thread_pool(torch.get_num_threads())
+    return np.concatenate([*pool.run(tasks)])
 
 
 @cache
-def _thread_pool() -> ThreadPool:
-    return ThreadPool(torch.get_num_threads())
+def _thread_pool(n_threads: int) -> ThreadPool:
+    return ThreadPool(n_threads)
 
 
 # Chance level: collapse detection misses trainings that are shorter than its window.

@@ -137,10 +137,14 @@ class ThreadPool:
 
 
 @contextlib.contextmanager
-def threads_of(n_processes: int) -> Iterator[None]:
-    """Use one of ``n_processes`` equal parts of the threads within the context, to time steps."""
+def one_thread() -> Iterator[None]:
+    """Use one thread within the context, to train a single network.
+
+    Several threads gain little, and wait for each other when other processes use the cores: steps
+    take ten times as long. Measured in ``benchmarks/README.md``.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // n_processes))
+    torch.set_num_threads(1)
     try:
         yield
     finally:

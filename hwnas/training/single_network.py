@@ -75,6 +75,7 @@ class StudentNetwork:
     first_epoch: int = 0
 
 
+@parallel.one_thread()
 def train_network(
     student: StudentNetwork,
     material: TrainingData,
@@ -106,6 +107,7 @@ def train_network(
     return summary
 
 
+@parallel.one_thread()
 def estimate_seconds(
     student: StudentNetwork,
     material: TrainingData,

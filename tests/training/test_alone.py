@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from hwnas.core import machine
 from hwnas.core.errors import ConfigError
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models import families
@@ -109,6 +113,46 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
     student.train(tmp_path / "c.safetensors", config=config)
     assert student.rows[0]["loss"] == pytest.approx((1 - alpha) * own + alpha * soft, rel=1e-5)
     assert same(before, teacher.state_dict())
+
+
+@pytest.mark.usefixtures("threads_restored")
+def test_a_single_network_is_trained_by_one_thread(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    learner, seen = Learner(tiny, digits), set[int]()
+    learner.network.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    estimate_seconds(learner.student, material(digits), CONFIG, 0, 50)
+    learner.train(tmp_path / "c.safetensors", config=replace(CONFIG, epochs=1))
+    assert seen == {1}
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_training_has_its_share_of_a_busy_machine(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    """Beside as many other processes as cores, a training takes about twice as long."""
+
+    def shortest_s(folder: Path) -> float:
+        times = []
+        for i in range(3):
+            began = time.monotonic()
+            Learner(tiny, digits).train(folder / f"{i}", config=replace(CONFIG, epochs=10))
+            times.append(time.monotonic() - began)
+        return min(times)
+
+    alone_s = shortest_s(tmp_path / "alone")
+    n = machine.available_cores()
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        busy_s = shortest_s(tmp_path / "busy")
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert busy_s < 3 * alone_s
 
 
 @pytest.mark.slow

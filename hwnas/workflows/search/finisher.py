@@ -34,7 +34,6 @@ from hwnas.training.finetuning.stages import (
     TrainingStage,
 )
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow, TrainingTimes
-from hwnas.training.parallel import threads_of
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, SearchComponents
 
@@ -226,10 +225,9 @@ class FinetuneSchedule:
         genotypes = {c.id: c.genotype for c in some}
         sizes = {c.id: finisher.n_macs(c.genotype) for c in some}
         n, left_s = finisher.parts.config.study.workers or 1, allowance.left_s()
-        with threads_of(n):
-            times = TrainingTimes(
-                sizes, lambda name: finisher.epoch_s(genotypes[name]) if left_s > 0 else _LONG_S
-            )
+        times = TrainingTimes(
+            sizes, lambda name: finisher.epoch_s(genotypes[name]) if left_s > 0 else _LONG_S
+        )
         epochs = allowance.epochs
         if epochs is None:
             most, core_s = finisher.config.epochs, n * max(0.0, left_s)

@@ -22,7 +22,6 @@ from hwnas.nas.candidates import Candidate
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
-from hwnas.training.parallel import threads_of
 from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents, have_exits
 from hwnas.workflows.config import SearchConfig
@@ -258,10 +257,7 @@ def _minutes(seconds: float) -> str:
 
 @final
 class _Times:
-    """Durations of trainings on this machine, by timing a few steps.
-
-    Worker processes have one thread each, and so have the timed steps then.
-    """
+    """Durations of trainings on this machine, by timing a few steps."""
 
     def __init__(self, parts: SearchComponents, *, trains: bool = True):
         self._parts, self._trains = parts, trains
@@ -311,8 +307,7 @@ class _Times:
 
     def _epoch_s(self, genotype: Genotype) -> float:
         parts = self._parts
-        with threads_of(self.n_processes):
-            return TrainedEvaluator(parts.setups, parts.config.trained).epoch_s(genotype)
+        return TrainedEvaluator(parts.setups, parts.config.trained).epoch_s(genotype)
 
 
 class TimedStudy(Protocol):
