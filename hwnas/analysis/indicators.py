@@ -229,9 +229,10 @@ def reached(values: Array, costs: Array) -> Array:
 
 
 def common_levels(front: Array, baseline: Array) -> Array:
-    """Return the quality levels of both fronts in the range that both reach, ascending.
+    """Return the quality levels of both fronts at which their costs are compared, ascending.
 
-    Fronts are quality and cost ``(n, 2)``; the array is empty if no level is common.
+    They range from the quality of the baseline's cheapest network to the highest that both fronts
+    reach. Fronts are quality and cost ``(n, 2)``; the array is empty if there is no such level.
     """
     if not (len(front) and len(baseline)):
         return np.zeros(0)

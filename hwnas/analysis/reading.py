@@ -78,7 +78,10 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
         raise RunError(f"{path} cannot be read as CSV: {short_reason(error)}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
-            raise RunError(f"{path}: {unknown_name('column', name, columns)}")
+            raise RunError(
+                f"{path} has no column '{name}', which is an objective. Its columns: "
+                f"{', '.join(columns)}. Rename one of them, or choose other objectives."
+            )
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise RunError(f"{path} has two columns '{twice[0]}': rename or remove one.")
     for number, row in rows:

@@ -141,7 +141,7 @@ def a12(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down method.
+    """Return p-values in the same order, corrected for their number by Holm's step-down method.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", 1979,
     https://www.jstor.org/stable/4615733.

@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -136,9 +136,14 @@ def read_fleet(path: Path, service: Service) -> Fleet:
                 f"add links.{_link_name(request_class.source, there[0])} with rtt_ms; links so "
                 f"far: {', '.join(result.links) or 'none'}."
             )
-    for region in [*service.budgets.power_w, *result.carbon]:
-        if region not in result.regions | service.regions:
-            raise ConfigError(f"{path}: {unknown_name('region', region, result.regions)}")
+    known = result.regions | service.regions
+    named: Mapping[str, Iterable[str]] = {
+        "service.yaml: budgets.power_w": service.budgets.power_w,
+        f"{path}: carbon": result.carbon,
+    }
+    for where, regions_of in named.items():
+        for region in sorted({*regions_of} - known):
+            raise ConfigError(f"{where}: {unknown_name('region', region, sorted(known))}")
     return result
 
 

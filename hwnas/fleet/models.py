@@ -117,7 +117,7 @@ class ModelCatalogue:
     def time(
         self, target: str, name: str, batch: int, figure: Quantity, ran: TimedRuntime | None = None
     ) -> None:
-        """Add the latency of a batch on a target, and its runtime if known.
+        """Add the latency of a batch on a target in ms, and its runtime if known.
 
         Raises:
             ConfigError: other latencies of the model on the target have another number of threads.
@@ -236,10 +236,14 @@ def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
 
 def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
     run = run_fronts.read_run_folder(path, "fronts")
-    if not run.members or "batch" not in run.config.get("target", {}):
+    if "batch" not in run.config.get("target", {}):
         raise RunError(
-            f"fronts: {path} has no verified front for one target: let its search finish "
-            f"(hwnas search run.resume={path}), or give its folder of one target."
+            f"fronts: {path} is a search for several targets: give the folder of one of them, "
+            f"{path}/TARGET."
+        )
+    if not run.members:
+        raise RunError(
+            f"fronts: {path} has no verified front: let its search finish (hwnas resume {path})."
         )
     target = target_of_run(run.config, path)
     for member in run.members:

@@ -48,7 +48,7 @@ _UNBUILDABLE = "target"  # name of the constraint "the target can run the networ
 
 
 def initial_assignments(space: Space) -> list[dict[str, Option]]:
-    """Return the assignments of the first trials, from the smallest to the largest genotype.
+    """Return the assignments of the first trials: smallest genotype, largest, then some between.
 
     A union of spaces has the smallest and the largest genotype of each of its spaces; the other
     ``_INITIAL_POSITIONS`` are shared among them.

@@ -87,7 +87,8 @@ class Networks:
                 raise ConfigError(
                     f"Search space '{space.name}' has the choice '{key}', but target "
                     f"'{self.target.name}' (target.runtime={self.target.runtime}) has one {key} "
-                    f"for all networks. Set target.{annotations.OF_TARGETS[key]}=[], or use a "
+                    f"for all networks. Remove '{key}' from the file of the space, or set "
+                    f"target.{annotations.OF_TARGETS[key]}=[] if that defines it, or use a "
                     f"target with target.runtime={' or '.join(able)}."
                 )
 

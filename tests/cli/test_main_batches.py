@@ -223,11 +223,11 @@ def test_a_target_with_one_batch_for_all_says_so(
     assert "target.thread_counts=[2] has one value: set target.threads=2" in capsys.readouterr().err
     assert run(["search", "+target=npu", "target.batches=[1,2]"]) == 2
     error = capsys.readouterr().err
-    assert "for all networks. Set target.batches=[]" in error
+    assert "or set target.batches=[]" in error
     assert "onnxruntime or tvm" in error
     assert run(["search", "+target=cpu", "target.thread_counts=[1,2]"]) == 2
     error = capsys.readouterr().err
-    assert "Set target.thread_counts=[], or use a target with target.runtime=onnxruntime." in error
+    assert "or use a target with target.runtime=onnxruntime." in error
     words = ["target.runtime=onnxruntime", "target.thread_counts=[1,999]", "cost=measured"]
     assert run(["search", "+target=cpu", *words, "search_space=tiny"]) == 2
     assert "target.thread_counts=[1, 999], but only" in capsys.readouterr().err

@@ -228,7 +228,7 @@ def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
     if path is not None and not path.exists():
         raise DataError(f"{where}: no such file or folder. Correct dataset.path.")
     if path is not None and not (path.is_dir() or path.is_file()):
-        raise DataError(f"{where} is neither a file nor a folder. Correct dataset.path.")
+        raise DataError(f"{where} is neither a file nor a folder. Set dataset.path to one.")
     if path is not None and path.is_dir() and is_image_folder(where, path):
         _check_unused(config, f"{where} consists of folders", ("image_column", "label_column"))
         return read_folder(where, path, config.test_split, kind)

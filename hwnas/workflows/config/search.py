@@ -164,7 +164,7 @@ class SearchConfig:
         if not n_costs or n_costs != len(self.objectives) - 1:
             names = " or ".join(f"'{name}'" for name in of_task)
             raise ConfigError(
-                f"objectives must name {names}, and at least one cost, got "
+                f"objectives must name exactly one metric ({names}) and at least one cost, got "
                 f"{', '.join(self.objectives)}: write objectives=[{metric},latency_ms]."
             )
         if len(set(self.objectives)) < len(self.objectives):

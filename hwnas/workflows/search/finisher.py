@@ -126,7 +126,10 @@ class Finetuner:
         return pipeline.finetune(self._origin(genotype), self.config, load, self.progress, left_s)
 
     def is_kept(self, genotype: Genotype) -> bool:
-        """Return whether the fine-tuned weights of a network are stored."""
+        """Return whether fine-tuning of a network is complete and its weights are stored.
+
+        The weights from which it started must be stored, too.
+        """
         if not self.is_inherited(genotype):
             return False
         return self.n_steps == 0 or self.checkpoint(genotype).n_steps() >= self.n_steps
