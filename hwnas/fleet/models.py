@@ -237,14 +237,9 @@ def _read_export(catalogue: ModelCatalogue, path: Path) -> None:
 def _read_run(catalogue: ModelCatalogue, path: Path) -> None:
     run = run_fronts.read_run_folder(path, "fronts")
     if "batch" not in run.config.get("target", {}):
-        raise RunError(
-            f"fronts: {path} is a search for several targets: give the folder of one of them, "
-            f"{path}/TARGET."
-        )
+        raise RunError(f"fronts: {path} has several targets: give the folder of one of them.")
     if not run.members:
-        raise RunError(
-            f"fronts: {path} has no verified front: let its search finish (hwnas resume {path})."
-        )
+        raise RunError(f"fronts: {path} has no verified front; finish it: hwnas resume {path}")
     target = target_of_run(run.config, path)
     for member in run.members:
         if not member.is_deliverable:

@@ -72,7 +72,10 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("accuracy,latency\n0.9,1\n", "no column 'latency_ms', which is an objective. Its columns: accuracy, latency."),
+        (
+            "accuracy,latency\n0.9,1\n",
+            "no column 'latency_ms', which is an objective. Its columns: accuracy, lat",
+        ),
         ("accuracy,latency_ms\n", "has no rows"),
         ("", "no column 'accuracy'"),
         ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms must be a finite number, got 'nan'"),
