@@ -1,7 +1,7 @@
 """Loading of data sets: splits, image shape, duplicates, and storage in memory."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -38,37 +38,10 @@ from hwnas.training.data.splits import (
     ImageRows,
     InMemorySplit,
     StreamedSplit,
+    describe_duplicates,
     threads,
 )
 from hwnas.training.options import DatasetConfig
-
-_HALVES = np.dtype([("first", "u8"), ("second", "u8")])
-
-
-def describe_duplicates(
-    hashes: Mapping[str, NDArray[np.uint8]], where: Callable[[str, int], str]
-) -> list[str]:
-    """Return a warning for each other split that has images of the training split.
-
-    Args:
-        hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
-        where: Returns the location of an image, given split and index.
-    """
-    train, *others = (
-        np.ascontiguousarray(hashes[name]).view(_HALVES).ravel()
-        for name in ("train", "validation", "test")
-    )
-    messages = []
-    for name, other in zip(("validation", "test"), others, strict=True):
-        same = np.flatnonzero(np.isin(other, train))
-        if len(same):
-            first = int(np.flatnonzero(train == other[same[0]])[0])
-            messages.append(
-                f"{len(same)} of {len(other)} {name} images are training images, too, for example "
-                f"{where(name, int(same[0]))} and {where('train', first)}: metrics are too high."
-            )
-    return messages
-
 
 _MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
 _MEMORY_FRACTION = 0.25  # of the machine's memory, for decoded images
@@ -195,9 +168,10 @@ def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
         origin, rows = divided[split]
         return f"{origin} " * (len(hashes) > 1) + f"image {rows[i]}"
 
-    by_split = {split: hashes[origin][rows] for split, (origin, rows) in divided.items()}
-    notes = [f"{ARGUMENT}: {line}" for line in describe_duplicates(by_split, place)]
     splits = _in_memory(arrays.images, arrays.targets, divided)
+    by_split = {s: hashes[origin][rows] for s, (origin, rows) in divided.items()}
+    targets = {s: arrays.targets[origin][rows] for s, (origin, rows) in divided.items()}
+    notes = [f"{ARGUMENT}: {line}" for line in describe_duplicates(by_split, targets, place)]
     return _image_data(config, splits, arrays.names, [*arrays.notes, *notes])
 
 
@@ -275,14 +249,15 @@ def _shared(
     hashes: Mapping[str, NDArray[np.uint8]],
     divided: Mapping[str, tuple[str, ImageRows]],
 ) -> list[str]:
-    """Return warnings about images in several splits."""
+    """Return warnings about images in several splits, or with several targets."""
 
     def of(split: str, i: int) -> str:
         origin, rows = divided[split]
         return source.images[origin].where(int(rows[i])).removeprefix(f"{where}: ")
 
     by_split = {split: hashes[origin][rows] for split, (origin, rows) in divided.items()}
-    return [f"{where}: {line}" for line in describe_duplicates(by_split, of)]
+    targets = {s: source.targets[origin][rows] for s, (origin, rows) in divided.items()}
+    return [f"{where}: {line}" for line in describe_duplicates(by_split, targets, of)]
 
 
 def _surveyed(

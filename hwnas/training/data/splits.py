@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, final
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hwnas.core import machine
 from hwnas.core.errors import DataError
+from hwnas.tasks.base import Targets
 from hwnas.training.data.augmentation import AugmentationParameters, CropParameters
 from hwnas.training.data.encoded import UNREADABLE, EncodedImages, ImageShape, decode
 
@@ -213,3 +214,48 @@ def digest(*splits: DataSplit) -> str:
         for part in split.content():
             hashed.update(part)
     return hashed.hexdigest()[:16]
+
+
+_HALVES = np.dtype([("first", "u8"), ("second", "u8")])  # of a hash of 16 bytes
+_ORDER = ("train", "validation", "test")
+
+
+def describe_duplicates(
+    hashes: Mapping[str, NDArray[np.uint8]],
+    targets: Mapping[str, Targets],
+    where: Callable[[str, int], str],
+) -> list[str]:
+    """Return warnings about identical images in several splits, and with different targets.
+
+    Args:
+        hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
+        targets: Targets by split, ``(N,)`` or ``(N, n_outputs)``.
+        where: Returns the location of an image, given split and index.
+    """
+    keys = {s: np.ascontiguousarray(hashes[s]).view(_HALVES).ravel() for s in _ORDER}
+    messages = []
+    for name in _ORDER[1:]:
+        same = np.flatnonzero(np.isin(keys[name], keys["train"]))
+        if len(same):
+            first = int(np.flatnonzero(keys["train"] == keys[name][same[0]])[0])
+            messages.append(
+                f"{len(same)} of {len(keys[name])} {name} images are training images, too, for "
+                f"example {where(name, int(same[0]))} and {where('train', first)}: metrics are too "
+                "high."
+            )
+    places = [(split, i) for split in _ORDER for i in range(len(keys[split]))]
+    _, first_of, image = np.unique(
+        np.concatenate([keys[s] for s in _ORDER]), return_index=True, return_inverse=True
+    )
+    everything = np.concatenate([targets[s] for s in _ORDER])
+    differs = everything != everything[first_of[image]]
+    contradicting = np.flatnonzero(differs.reshape(len(everything), -1).any(axis=1))
+    if len(contradicting):
+        second = int(contradicting[0])
+        first = int(first_of[image[second]])
+        n = len(np.unique(image[contradicting]))
+        messages.append(
+            f"{n} image{'s occur' if n > 1 else ' occurs'} with different labels, for example "
+            f"{where(*places[first])} and {where(*places[second])}: keep one of them."
+        )
+    return messages

@@ -356,3 +356,13 @@ def test_images_of_several_splits_are_told(tmp_path: Path) -> None:
     assert "2 of 20 test images are training images, too" in notes
     assert f"{tmp_path / 'test' / 'b'}" in notes
     assert "validation images are" not in notes
+    assert "different labels" not in notes
+
+
+def test_images_with_several_labels_are_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (16, 16)) for _ in range(40)]
+    write_folder(tmp_path / "images", {"a": photos[:20], "b": [*photos[20:], *photos[17:20]]})
+    (note,) = [note for note in loaded(tmp_path).notes if "different labels" in note]
+    assert "3 images occur with different labels, for example " in note
+    assert {"a", "b"} == {Path(word).parent.name for word in note.split() if ".jpg" in word}
