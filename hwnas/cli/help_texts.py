@@ -100,7 +100,7 @@ COMMON = {
     "search": (
         "target", "dataset", "dataset.path", "budget", "budget.METRIC", "objectives",
         "search_space", "n_trials", "minutes", "sampler", "accuracy", "cost", "seed",
-        "study.workers", "train.epochs", "run.dir", "baseline",
+        "study.workers", "trained.fidelities", "train.epochs", "run.dir", "baseline",
     ),
     "train": (
         "search_space", "dataset", "dataset.path", "genotype", "train.epochs", "train.batch_size",

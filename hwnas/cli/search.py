@@ -172,7 +172,7 @@ def _verified_words(members: Sequence[Member]) -> str:
     others = [f"{labels[label]} {words}" for label, words in descriptions.items() if labels[label]]
     on_front = f"{counted(labels[''], 'network')} on the front"
     is_short = labels[""] and others and not DISPLAY.get().everything
-    hidden = " (--all lists them)" if is_short else ""
+    hidden = " (hwnas resume RUN --all lists them)" if is_short else ""
     return f"{len(members)} verified: {', '.join([on_front, *others])}{hidden}."
 
 

@@ -172,6 +172,11 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     Raises:
         RunError: if the folder is not a run, or its manifest is corrupt or of another format.
     """
+    if path.is_file():
+        raise RunError(
+            f"{option}={path} is a file, not the folder of a run. hwnas does not start from a "
+            f"model of your own. To time an ONNX model: hwnas profile +target=NAME genotype={path}"
+        )
     called = f"{option}={path}: manifest.json"
     try:
         file = path / "manifest.json"

@@ -67,10 +67,15 @@ def own_artefact(target: Target) -> str:
     return backends.get(target.runtime).dtypes[target.dtype]
 
 
+def decoded_side(data: ImageData) -> int:
+    """Return the height and width of the images of a data set, in pixels."""
+    return int(data.test.take(torch.tensor([0])).images.shape[1])
+
+
 def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
     """Return the content of ``preprocessing.json``: shape, normalisation and resizing of images."""
     c, h, w = lowered[0].op.in_shape
-    side = data.test.take(torch.tensor([0])).images.shape[1]
+    side = decoded_side(data)
     return {
         "input": {"name": "images", "layout": "NCHW", "dtype": "float32", "shape": [c, h, w]},
         "channels": "grey" if c == 1 else "RGB" if c == 3 else str(c),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def c_files(
     name: str,
     content: bytes,
     task: Task,
-    normalisation: tuple[Sequence[float], Sequence[float]],
+    images: Mapping[str, Any],
     title: str,
     sram_kib: float,
 ) -> dict[str, str]:
@@ -44,7 +44,8 @@ def c_files(
         name: Name of the TFLite file in the export.
         content: Content of the TFLite file.
         task: The task of the network.
-        normalisation: Mean and standard deviation of each channel, as fractions of 255.
+        images: ``mean`` and ``std`` of each channel, as fractions of 255, and ``decoded_side``, the
+            height and width of the images of the data set, as in ``preprocessing.json``.
         title: One line about the network.
         sram_kib: Memory of its activations.
     """
@@ -58,10 +59,11 @@ def c_files(
     declarations, definitions = _meaning(task)
     values = {
         "title": _comment(title), "file": name, "model_bytes": _rows(content),
-        "height": height, "width": width, "channels": channels, "outputs": interface.n_outputs,
+        "height": height, "width": width, "channels": channels, "decoded": images["decoded_side"],
+        "outputs": interface.n_outputs,
         "input_scale": f"{interface.input_scale:.9g}", "input_zero": interface.input_zero,
         "output_scale": _float(interface.output_scale), "output_zero": interface.output_zero,
-        "table": _table(interface, *normalisation),
+        "table": _table(interface, images["mean"], images["std"]),
         "declarations": declarations, "definitions": definitions,
         "sram": f"{sram_kib:g}", "arena_bytes": int(sram_kib * 1024) + _INTERPRETER_BYTES,
         "n_operators": len(methods), "operator_names": ", ".join(methods),

@@ -124,14 +124,14 @@ def _run_segments(subject: ExitNetworkFiles, bench: Prover) -> tuple[ExitNetwork
     answered = {name: np.concatenate(parts) for name, parts in targets.items()}
     n = len(answered["validation"])
     parts = {"validation": outputs[:n], "test": outputs[n:]}
-    predictions = [
+    of_exits = [
         {
             name: predictions.score_outputs(data.task, part[:, i], answered[name])
             for name, part in parts.items()
         }
         for i in range(len(lowered.outputs))
     ]
-    return ExitNetworkResults(subject.id, cost.figures, cost.segments, predictions), cost
+    return ExitNetworkResults(subject.id, cost.figures, cost.segments, of_exits), cost
 
 
 def _prediction_check(early: EarlyExits) -> Check:

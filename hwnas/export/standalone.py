@@ -288,7 +288,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-{imports}
+
+try:
+    {imports}
+except ImportError:
+    sys.exit("{name} needs {needs}: pip install {needs}. Other run_*.py need other packages.")
 
 here = Path(__file__).parent
 spec = json.loads((here / "preprocessing.json").read_text())
@@ -327,7 +331,7 @@ def read_photo(path):
     return np.round(np.stack(planes, -1)).clip(0, 255).astype(np.uint8)
 
 
-if len(sys.argv) < 2:
+if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
     sys.exit(__doc__)
 photos = [] if sys.argv[1].endswith(".npy") else sys.argv[1:]
 if photos:
@@ -368,7 +372,7 @@ def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
                 name=name,
                 answer=task.description.answer,
                 needs=runner.distribution,
-                imports=runner.imports,
+                imports=runner.imports.replace("\n", "\n    "),
                 more=f" [{runnable[-1]}]" if "DEFAULT" in runner.code else "",
             )
             result[name] = head + code

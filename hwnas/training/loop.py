@@ -211,9 +211,9 @@ def train(
         steps = range(done, total)
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)
-            elapsed_s, left = saving.clock() - start, total - step - 1
-            stops = left > 0 and must_stop(elapsed_s, step + 1 - done, left)
-            late = stops or saving.clock() - saved_at > saving.every_s
+            now, left = saving.clock(), total - step - 1
+            stops = left > 0 and must_stop(now - start, step + 1 - done, left)
+            late = stops or now - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
                 saved_at = saving.clock()
                 saving.save(training.state, step + 1)

@@ -15,7 +15,7 @@ from hwnas.core.typed_files import to_json_bytes
 from hwnas.export import c_source, picking
 from hwnas.export import folder as folders
 from hwnas.export.artefacts import build as build_files
-from hwnas.export.artefacts import own_artefact
+from hwnas.export.artefacts import decoded_side, own_artefact
 from hwnas.export.card import card
 from hwnas.export.proof_file import read_proof
 from hwnas.export.prove import Prover, choose_images, prove
@@ -173,9 +173,8 @@ def _c_files(
     """Return the C files of an export by path."""
     name = next(n for n in ("model.vela.tflite", "model.int8.tflite") if n in content)
     data, sram = of.parts.data, cost.figures["sram_kib"].value
-    return c_source.c_files(
-        name, content[name], data.task, (list(data.mean), list(data.std)), title_, sram
-    )
+    images = {"mean": data.mean, "std": data.std, "decoded_side": decoded_side(data)}
+    return c_source.c_files(name, content[name], data.task, images, title_, sram)
 
 
 def _within(search: SearchConfig, budget: Row) -> SearchConfig:

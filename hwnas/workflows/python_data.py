@@ -222,7 +222,8 @@ def _in_uint8(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         return (pixels * 255).round().astype(np.uint8)
     if not 0 <= low <= high <= 255 or (pixels % 1).any():
         raise ConfigError(
-            f"{ARGUMENT}: images are {pixels.dtype} from {low:.4g} to {high:.4g}: {_PIXELS}."
+            f"{ARGUMENT}: images are {pixels.dtype} from {low:.4g} to {high:.4g}: {_PIXELS}. "
+            "hwnas reads images only: convert sensor or audio data to images first."
         )
     return pixels.astype(np.uint8)
 

@@ -263,7 +263,7 @@ REFUSED = [
         ["+target=[npu,ethos_u85_256]", "objectives=[accuracy,expected_energy_mj]"],
         "expected_energy_mj is only supported for one target",
     ),
-    (["+target=cpu"], "has exits, which target 'cpu' (tvm) does not run"),
+    (["+target=cpu"], "has early exits, which target 'cpu' (tvm) does not support"),
     (["+target=npu", "accuracy=supernet"], "accuracy=supernet: this search space has early exits"),
     (
         ["+target=npu", "dataset=digit_angles", "task=regression"],

@@ -445,7 +445,7 @@ def test_one_artefact_that_does_not_run_does_not_hide_the_others(
     _replace(copy, "model.safetensors", b"nothing")
     assert run(["verify", str(copy)]) == 1
     captured = capsys.readouterr()
-    assert re.search(r"model\.py: .*model\.fp32\.onnx: onnxruntime refuses", captured.err)
+    assert re.search(r"model\.py: .*model\.fp32\.onnx: onnxruntime cannot run", captured.err)
     assert "model.int8.tflite: largest error" in captured.out
 
 

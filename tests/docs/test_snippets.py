@@ -1,5 +1,6 @@
 """The snippets of the how-to guide for Python give the answers of the export's proof."""
 
+import json
 import re
 import sys
 import zipfile
@@ -46,6 +47,8 @@ def test_all_runtimes_agree(export: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_photo_becomes_an_input(export: Path) -> None:
+    spec = json.loads((export / "preprocessing.json").read_text())
+    (export / "preprocessing.json").write_text(json.dumps({**spec, "decoded_side": 8}))
     Image.new("RGB", (40, 30), "white").save("photo.jpg")
     variables: dict[str, Any] = {}
     exec(NORMALISE + PHOTO, variables)

@@ -53,10 +53,9 @@ def _built(folder: Path, files: dict[str, str]) -> Path:
 
 
 def _files(export: Path, name: str, classes: tuple[str, ...]) -> dict[str, str]:
-    spec = json.loads((export / "preprocessing.json").read_text())
-    scales = spec["mean"], spec["std"]
+    spec = {**json.loads((export / "preprocessing.json").read_text()), "decoded_side": 8}
     task = ClassificationTask(classes)
-    return c_files(name, (export / name).read_bytes(), task, scales, 'A "title" */ \\', 9.5)
+    return c_files(name, (export / name).read_bytes(), task, spec, 'A "title" */ \\', 9.5)
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +113,16 @@ def test_example_gives_the_numbers_of_the_proof(
 
 
 @pytest.mark.parametrize("size", [(12, 12), (40, 31), (480, 640), (7, 9)])
-def test_resize_is_that_of_pillow(program: Path, size: tuple[int, int]) -> None:
+def test_resize_is_that_of_training_images(program: Path, size: tuple[int, int]) -> None:
     image = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     command = [str(program), "resize", *map(str, size)]
     done = subprocess.run(command, input=image.tobytes(), capture_output=True, check=True)
     side = min(size)
     top, left = ((n - side) // 2 for n in size)
     square = Image.fromarray(image[top : top + side, left : left + side])
-    expected: NDArray[np.uint8] = np.asarray(square.resize((12, 12), Image.Resampling.BILINEAR))
+    for n in (8, 12):  # decoded and input sides
+        square = square.resize((n, n), Image.Resampling.BILINEAR)
+    expected: NDArray[np.uint8] = np.asarray(square)
     found = np.frombuffer(done.stdout, np.uint8).reshape(12, 12)
     assert np.abs(found.astype(int) - expected).max() <= 1
 
@@ -129,7 +130,8 @@ def test_resize_is_that_of_pillow(program: Path, size: tuple[int, int]) -> None:
 def test_values_of_a_regression_are_in_their_unit(export: Path) -> None:
     task = RegressionTask(("x",) * 10, (0.5,) * 10, (1.0,) * 10, 1.0, 1.0)
     name = "model.int8.tflite"
-    files = c_files(name, (export / name).read_bytes(), task, ([0.5], [0.25]), "x", 1.0)
+    images = {"mean": [0.5], "std": [0.25], "decoded_side": 8}
+    files = c_files(name, (export / name).read_bytes(), task, images, "x", 1.0)
     assert "mean[HWNAS_OUTPUTS] = {0.5f, 0.5f" in files["c/network.c"]
     assert "hwnas_classify" not in files["c/network.c"]
 

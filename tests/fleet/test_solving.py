@@ -199,7 +199,7 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
     content = yaml.safe_load((planned / "plan.yaml").read_text())
     content["hours"][0]["routes"][0]["first"] = "nothing"
     (planned / "plan.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(HwnasError, match="leads to 'nothing'"):
+    with pytest.raises(HwnasError, match="leads to pool 'nothing'"):
         read_plan(planned)
     shutil.rmtree(planned)
     with pytest.raises(HwnasError, match=r"has no plan\.yaml"):

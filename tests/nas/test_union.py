@@ -106,7 +106,7 @@ def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None
         both.genotype({union.ROOT: "tinyy"})
     with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is None; allowed: 1, 2"):
         both.genotype({union.ROOT: "other", "other.resolution": 8})
-    with pytest.raises(SpaceError, match="Two search spaces are named 'other'"):
+    with pytest.raises(SpaceError, match="two search spaces are named 'other'"):
         union.join_spaces([other, other])
     clash = replace(other, name="a", choices={"b.x": (1, 2)}), replace(other, name="a.b")
     with pytest.raises(SpaceError, match="have the same name"):

@@ -102,7 +102,9 @@ def test_run_without_a_front_has_no_members(tmp_path: Path) -> None:
 def test_member_that_is_no_candidate_is_refused(tmp_path: Path) -> None:
     figures = {"accuracy_int8": 0.8, "latency_ms": 1.0}
     _front(tmp_path, ["accuracy", "latency_ms"], figures)
-    with pytest.raises(RunError, match=rf"names {CANDIDATE.id}, which is no candidate\.$"):
+    with pytest.raises(
+        RunError, match=rf"names {CANDIDATE.id}, which is no candidate of the search\."
+    ):
         Run(tmp_path, ONE).front([])
 
 

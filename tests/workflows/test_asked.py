@@ -82,7 +82,9 @@ def test_values_that_a_metric_cannot_have_are_refused() -> None:
         ConfigError, match=r"accuracy is 50\.1, better than .* 1\. Return a fraction"
     ):
         _score(Score(_figure(50.1)))
-    with pytest.raises(ConfigError, match=r"accuracy is -0\.5; the worst possible value is 0"):
+    with pytest.raises(
+        ConfigError, match=r"accuracy is -0\.5, worse than the worst possible value 0"
+    ):
         _score(Score(_figure(-0.5)))
     with pytest.raises(ConfigError, match=r"mae is -0\.5, better than .* value 0\. Correct"):
         _score(Score(_figure(-0.5)), "mae")
@@ -100,5 +102,5 @@ def test_objects_that_cannot_be_asked_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"evaluator= is .* has no method score"):
         CustomComponents(evaluator=len)  # type: ignore[arg-type]
     model: Any = type("Model", (), {"cost": lambda self, genotype: Cost({})})()
-    with pytest.raises(ConfigError, match="cost_model= has no max_cost_queries"):
+    with pytest.raises(ConfigError, match="cost_model= has no attribute max_cost_queries"):
         CheckedCostModel(model, DerivedMetrics(None, ()), ())  # type: ignore[arg-type]

@@ -20,16 +20,16 @@ static float weight(size_t i, float centre, float support) {
   return fmaxf(0.0f, 1.0f - fabsf(((float)i + 0.5f - centre) / support));
 }
 
-void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels) {
-  const size_t side = height < width ? height : width;
-  const size_t top = (height - side) / 2, left = (width - side) / 2;
-  const float step_y = (float)side / HWNAS_HEIGHT, step_x = (float)side / HWNAS_WIDTH;
+/* Resize a square of an image whose rows have stride pixels. */
+static void resize(const uint8_t *square, size_t stride, size_t side, size_t rows, size_t columns,
+                   uint8_t *pixels) {
+  const float step_y = (float)side / (float)rows, step_x = (float)side / (float)columns;
   const float support_y = fmaxf(step_y, 1.0f), support_x = fmaxf(step_x, 1.0f);
-  for (size_t y = 0; y < HWNAS_HEIGHT; y++) {
+  for (size_t y = 0; y < rows; y++) {
     const float centre_y = ((float)y + 0.5f) * step_y;
     const size_t first_y = (size_t)fmaxf(0.0f, floorf(centre_y - support_y));
     const size_t end_y = (size_t)fminf((float)side, ceilf(centre_y + support_y));
-    for (size_t x = 0; x < HWNAS_WIDTH; x++) {
+    for (size_t x = 0; x < columns; x++) {
       const float centre_x = ((float)x + 0.5f) * step_x;
       const size_t first_x = (size_t)fmaxf(0.0f, floorf(centre_x - support_x));
       const size_t end_x = (size_t)fminf((float)side, ceilf(centre_x + support_x));
@@ -37,15 +37,29 @@ void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pi
       for (size_t i = first_y; i < end_y; i++) {
         for (size_t j = first_x; j < end_x; j++) {
           const float w = weight(i, centre_y, support_y) * weight(j, centre_x, support_x);
-          const uint8_t *pixel = image + ((top + i) * width + left + j) * HWNAS_CHANNELS;
+          const uint8_t *pixel = square + (i * stride + j) * HWNAS_CHANNELS;
           total += w;
           for (size_t c = 0; c < HWNAS_CHANNELS; c++) sums[c] += w * (float)pixel[c];
         }
       }
-      uint8_t *pixel = pixels + (y * HWNAS_WIDTH + x) * HWNAS_CHANNELS;
+      uint8_t *pixel = pixels + (y * columns + x) * HWNAS_CHANNELS;
       for (size_t c = 0; c < HWNAS_CHANNELS; c++) pixel[c] = (uint8_t)lroundf(sums[c] / total);
     }
   }
+}
+
+void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels) {
+  const size_t side = height < width ? height : width;
+  const size_t top = (height - side) / 2, left = (width - side) / 2;
+  const uint8_t *square = image + (top * width + left) * HWNAS_CHANNELS;
+#if HWNAS_DECODED < HWNAS_HEIGHT || HWNAS_DECODED < HWNAS_WIDTH
+  /* The training images were enlarged to the input: lose the same details first. */
+  static uint8_t decoded[HWNAS_DECODED * HWNAS_DECODED * HWNAS_CHANNELS];
+  resize(square, width, side, HWNAS_DECODED, HWNAS_DECODED, decoded);
+  resize(decoded, HWNAS_DECODED, HWNAS_DECODED, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);
+#else
+  resize(square, width, side, HWNAS_HEIGHT, HWNAS_WIDTH, pixels);
+#endif
 }
 
 void hwnas_dequantise(const int8_t *output, float *values) {

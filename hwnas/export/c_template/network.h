@@ -13,11 +13,12 @@ extern "C" {
 #define HWNAS_HEIGHT $height
 #define HWNAS_WIDTH $width
 #define HWNAS_CHANNELS $channels
+#define HWNAS_DECODED $decoded /* side of the training images */
 #define HWNAS_INPUTS (HWNAS_HEIGHT * HWNAS_WIDTH * HWNAS_CHANNELS)
 #define HWNAS_OUTPUTS $outputs
 
 /* Crop the largest central square of an image (height, width, HWNAS_CHANNELS), 0 to 255, and resize
-   it to HWNAS_HEIGHT x HWNAS_WIDTH: bilinear with antialiasing. Channels are RGB, or grey. */
+   it to HWNAS_HEIGHT x HWNAS_WIDTH as the training images: bilinear with antialiasing. Channels are RGB, or grey. */
 void hwnas_resize(const uint8_t *image, size_t height, size_t width, uint8_t *pixels);
 
 /* Normalise and quantise HWNAS_INPUTS pixels (height, width, channels) to the int8 input. */

@@ -129,6 +129,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "millions": {"M": 1.0, "K": 1e-3, "k": 1e-3, "G": 1e3},
     "images/s": {"/s": 1.0, "fps": 1.0},
 }
+_ALIASES = {"ram": "sram"}  # words of data sheets
 _QUANTITY = re.compile(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*([^\d\s,]*)")
 
 
@@ -142,7 +143,8 @@ def limit_in_unit(name: str, text: str) -> tuple[str, str]:
     Raises:
         ConfigError: the unit is missing or unknown.
     """
-    metric = next((m for m in cost_names() if name in (m, short_name(m))), name)
+    meant = _ALIASES.get(name, name)
+    metric = next((m for m in cost_names() if meant in (m, short_name(m))), name)
     units = _UNITS.get(metric_of(metric).unit, {}) if metric in cost_names() else {}
     parts = [_QUANTITY.fullmatch(part.strip()) for part in text.split(",")]
     if not units or not all(parts):

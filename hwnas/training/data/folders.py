@@ -13,6 +13,7 @@ from hwnas.training.data.encoded import SPLITS, ImageFiles, ImageSource
 
 # Safe traversal: links to parent folders, devices and system folders are refused.
 
+_AUDIO = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 _MAX_DEPTH = 32
 _SYSTEM = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # a RAM disk, which may hold data
@@ -130,7 +131,10 @@ def is_image_folder(where: str, path: Path) -> bool:
         return not described
     if any(f.suffix in _TABLES for f in paths):
         return False
-    raise DataError(f"{where} holds no images. Allowed: Parquet files, or one folder per class.")
+    hint = "Allowed: Parquet files, or one folder per class."
+    if any(f.suffix.lower() in _AUDIO for f in paths):
+        hint = "Audio is not supported: convert the recordings to spectrograms, saved as images."
+    raise DataError(f"{where} holds no images. {hint}")
 
 
 def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> ImageSource:

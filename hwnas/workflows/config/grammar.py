@@ -195,7 +195,9 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
     if key == "target" and not any(name.startswith("target") for name in options):
         return f"The verb {verb} has no option target: leave it out."
     if key == "target":
-        return f"The target has no default: write +target=<name>, one of {targets}."
+        of_run = f"The verb {verb} uses the target of its run: leave out +target."
+        missing = f"The target has no default: write +target=<name>, one of {targets}."
+        return of_run if any(a.startswith("+target") for a in arguments) else missing
     if key in options and not _KEY.search(text):
         return _not_so(options[key], _written(key, arguments))
     return _other(key, text, options, verb, arguments)
