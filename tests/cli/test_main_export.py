@@ -133,6 +133,7 @@ def test_second_export_is_the_same_but_for_its_dates(
     )
 
 
+@pytest.mark.slow
 def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Path) -> None:
     options = [f"id={exported.name}", "epochs=1", "prune=0.3", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
@@ -634,6 +635,7 @@ def test_run_py_prints_class_and_confidence_of_photos(exported: Path, tmp_path: 
     assert "python run.py photo.png" in run_file(str(exported / "run.py"), blocked=blocked).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "artefact", "blocked"),
     [

@@ -46,6 +46,7 @@ def _solved(folder: Path, objective: Objective = "cost") -> Solution:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", few_of(range(12), 6))
 def test_cost_is_the_least_of_all_plans(tmp_path: Path, seed: int) -> None:
     made.write_random(tmp_path, np.random.default_rng(seed), classes=1, tiny=True)

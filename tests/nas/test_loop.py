@@ -84,6 +84,7 @@ def test_evolution_goes_on_after_more_generations_than_python_recurses(
         sys.setrecursionlimit(limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2"], 1))
 def test_search_that_stops_reading_goes_on_as_if_it_had_not_been_cut_off(
     tiny: SearchSpace, tmp_path: Path, name: str

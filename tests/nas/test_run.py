@@ -77,6 +77,7 @@ _LOSSES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", _LOSSES)
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_run_whose_study_lost_trials_is_refused_and_unchanged(

@@ -296,6 +296,7 @@ def test_rooflines_that_make_no_sense_are_refused(change: dict[str, Any], messag
         dataclasses.replace(ROOFLINE, **change)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ETHOS)
 def test_latencies_are_close_to_those_of_vela(
     name: str, small: SearchSpace, task: Signature

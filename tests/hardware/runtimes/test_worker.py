@@ -129,6 +129,7 @@ def test_interrupt_is_for_the_parent(worker: Worker) -> None:
     assert _pid(worker) == pid
 
 
+@pytest.mark.slow
 def test_answer_to_an_interrupted_call_is_never_taken_for_that_of_the_next(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGSTOP)

@@ -167,6 +167,7 @@ def test_resumed_study_proposes_the_same(space: dict[str, BaseDistribution]) -> 
     assert [t.params for t in other.trials] != [t.params for t in whole.trials]
 
 
+@pytest.mark.slow
 def test_resumed_study_whose_best_value_nobody_knows_proposes_the_same() -> None:
     def score(a: Assignment) -> float:
         return 300 * accuracy(a) - 200  # of either sign: what is best is supposed from what is seen
@@ -216,6 +217,7 @@ def test_choice_that_is_half_written_is_not_chosen_again(n: int) -> None:
     assert sampler().sample_relative(study, storage.get_trial(choosing), SMALL) != found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [None, optuna.trial.TrialState.COMPLETE])
 def test_what_another_process_chose_meanwhile_is_not_chosen_again(
     state: optuna.trial.TrialState | None,
@@ -244,6 +246,7 @@ def test_what_another_process_chose_meanwhile_is_not_chosen_again(
     assert storage.get_trial(rival).params == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", few_of([0.6, 1.0], 1))
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
 def test_what_breaks_a_limit_is_not_proposed(
@@ -266,6 +269,7 @@ def test_where_nothing_fits_the_smallest_is_tried(space: dict[str, BaseDistribut
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 20
 
 
+@pytest.mark.slow
 def test_few_costs_are_computed_where_each_takes_long() -> None:
     asked: list[int] = []
 
@@ -309,6 +313,7 @@ def test_trials_that_end_out_of_turn_are_read_as_if_they_had_not() -> None:
     assert copy.ask(SMALL).params == remembered
 
 
+@pytest.mark.slow
 def test_costs_that_nobody_computes_are_modelled() -> None:
     """As somebody uses it who only knows Optuna."""
 
@@ -439,6 +444,7 @@ def test_children_name_the_trials_that_they_descend_from() -> None:
         assert nearest >= len(LARGE) // 3
 
 
+@pytest.mark.slow
 def test_modelled_costs_are_told_as_the_objectives_are() -> None:
     """The throughput is maximised, and modelled as something that is minimised."""
     functions = (accuracy, lambda a: 10 / latency(a))
