@@ -46,6 +46,7 @@ def again(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return Path(shutil.copytree(searched / "run", tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
     again: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
     assert Path("a/candidates.parquet").read_bytes() == candidates
 
 
+@pytest.mark.slow
 def test_run_against_itself_costs_the_same(search: Callable[..., str]) -> None:
     out = search(*NPU, "sampler=random", "run.dir=a", "baseline=b")
     assert "the front is as fast as the baseline." in out

@@ -129,6 +129,7 @@ def test_targets_are_compared_by_verified_figures(
     assert len(_rows(out / "verification.csv")) == 2
 
 
+@pytest.mark.slow
 def test_joint_front_is_compared_by_all_its_objectives(
     targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

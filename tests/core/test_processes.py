@@ -53,7 +53,6 @@ def print_state(n: int) -> None:
     print(imported, torch.get_num_threads(), blocked)
 
 
-@pytest.mark.slow
 def test_workers_begin_with_imported_modules_and_their_share_of_the_cores() -> None:
     root = Path(__file__).parents[2]
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}

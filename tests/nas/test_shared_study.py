@@ -106,6 +106,7 @@ def test_trial_of_a_dead_worker_is_tried_again_once(
     assert a._study.trials[0].state == TrialState.FAIL
 
 
+@pytest.mark.slow
 def test_worker_that_died_before_its_first_sign_of_life_is_found(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:

@@ -63,6 +63,7 @@ def accuracies(finished: DeployableNetwork) -> dict[str, float]:
     return {step["step"]: step["accuracy"][0] for step in finished.record["steps"]}
 
 
+@pytest.mark.slow
 def test_fine_tuning_pays_and_int8_is_what_its_file_says(
     origin: NetworkSource, tmp_path: Path
 ) -> None:
