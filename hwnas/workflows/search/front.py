@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
-LONGER = "train.epochs, finish.epochs"  #: options that extend training
+LONGER = "trained.fidelities, train.epochs, finish.epochs"  #: options that extend training
 BASELINE = "baseline.csv"  #: if a baseline was given
 
 
