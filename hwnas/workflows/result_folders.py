@@ -146,7 +146,7 @@ class TrainResult:
 
     @property
     def log(self) -> pa.Table:
-        """Log of the training, with ``step``, ``lr``, losses and metrics; empty without training."""
+        """Log of the training, with ``step``, ``lr``, losses and metrics; empty if untrained."""
         path = self.path / "log.csv"
         return pyarrow.csv.read_csv(path) if path.exists() else pa.table({})
 
