@@ -74,7 +74,7 @@ def test_the_other_half_chooses(three: list[CascadeStage]) -> None:
     before = [
         (c.first.id, c.second.id, c.threshold) for c in cascades.find_cascades(three, Budget())
     ]
-    for each in three:  # what is foreseen, and the test split, change nothing of the choice
+    for each in three:  # predictions and the test split do not change the choice
         each.predictions["validation"].correct[1::2] = False
         each.predictions["test"].correct[:] = False
     after = cascades.find_cascades(three, Budget())

@@ -100,11 +100,9 @@ def test_what_a_proof_may_find_holds_for_most(n: int, n_test: int) -> None:
 def test_the_other_half_chooses() -> None:
     one = network()
     before = [each.thresholds for each in early_exits.swept(one)]
-    for (
-        heard
-    ) in one.predictions:  # what is foreseen, and the test split, change nothing of the choice
-        heard["validation"].correct[1::2] = False
-        heard["test"].correct[:] = False
+    for results in one.predictions:  # predictions and the test split do not change the choice
+        results["validation"].correct[1::2] = False
+        results["test"].correct[:] = False
     after = early_exits.swept(one)
     assert [each.thresholds for each in after] == before
     assert {each.predicted.accuracy.value for each in after} == {0.0}
