@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -332,6 +333,17 @@ class TaskType(Protocol):
             SchemaError: the content is invalid.
         """
         ...
+
+
+def normalised_label(label: Any) -> Any:
+    """Return a text without outer spaces, a whole number as ``int``, and ``None`` for NaN."""
+    if isinstance(label, str):
+        return label.strip() or None
+    if not isinstance(label, float | Decimal):
+        return label
+    if math.isnan(label):  # of a column of integers with a gap
+        return None
+    return int(label) if math.isfinite(label) and label == int(label) else label
 
 
 def joined_labels(labels: Iterable[object]) -> set[str]:

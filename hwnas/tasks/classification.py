@@ -26,6 +26,7 @@ from hwnas.tasks.base import (
     Targets,
     TaskDescription,
     joined_labels,
+    normalised_label,
 )
 from hwnas.tasks.intervals import ClassScores, largest_probability, proportion
 
@@ -300,7 +301,9 @@ class Classification:
             DataError: if a label is missing or out of range, there is only one class, or a split
                 has classes that the training split lacks.
         """
-        raw = {split: [_stripped(label) for label in labels] for split, labels in raw.items()}
+        raw = {
+            split: [normalised_label(label) for label in labels] for split, labels in raw.items()
+        }
         for split, labels in raw.items():
             _check_labels(f"{where}: split '{split}'", labels, names)
         values = set().union(*map(set, raw.values()))
@@ -319,8 +322,8 @@ class Classification:
             if missing := sorted(map(ordered.index, set(labels) - trained)):
                 listed = ", ".join(f"'{classes[i]}'" for i in missing[:5])
                 raise DataError(
-                    f"{where}: split '{split}' has {len(missing)} classes without any image in "
-                    f"split 'train': {listed}. Add training images of these classes, or remove "
+                    f"{where}: split '{split}' has classes without any image in split 'train' "
+                    f"({len(missing)}): {listed}. Add training images of these classes, or remove "
                     f"their images from split '{split}'."
                 )
         index = {value: i for i, value in enumerate(ordered)}
@@ -362,11 +365,6 @@ class Classification:
                 f"'task' has {len(classes)} classes, but {len(counts)} counts of training images"
             )
         return ClassificationTask(tuple(classes), tuple(counts), record.get("metric", METRIC))
-
-
-def _stripped(label: Any) -> Any:
-    """Return a label without outer spaces, which do not make another class."""
-    return label.strip() or None if isinstance(label, str) else label
 
 
 def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:

@@ -7,7 +7,6 @@ validation or test split has the same arrays with the prefix ``validation_`` or 
 
 import hashlib
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +122,7 @@ def _square(
 
 
 def _labels(split: str, targets: NDArray[Any]) -> NDArray[Any]:
-    """Return labels ``(N,)`` of one-hot rows or a column, and whole numbers of floats."""
+    """Return labels ``(N,)`` of one-hot rows or a column."""
     if targets.ndim == 2 and targets.shape[1] > 1:
         if targets.dtype.kind == "U" or not _are_indicators(targets):
             raise ConfigError(
@@ -131,13 +130,7 @@ def _labels(split: str, targets: NDArray[Any]) -> NDArray[Any]:
                 "one-hot. Multi-label data are not supported: give one label per image, (N,)."
             )
         return np.asarray(targets.argmax(axis=1))
-    labels = targets.reshape(len(targets))
-    return np.array([*map(_label, labels.tolist())], object) if labels.dtype.kind == "f" else labels
-
-
-def _label(value: float) -> float | None:
-    """Return a whole number as ``int``, and ``None`` for NaN."""
-    return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return targets.reshape(len(targets))
 
 
 def _are_indicators(targets: NDArray[Any]) -> bool:

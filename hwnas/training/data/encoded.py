@@ -76,10 +76,13 @@ class ImageFiles:
 
 @final
 class ImageColumn:
-    """Images in a memory-mapped Arrow column of structs with bytes or a path."""
+    """Images in a memory-mapped Arrow column of structs with bytes or a path.
 
-    def __init__(self, where: str, column: Any):
-        self._where = where
+    Relative paths start at ``folder``.
+    """
+
+    def __init__(self, where: str, column: Any, folder: Path):
+        self._where, self._folder = where, folder
         self._chunks = [(chunk.field("bytes"), chunk.field("path")) for chunk in column.chunks]
         self._ends = np.cumsum([len(chunk) for chunk in column.chunks]).tolist()
 
@@ -96,15 +99,18 @@ class ImageColumn:
             raise DataError(f"{self.where(row)} has no image. Remove the row, or add its image.")
         if content is not None:
             return bytes(content)
+        file = self._folder / path
         try:
-            return safe_read.read_bytes(Path(path), MAX_BYTES)
+            return safe_read.read_bytes(file, MAX_BYTES)
         except (OSError, safe_read.CorruptFileError) as problem:
-            if len(path) > _MAX_PATH or not Path(path).suffix:
+            if len(path) > _MAX_PATH or not file.suffix:
                 raise DataError(
                     f"{self.where(row)} holds the text '{path[:40]}', which is no path of an "
                     "image. Decode base64 text, and store the bytes of the image files."
                 ) from None
-            message = f"{self.where(row)}: {path} cannot be read: {problem}. Replace or remove it."
+            is_missing = isinstance(problem, FileNotFoundError)
+            reason = "was not found" if is_missing else f"cannot be read: {problem}"
+            message = f"{self.where(row)}: {file} {reason}. Replace or remove it."
             raise DataError(message) from None
 
     def where(self, row: int) -> str:

@@ -127,7 +127,7 @@ def is_image_folder(where: str, path: Path) -> bool:
     """
     paths = list(files(where, path))
     described = any(f.suffix in (".parquet", ".arrow") or f.stem == "metadata" for f in paths)
-    if any(map(_is_image, paths)):
+    if any(map(is_image, paths)):
         return not described
     if any(f.suffix in _TABLES for f in paths):
         return False
@@ -158,7 +158,7 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
         for split in ("validation", "test"):
             if split in used and not _has_classes(where, used[split]):
                 folder = used.pop(split)
-                if not (n := sum(map(_is_image, files(where, folder)))):
+                if not (n := sum(map(is_image, files(where, folder)))):
                     raise DataError(f"{where}: folder {folder} holds no images. Remove it.")
                 notes.append(
                     f"{where}: the {n} images of the {split} split have no class folders and are "
@@ -179,7 +179,7 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
 
 
 def _left_out(where: str, folder: Path) -> str:
-    n = sum(map(_is_image, files(where, folder)))
+    n = sum(map(is_image, files(where, folder)))
     return f"{where}: folder '{folder.name}' ({n} images) is no split and is left out." if n else ""
 
 
@@ -194,12 +194,12 @@ def _skip_outer_folders(where: str, path: Path) -> Path:
 
 
 def _has_images(folder: Path) -> bool:
-    return any(f.is_file() and _is_image(f) and not is_hidden(f.name) for f in folder.iterdir())
+    return any(f.is_file() and is_image(f) and not is_hidden(f.name) for f in folder.iterdir())
 
 
 def _has_classes(where: str, folder: Path) -> bool:
     """Return whether a folder has subfolders with images."""
-    return any(any(map(_is_image, files(where, f))) for f in _folders(folder))
+    return any(any(map(is_image, files(where, f))) for f in _folders(folder))
 
 
 def _split_folders(where: str, root: Path) -> Mapping[str, Path]:
@@ -236,7 +236,7 @@ def _images_by_class(where: str, folder: Path) -> list[tuple[str, Path]]:
     found = []
     subfolders: dict[str, set[str]] = {}
     for file in files(where, folder):
-        if _is_image(file):
+        if is_image(file):
             inside = file.relative_to(folder).parts
             if len(inside) == 1:
                 raise DataError(
@@ -276,5 +276,6 @@ def _folders(path: Path) -> list[Path]:
     return sorted(f for f in path.iterdir() if f.is_dir() and not is_hidden(f.name))
 
 
-def _is_image(file: Path) -> bool:
+def is_image(file: Path) -> bool:
+    """Return whether the suffix of a file is that of an image."""
     return file.suffix.lower() in Image.registered_extensions()

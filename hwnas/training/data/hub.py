@@ -2,7 +2,8 @@
 
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sklearn.datasets import load_digits
 from hwnas.core.errors import DataError
 from hwnas.tasks.base import TaskType
 from hwnas.training.data.encoded import ImageColumn, ImageSource
-from hwnas.training.data.folders import chosen_splits
+from hwnas.training.data.folders import chosen_splits, files, is_image
 from hwnas.training.options import DatasetConfig
 
 
@@ -50,7 +51,9 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
                 f"{where}: the {len(labels.pop(split))} images of the {split} split have no labels "
                 f"and are left out. The {split} split is made from the training images."
             )
-    images = {split: _images(where, split, splits[split], image) for split in labels}
+    folder = Path() if path is None else path if path.is_dir() else path.parent
+    images = {split: _images(where, split, splits[split], image, folder) for split in labels}
+    notes += _unlisted(where, path, tables.values(), image)
     names = getattr(splits["train"].features[label], "names", None)
     targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
     return ImageSource(images, targets, names, tuple(notes))
@@ -96,7 +99,9 @@ def _refused(
     # The root cause tells that the hub is not reachable; for a file, the outer error is clearer.
     remedy = "Check the files" if path else "Without a network, use local files: dataset.path=DIR"
     reason = " ".join(str(root if path else error).split())[:300].rstrip(".")
-    if path and ("file_name" in reason or "utf" in reason.lower()):
+    if type(root).__name__ in ("IndexError", "EmptyDataError"):  # of a CSV file
+        reason = "a table has no rows"
+    if path and path.is_dir() and any(path.rglob("metadata.csv")):
         remedy = (
             "A metadata.csv beside the images needs the columns file_name and label, with commas "
             "between them, in UTF-8"
@@ -112,6 +117,7 @@ def _check_parquet(where: str, path: Path) -> None:
     import datasets
 
     first: dict[str, Any] = {}
+    columns: set[str] = set()
     for file in [path] if path.is_file() else sorted(path.rglob("*.parquet")):
         try:
             content = pq.ParquetFile(file)
@@ -122,6 +128,12 @@ def _check_parquet(where: str, path: Path) -> None:
             raise DataError(f"{message} Replace or remove the file.") from None
         if n_rows == 0:
             raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
+        names = set(content.schema_arrow.names)
+        if names != (columns := columns or names):
+            raise DataError(
+                f"{where}: {file.name} has the columns {', '.join(sorted(names))}, but the files "
+                f"before it have {', '.join(sorted(columns))}. All files need the same columns."
+            )
         for column, feature in datasets.Features.from_arrow_schema(content.schema_arrow).items():
             names = feature.names if isinstance(feature, datasets.ClassLabel) else None
             if names != first.setdefault(column, names):
@@ -168,7 +180,20 @@ def _column(
     return str(found[0])
 
 
-def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
+def _unlisted(where: str, path: Path | None, tables: Iterable[Any], column: str) -> Iterator[str]:
+    """Yield a note about image files of a folder that no row names."""
+    if path is None or not path.is_dir() or not (images := [*filter(is_image, files(where, path))]):
+        return
+    paths = [chunk.field("path") for table in tables for chunk in table.data.column(column).chunks]
+    listed = {os.path.abspath(path / name) for part in paths for name in part.to_pylist() if name}
+    if unlisted := [file for file in images if os.path.abspath(file) not in listed]:
+        yield (
+            f"{where}: {len(unlisted)} of {len(images)} image files have no row in the table and "
+            f"are left out, for example {unlisted[0]}."
+        )
+
+
+def _images(where: str, split: str, table: Any, column: str, folder: Path) -> ImageColumn:
     import datasets
 
     kind = table.data.schema.field(column).type
@@ -179,8 +204,9 @@ def _images(where: str, split: str, table: Any, column: str) -> ImageColumn:
             "files, or pass arrays from Python: hwnas.search(dataset=(images, labels))."
         )
     try:
-        cast = table.cast_column(column, datasets.Image(decode=False))
-        return ImageColumn(f"{where}, split '{split}',", cast.data.column(column))
+        only = table.select_columns([column])  # the values of others are checked elsewhere
+        cast = only.cast_column(column, datasets.Image(decode=False))
+        return ImageColumn(f"{where}, split '{split}',", cast.data.column(column), folder)
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise DataError(

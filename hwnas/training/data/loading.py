@@ -44,6 +44,7 @@ from hwnas.training.data.splits import (
 from hwnas.training.options import DatasetConfig
 
 _MAX_IMBALANCE = 5.0  # ratio of the largest to the smallest class without a warning
+_FEW_IMAGES = 5  # images of a class in a split, below which a note warns
 _MEMORY_FRACTION = 0.25  # of the machine's memory, for decoded images
 _N_SAMPLED = 4096  # streamed training images for mean and standard deviation
 _HASH_BYTES = 16
@@ -130,10 +131,23 @@ def _class_notes(data: ImageData) -> list[str]:
             "train.class_weights=balanced."
         )
     for split in ("validation", "test"):
-        if absent := [f"'{name}'" for name, n in data.class_counts[split].items() if n == 0]:
-            listed = ", ".join(absent[:5]) + f" and {len(absent) - 5} more" * (len(absent) > 5)
-            notes.append(f"The {split} split has no images of the classes {listed}.")
+        counts = data.class_counts[split]
+        if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
+            notes.append(f"The {split} split has no images of the classes {_listed(absent)}.")
+        if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
+            worst, n_worst = min(few.items(), key=itemgetter(1))
+            listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
+            notes.append(
+                f"The {split} split has few images of the classes {listed}: one image is "
+                f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
+                f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
+                f"images, or give the split a larger part with dataset.{split}."
+            )
     return notes
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:5]) + f" and {len(texts) - 5} more" * (len(texts) > 5)
 
 
 def _embedded(

@@ -1,6 +1,8 @@
 """Data as people have them: folders of splits, EXIF orientations, few images, odd labels."""
 
+import gc
 import io
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -347,19 +349,86 @@ def test_a_separator_alone_joins_no_labels(tmp_path: Path) -> None:
     assert loaded(path).task.description.outputs == "3 classes"
 
 
+def _described(folder: Path, table: bytes, n: int = 12) -> Path:
+    """Write images and a metadata.csv beside them."""
+    for i, content in enumerate(_images(n)):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{i}.png").write_bytes(content)
+    (folder / "metadata.csv").write_bytes(table)
+    return folder
+
+
 @pytest.mark.parametrize(
-    "reason",
+    ("error", "reason"),
     [
-        "`file_name` or `file_names` must be present as dictionary key in metadata files",
-        "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
-        "Invalid UTF8 sequence at string index 2",
+        (ValueError("`file_name` must be present as dictionary key"), "`file_name` must be"),
+        (ValueError("'utf-8' codec can't decode byte 0xff"), "'utf-8' codec can't decode"),
+        (IndexError("list index out of range"), "a table has no rows"),
     ],
 )
-def test_unreadable_metadata_are_answered_with_their_format(reason: str) -> None:
-    """Semicolons, other columns and other encodings."""
-    error = hub._refused("Data", DatasetConfig("images"), Path("images"), ValueError(reason))
-    assert str(error).startswith(f"Data cannot be read: {reason}. A metadata.csv beside the images")
-    assert "the columns file_name and label, with commas between them, in UTF-8." in str(error)
+def test_unreadable_metadata_are_answered_with_their_format(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
+    """Semicolons, other columns, other encodings, and a header only."""
+    folder = _described(tmp_path / "d", b"", 1)
+    message = str(hub._refused("Data", DatasetConfig("images"), folder, error))
+    assert message.startswith(f"Data cannot be read: {reason}")
+    assert "A metadata.csv beside the images needs the columns file_name and label" in message
+
+
+# ``datasets`` leaves the CSV file open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_images_without_a_row_are_named(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.png,{CLASSES[i % 2]}\n" for i in range(40))
+    data = loaded(_described(tmp_path / "d", f"file_name,label\n{rows}".encode(), 42))
+    assert "2 of 42 image files have no row in the table and are left out" in " ".join(data.notes)
+    assert sum(_sizes(data)) == 40
+    gc.collect()
+
+
+def test_paths_in_a_table_start_at_its_folder(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"photos": _images(40)})
+    paths = [f"photos/{i}.png" for i in range(40)]
+    pq.write_table(pa.table({"image": paths, "label": [*CLASSES] * 20}), tmp_path / "x.parquet")
+    assert sum(_sizes(loaded(tmp_path / "x.parquet"))) == 40
+    (tmp_path / "photos" / "3.png").unlink()
+    with pytest.raises(DataError, match=r"row 3: .*photos/3.png was not found"):
+        loaded(tmp_path / "x.parquet")
+
+
+def test_whole_floats_are_classes_and_a_gap_is_named(tmp_path: Path) -> None:
+    """pandas turns integers with a gap into floats."""
+    path = write(tmp_path / "x.parquet", _images(40), [0.0, 1.0] * 20)
+    assert loaded(path).task.names == ("0", "1")
+    write(path, _images(40), [0.0, 1.0, math.nan, 1.0] * 10)
+    with pytest.raises(DataError, match="row 2 has no label"):
+        loaded(path)
+
+
+def test_labels_beyond_the_named_classes_are_refused_by_column(tmp_path: Path) -> None:
+    write_hub(tmp_path / "x.parquet", _images(12), {"label": (CLASSES, [0, 1] * 6)})
+    table = pq.read_table(tmp_path / "x.parquet")
+    labels = pa.array([0, 2] * 6, pa.int64())
+    pq.write_table(table.set_column(1, table.schema.field("label"), labels), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="column 'label': split 'train', row 1 has the label 2"):
+        loaded(tmp_path / "x.parquet")
+
+
+def test_splits_with_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", _images(12), [*CLASSES] * 6)
+    table = pq.read_table(tmp_path / "train.parquet").rename_columns(["img", "lbl"])
+    pq.write_table(table, tmp_path / "test.parquet")
+    with pytest.raises(DataError, match=r"train.parquet has the columns image, label, but the"):
+        loaded(tmp_path)
+
+
+def test_few_images_of_a_class_limit_what_a_split_can_tell(tmp_path: Path) -> None:
+    for split, n_dogs in (("train", 20), ("val", 1), ("test", 4)):
+        write_folder(tmp_path / split, {"cat": _images(19), "dog": _images(n_dogs)})
+    notes = " ".join(loaded(tmp_path).notes)
+    assert "The validation split has few images of the classes 'dog' (1): one image is 5 " in notes
+    assert "points of accuracy, and 100 points of the recall of 'dog'" in notes
+    assert "The test split has few images of the classes 'dog' (4)" in notes
 
 
 @pytest.mark.parametrize("missing", [-1, None])
