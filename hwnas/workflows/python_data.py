@@ -1,11 +1,13 @@
 """Data given to the Python API, saved as a file of arrays."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -81,11 +83,15 @@ def _splits(data: Any) -> dict[str, Any]:
 def _is_split(part: Any) -> bool:
     """Return whether a part of a tuple is a split by itself, and not images or targets."""
     if isinstance(part, tuple):
-        are_arrays = len(part) == 2 and all(map(_is_array, part)) and len(part[0]) > 0
-        return are_arrays and np.ndim(part[0][0]) > 1
+        return len(part) == 2 and all(map(_is_array, part)) and _are_images(part[0])
     if isinstance(part, list):
         return bool(part) and isinstance(part[0], tuple | dict)
     return isinstance(part, DataLoader) or (hasattr(part, "__getitem__") and not _is_array(part))
+
+
+def _are_images(values: Any) -> bool:
+    """Return whether this has the dimensions of images; an empty list has none."""
+    return np.ndim(values) > 2 if hasattr(values, "ndim") else not values or np.ndim(values[0]) > 1
 
 
 def _is_array(value: Any) -> bool:
@@ -107,8 +113,6 @@ def _arrays(data: Any) -> SplitArrays:
         is_pictures = isinstance(images, list | tuple)
         return (_stacked(images) if is_pictures else _pixels(images)), _targets(targets)
     pairs = [_pair(i, item) for i, item in enumerate(_items(data))]
-    if not pairs:
-        raise ConfigError(f"{ARGUMENT}: there are no images. Give one or more.")
     return _stacked([image for image, _ in pairs]), _targets([target for _, target in pairs])
 
 
@@ -116,8 +120,10 @@ def _items(data: Any) -> Iterable[Any]:
     """Return the items of a data set, which has a length and an index."""
     if isinstance(data, DataLoader):
         return _loaded(data)
-    is_array = isinstance(data, np.ndarray | Tensor | str | bytes)
-    if is_array or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+    is_other = isinstance(data, np.ndarray | Tensor | str | bytes | Mapping) or hasattr(
+        data, "iloc"
+    )
+    if is_other or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ConfigError(f"{ARGUMENT} is of type {type(data).__name__}. {_ALLOWED}")
     return _at(data, range(len(data)))
 
@@ -171,6 +177,8 @@ def _pair(i: int, item: Any) -> tuple[Any, Any]:
 
 def _stacked(images: Sequence[Any]) -> NDArray[np.uint8]:
     """Return images of one size as ``(N, H, W[, C])``."""
+    if not images:
+        raise ConfigError(f"{ARGUMENT}: there are no images. Give one or more.")
     pictures = [image for image in images if isinstance(image, Image.Image)]
     mode = "L" if all(picture.mode in GREY for picture in pictures) else "RGB"
     arrays = [_array(i, image, mode) for i, image in enumerate(images)]
@@ -185,8 +193,10 @@ def _stacked(images: Sequence[Any]) -> NDArray[np.uint8]:
 
 
 def _array(i: int, image: Any, mode: str) -> NDArray[Any]:
+    if image is None:
+        raise ConfigError(f"{ARGUMENT}: image {i} is missing. Add it, or remove its item.")
     if not isinstance(image, Image.Image):
-        return np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
+        return _as_numpy(image)
     if (problem := unsupported(image)) is not None:
         raise ConfigError(f"{ARGUMENT}: image {i} is {problem}.")
     if (transpose := transpose_of(image)) is not None:
@@ -201,28 +211,41 @@ def _pixels(images: Any, *, are_tensors: bool = False) -> NDArray[np.uint8]:
         images: An array ``(N, H, W)``, ``(N, H, W, C)`` or ``(N, C, H, W)``.
         are_tensors: Whether the images were tensors, whose channels come first.
     """
-    if isinstance(images, Tensor):
-        images, are_tensors = images.detach().cpu(), True
-    pixels = np.asarray(images)
+    pixels, are_tensors = _as_numpy(images), are_tensors or isinstance(images, Tensor)
     may_be_first = pixels.ndim == 4 and pixels.shape[1] in CHANNELS
     if may_be_first and (are_tensors or pixels.shape[3] not in CHANNELS):
         pixels = np.moveaxis(pixels, 1, 3)
     return np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else _in_uint8(pixels))
 
 
+def _as_numpy(values: Any) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    return np.asarray(values)
+
+
 def _in_uint8(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     if pixels.dtype.kind == "b":
         return pixels.astype(np.uint8) * 255
     if pixels.dtype.kind not in "iuf":
-        raise ConfigError(f"{ARGUMENT}: images are of type {pixels.dtype}: {_PIXELS}.")
+        hint = " Stack images of one size with numpy.stack." * (pixels.dtype.kind == "O")
+        raise ConfigError(f"{ARGUMENT}: images are of type {pixels.dtype}: {_PIXELS}.{hint}")
     if not pixels.size:
         return pixels.astype(np.uint8)  # refused by its length
     low, high = float(pixels.min()), float(pixels.max())
     if pixels.dtype.kind == "f" and 0 <= low <= high <= 1:
         return (pixels * 255).round().astype(np.uint8)
-    if not 0 <= low <= high <= 255 or (pixels % 1).any():
+    if not math.isfinite(low + high):
+        row = int(np.flatnonzero(~np.isfinite(pixels).all(axis=tuple(range(1, pixels.ndim))))[0])
         raise ConfigError(
-            f"{ARGUMENT}: images are {pixels.dtype} from {low:.4g} to {high:.4g}: {_PIXELS}. "
+            f"{ARGUMENT}: image {row} has pixels that are NaN or infinite. Replace or remove it."
+        )
+    is_fraction = pixels.dtype.kind == "f" and bool((pixels % 1).any())
+    if not 0 <= low <= high <= 255 or is_fraction:
+        kind = f"{pixels.dtype} with fractions" if is_fraction else str(pixels.dtype)
+        raise ConfigError(
+            f"{ARGUMENT}: images are {kind}, from {low:.4g} to {high:.4g}: {_PIXELS}. "
             "hwnas reads images only: convert sensor or audio data to images first."
         )
     return pixels.astype(np.uint8)

@@ -24,6 +24,8 @@ from hwnas.tasks.base import Targets, TaskType
 SUFFIX = ".npz"
 ARGUMENT = "dataset"  #: of the Python API, for messages
 CHANNELS = (1, 3)  #: allowed numbers of channels
+_MIN_SIDE = 8  # pixels of the shorter side of images that are not square
+_MAX_ASPECT = 4  # of the sides: the central square has a quarter of the pixels
 _PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of arrays, by split
 
 SplitArrays = tuple[NDArray[Any], NDArray[Any]]  #: images and targets
@@ -141,6 +143,11 @@ def _are_indicators(targets: NDArray[Any]) -> bool:
 def _check(splits: Mapping[str, SplitArrays]) -> None:
     """Raise ``ConfigError`` for arrays of other types and shapes."""
     shapes = {images.shape[1:] for images, _ in splits.values()}
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"{ARGUMENT}: images of the splits have different shapes: "
+            f"{', '.join(map(str, sorted(shapes)))}. Convert them to one."
+        )
     for split, (images, targets) in splits.items():
         where = f"{ARGUMENT}: split '{split}'" if len(splits) > 1 else ARGUMENT
         if images.dtype != np.uint8 or images.ndim not in (3, 4):
@@ -154,14 +161,16 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
             raise ConfigError(
                 f"{where}: images have {images.shape[3]} channels; they must have 1 or 3."
             )
+        sides = sorted(images.shape[1:3])
+        if sides[0] != sides[1] and (sides[0] < _MIN_SIDE or sides[1] > _MAX_ASPECT * sides[0]):
+            raise ConfigError(
+                f"{where}: images of {images.shape[2]}x{images.shape[1]} pixels would be cropped "
+                f"to {sides[0]}x{sides[0]}. hwnas reads images only: convert sensor or audio data "
+                "to images, and resize images to about a square."
+            )
         fits = targets.ndim in (1, 2) and len(targets) == len(images)
         if not fits or targets.dtype.kind not in "biufU":
             raise ConfigError(
                 f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be "
                 f"numbers or strings, one row for each of the {len(images)} images."
             )
-    if len(shapes) > 1:
-        raise ConfigError(
-            f"{ARGUMENT}: images of the splits have different shapes: "
-            f"{', '.join(map(str, sorted(shapes)))}. Resize them to one."
-        )

@@ -128,10 +128,10 @@ def _check_parquet(where: str, path: Path) -> None:
             raise DataError(f"{message} Replace or remove the file.") from None
         if n_rows == 0:
             raise DataError(f"{where}: {file.name} is empty. Remove it, or add rows.")
-        names = set(content.schema_arrow.names)
-        if names != (columns := columns or names):
+        of_file = set(content.schema_arrow.names)
+        if of_file != (columns := columns or of_file):
             raise DataError(
-                f"{where}: {file.name} has the columns {', '.join(sorted(names))}, but the files "
+                f"{where}: {file.name} has the columns {', '.join(sorted(of_file))}, but the files "
                 f"before it have {', '.join(sorted(columns))}. All files need the same columns."
             )
         for column, feature in datasets.Features.from_arrow_schema(content.schema_arrow).items():
@@ -204,7 +204,7 @@ def _images(where: str, split: str, table: Any, column: str, folder: Path) -> Im
             "files, or pass arrays from Python: hwnas.search(dataset=(images, labels))."
         )
     try:
-        only = table.select_columns([column])  # the values of others are checked elsewhere
+        only = table.select_columns([column])  # labels are checked by the task
         cast = only.cast_column(column, datasets.Image(decode=False))
         return ImageColumn(f"{where}, split '{split}',", cast.data.column(column), folder)
     except Exception as error:

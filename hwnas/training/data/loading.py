@@ -1,7 +1,7 @@
 """Loading of data sets: splits, image shape, duplicates, and storage in memory."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -117,7 +117,7 @@ def _image_data(
 
 
 def _class_notes(data: ImageData) -> list[str]:
-    """Return warnings about imbalanced classes, and about classes that a split lacks."""
+    """Return warnings about imbalanced classes, and splits with no or few images of a class."""
     if not data.class_counts:
         return []
     counts = data.class_counts["train"]
@@ -130,20 +130,26 @@ def _class_notes(data: ImageData) -> list[str]:
             "Options for such data: objectives=[balanced_accuracy,latency_ms], "
             "train.class_weights=balanced."
         )
-    for split in ("validation", "test"):
-        counts = data.class_counts[split]
-        if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
-            notes.append(f"The {split} split has no images of the classes {_listed(absent)}.")
-        if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
-            worst, n_worst = min(few.items(), key=itemgetter(1))
-            listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
-            notes.append(
-                f"The {split} split has few images of the classes {listed}: one image is "
-                f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
-                f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
-                f"images, or give the split a larger part with dataset.{split}."
-            )
-    return notes
+    return notes + [
+        line
+        for split in ("validation", "test")
+        for line in _split_notes(split, data.class_counts[split])
+    ]
+
+
+def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield warnings about classes that have no or few images in a split."""
+    if absent := [f"'{name}'" for name, n in counts.items() if n == 0]:
+        yield f"The {split} split has no images of the classes {_listed(absent)}."
+    if few := {name: n for name, n in counts.items() if 0 < n < _FEW_IMAGES}:
+        worst, n_worst = min(few.items(), key=itemgetter(1))
+        listed = _listed([f"'{name}' ({n})" for name, n in few.items()])
+        yield (
+            f"The {split} split has few images of the classes {listed}: one image is "
+            f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
+            f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
+            f"images, or give the split a larger part with dataset.{split}."
+        )
 
 
 def _listed(texts: Sequence[str]) -> str:
