@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial, Trial
 
 #: ``ladder``: one of the fixed first trials; ``startup``: spread over the range of costs, before
 #: there is a model; ``gain``: highest expected gain of hypervolume, or of gain per second;
-#: ``smallest``: nothing else is known to be feasible; ``random``: all other candidates were
-#: proposed; ``generation``: by a genetic algorithm; ``sampler``: by a sampler without reasons.
+#: ``smallest``: nothing else is known to be feasible; ``random``: no new feasible candidate was
+#: found; ``generation``: by a genetic algorithm; ``sampler``: by a sampler without reasons.
 Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
 
 ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
@@ -40,7 +40,8 @@ class Proposal:
     expected: tuple[float, float, float] | None = None
     #: Predicted values of the other objectives in the study's order, if they were modelled.
     costs: tuple[float, ...] = ()
-    #: Expected gain as a fraction of the hypervolume before the trial: see ``Expectation.gains``.
+    #: Expected gain as a fraction of the hypervolume before the trial: see ``Expectation.gains``;
+    #: ``None`` if the model was not used, or the hypervolume was 0.
     gain: float | None = None
     parents: tuple[int, ...] = ()  #: numbers of the parent trials
     generation: int | None = None  #: number of the generation, for a genetic algorithm
@@ -53,7 +54,7 @@ class Proposal:
     curiosity: float = 1.0  #: exploration factor: multiplies the standard deviation in gains
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, by name, rounded to six digits."""
+        """Return the fields that differ from their defaults, by name, to six significant digits."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         default = vars(Proposal(self.phase)) | {"phase": None}
         return {name: _rounded(value) for name, value in values.items() if value != default[name]}

@@ -61,7 +61,7 @@ class History:
     seconds: Array  #: durations of trials in seconds, ``(n,)``; NaN if unknown
     pending: Sequence[Assignment]  #: candidates under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers are choosing a candidate concurrently
-    refused: Sequence[Array] = ()  #: features of candidates without costs: the target rejects them
+    refused: Sequence[Array] = ()  #: features ``(d,)`` of each candidate without finite objectives
 
     @property
     def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
@@ -125,11 +125,12 @@ class Expectation:
     def gains(self, known: CostedCandidates) -> Array:
         """Return the expected gain of candidates as a fraction of the hypervolume, ``(n,)``.
 
-        If costs span a wide range, it is the mean of the gains with costs and with log costs: the
-        plain hypervolume neglects cheap candidates. With log costs, the reference error is that of
-        the cheapest useful front members; otherwise candidates of intermediate cost would have no
-        gain. Costs below half of the cheapest useful one count as that: degenerate networks that
-        cost almost nothing would otherwise have most of the hypervolume.
+        If the front's hypervolume is 0, the gain itself. The standard deviation of log errors is
+        multiplied by ``curiosity``. If ``by_ratio``, it is the mean of the gains with costs and
+        with log costs: the plain hypervolume neglects cheap candidates. With log costs, the
+        reference error is ``highest``; otherwise candidates of intermediate cost would have no
+        gain. Costs below half of the cheapest useful one are raised to that half: degenerate
+        networks that cost almost nothing would otherwise have most of the hypervolume.
         """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, self.curiosity * std)
@@ -166,7 +167,7 @@ class Expectation:
 
     @property
     def by_ratio(self) -> bool:
-        """Whether the costs of useful candidates span a wide range, so that log costs count."""
+        """Whether log costs count, too: costs are positive, and one spans a factor above 20."""
         low, high = self._cheapest, np.array(self.reference[1:])
         return bool((low > 0).all() and (high > _WIDE * low).any())
 
@@ -186,12 +187,14 @@ class Expectation:
 
 @final
 class Inputs:
-    """The inputs of the error model: features of choices, costs and additional features.
+    """The inputs of the error model: ``d`` features of choices, ``m`` costs, ``k`` additional ones.
 
     Args:
-        first: Candidates that determine the scaling of costs and additional features.
-        knowledge: Returns additional features, ``(n, k)``.
-        n_shares: Number of summary features, which are the last features of choices.
+        first: Candidates that determine the scaling of costs and additional features, and whether
+            costs are logarithmic: if all of theirs are positive.
+        knowledge: Returns additional features of assignments, ``(n, k)``, such as zero-cost scores;
+            ``None``: ``k`` is 0.
+        n_shares: Number of summary features, the last ones of ``d``: ``ChoiceFeatures.n_shares``.
     """
 
     def __init__(
@@ -202,11 +205,11 @@ class Inputs:
         values = self._values(first)
         self._low, spread = values.min(axis=0), np.ptp(values, axis=0)
         self._range = np.where(spread > 1e-9, spread, 1.0)  # constant: no scaling
-        #: Number of summary inputs: the last ones.
+        #: Number of summary inputs, the last ones: ``n_shares + m + k``.
         self.n_summary = n_shares + values.shape[1]
 
     def __call__(self, known: CostedCandidates | History) -> Array:
-        """Return the inputs of candidates, ``(n, d + m + k)``."""
+        """Return the inputs of candidates, ``(n, d + m + k)``; the last ``m + k`` are scaled."""
         scaled = (self._values(known) - self._low) / self._range
         return np.hstack([known.features, scaled.clip(*_WITHIN)])
 
@@ -222,8 +225,8 @@ class Learner:
     """Fits models to trials; the result depends only on the trials.
 
     Args:
-        n_startup: Number of trials before the first model.
-        n_shares: Number of summary features among the features of choices: the last ones.
+        n_startup: Number of trials before the first model; they determine its scales.
+        n_shares: Number of summary features, the last features: see ``ChoiceFeatures.n_shares``.
     """
 
     def __init__(self, n_startup: int, n_shares: int):
@@ -259,8 +262,9 @@ class Learner:
             evaluated: At least ``n_startup`` trials with an error.
             costs: Models of costs that are known only after a trial.
             pending: Candidates under evaluation: they count with their predicted errors.
-            everything: Costs of all feasible candidates ``(n, m)``, if known.
-            knowledge: Returns additional features, ``(n, k)``.
+            everything: Costs of all feasible candidates ``(n, m)``; the highest are the reference
+                point. ``None`` or empty: those of ``evaluated`` and ``pending``.
+            knowledge: Returns additional features of assignments, ``(n, k)``.
             pace: Model of trial time, if gains count per second.
         """
         startup = evaluated.first(self._n_startup)

@@ -27,13 +27,14 @@ class ChoiceFeatures:
     A choice of numbers is one feature, scaled to [0, 1]; any other has one for each option. Choices
     with equal options form a group with the frequency of each option (or the mean of numbers) as
     features: with few data, frequencies predict better than positions. An inactive choice is
-    missing in an assignment and has an indicator feature.
+    missing in an assignment: its features are 0, or 0.5 with an indicator for numbers. A choice of
+    one option has no feature.
 
     Args:
         choices: Options by name.
         optional: Choices that may be absent.
-        summary: Returns further numbers about an assignment; each is a feature, scaled by its
-            standard deviation over random assignments.
+        summary: Returns further numbers about an assignment; each is a feature, scaled by four
+            standard deviations over random assignments.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class ProposalSpace:
         return self._key(self._values(assignment))
 
     def vectors(self, assignments: Sequence[Assignment]) -> Array:
-        """Return the features of assignments, ``(n, d)``."""
+        """Return the features of the active parts of assignments, ``(n, d)``."""
         return np.array([self._row(self._values(assignment)) for assignment in assignments])
 
     def _values(self, assignment: Assignment) -> tuple[Any, ...]:
@@ -181,7 +182,7 @@ class ProposalSpace:
         return assignment[self.root] if self.root else None
 
     def ends(self) -> list[tuple[Assignment, Assignment]]:
-        """Return the assignments of first and of last options, for each option of the root."""
+        """Return the assignments of first and of last options, per option of the root, if any."""
         largest = {name: options[-1] for name, options in self.options.items()}
         if not self.root:
             return [(self.smallest(), largest)]
@@ -195,7 +196,7 @@ class ProposalSpace:
         return {name: rng.choice(options) for name, options in self.options.items()}
 
     def child(self, parents: Sequence[Offspring], rng: random.Random) -> Offspring:
-        """Return a child of one or two parents with some mutated choices."""
+        """Return a child of one or two random parents, with one to three mutated choices."""
         a, b = rng.choice(parents), rng.choice(parents)
         names = list(self.options)
         child = {name: a.assignment[name] for name in names}

@@ -35,7 +35,7 @@ class ObjectiveScale:
     least: float = 1e-9  #: lowest possible error
 
     def errors(self, values: Array, stds: Array) -> Array:
-        """Return the errors of values, ``(n,)``, each at least its standard deviation.
+        """Return the errors of values, ``(n,)``, at least ``least`` and the standard deviation.
 
         Args:
             values: Values of the expensive objective, negated if it is maximised, ``(n,)``.
@@ -44,7 +44,7 @@ class ObjectiveScale:
         return np.maximum(values - self.best, np.maximum(stds, self.least))
 
     def value(self, error: float) -> float:
-        """Return the value of the expensive objective that has this error."""
+        """Return the value of the expensive objective for an error, which ``worst`` limits."""
         value = self.best + min(error, self.worst)
         return -value if self.maximised else value
 
@@ -61,7 +61,7 @@ class Trials:
     Args:
         space: Space of the candidates.
         expensive: Index of the expensive objective.
-        bound: Best possible value of the expensive objective, if known.
+        bound: Best possible value of the expensive objective; ``None``: inferred from the trials.
     """
 
     def __init__(self, space: ProposalSpace, expensive: int, bound: float | None):
@@ -81,7 +81,7 @@ class Trials:
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished and failed trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, ObjectiveScale]:
-        """Return the trials before ``trial``, and the conversion of objectives to errors."""
+        """Return the other trials of the study, and the conversion of objectives to errors."""
         finished, refused = [], list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_USED_STATES)
         for other in trials:

@@ -48,7 +48,7 @@ class DurationModel:
         self._shortest = max(float((rows @ self._coefficients).min()), 1e-9)
 
     def __call__(self, assignments: Sequence[Assignment]) -> Array:
-        """Return the predicted durations of trials in seconds, ``(n,)``."""
+        """Return the predicted durations in seconds, ``(n,)``, at least the shortest fitted one."""
         predicted = self._rows(assignments) / self._scale @ self._coefficients
         return np.asarray(np.maximum(predicted, self._shortest))
 
@@ -64,7 +64,7 @@ def _fitted(rows: Array, seconds: Array) -> Array:
 def learned(
     work: Work | None, assignments: Sequence[Assignment], seconds: Array
 ) -> DurationModel | None:
-    """Return the model of trial time; ``None`` without ``work``, or with fewer than five trials."""
+    """Return the model of trial time; ``None`` without ``work``, or with under five durations."""
     if work is None or np.isfinite(seconds).sum() < _MIN_TRIALS:
         return None
     known = np.isfinite(seconds)
@@ -88,6 +88,8 @@ _N, _FREEDOM = 20, 3
 def calibrated(surprises: Array) -> tuple[float, float]:
     """Return the ends of the next 95 % interval, in standard deviations from the mean.
 
+    The lower end is at most 0, the upper end at least 0.
+
     Args:
         surprises: Standardized residuals of earlier proposals, ``(n,)``.
     """
@@ -98,15 +100,16 @@ def calibrated(surprises: Array) -> tuple[float, float]:
 
 # The lowest error of models: they predict the logarithm, and the logarithm of 0 is undefined.
 
-_LEAST = 1e-9  #: absolute for fractions, else relative to the median error
+_LEAST = 1e-9  #: absolute for fractions and percentages, else relative to the median error
 
 
 def least(errors: NDArray[np.float64], is_share: bool) -> float:
     """Return a small positive error, to which lower ones are raised: 0 has no logarithm.
 
     Args:
-        errors: All known errors; the result is relative to their median if they have a unit.
-        is_share: Whether errors are fractions of images.
+        errors: All known errors, or NaN; the result is relative to the median of the positive ones
+            if errors have a unit.
+        is_share: Whether errors are fractions or percentages.
     """
     usual = errors[np.isfinite(errors) & (errors > 0)]
     return _LEAST if is_share or len(usual) == 0 else _LEAST * float(np.median(usual))

@@ -62,9 +62,10 @@ def anatomy(lowered: Graph) -> tuple[float, ...]:
 
     All but the last two are logarithms or means of logarithms: multiply-accumulates, weights, bits
     of weights, output values, input height; numbers of layers, of spatial layers (kernels larger
-    than 1) and of activations; mean and minimum width, input width of the last layer, inputs per
-    output value; output heights of the first layer, the last hidden layer and of spatial layers.
-    The last two are the fractions of multiply-accumulates in dense and in depthwise spatial layers.
+    than 1; without any, all but the last layer) and of activations; mean and minimum width, input
+    width of the last layer, inputs per output value; output heights of the first layer, the last
+    hidden layer and of spatial layers. The last two are the fractions of multiply-accumulates in
+    dense and in depthwise spatial layers.
     """
     ops = [node.op for node in lowered]
     layers = [op for op in ops if op.weight_shape]

@@ -60,22 +60,24 @@ class ParetoSampler(BaseSampler):
         scope: Returns the choices that may have an effect in an assignment; default: all.
         expensive: Index of the expensive objective.
         bound: Best possible value of the expensive objective; default: 1 or 100 for maximised
-            fractions or percentages, 0 for minimised positive values.
+            fractions or percentages, 0 for minimised positive values, else better than the best
+            trial by the range of all.
         n_startup: Number of trials before the model is used, spread over costs and choices.
         n_costs: Number of candidates per proposal with computed costs, if that is slow; costs of
             the others are modelled. Default: all.
         features: Returns additional features of candidates, ``(n, k)``, finite, for example
             zero-cost scores. A model with these features re-ranks the 40 best candidates.
-        work: Returns non-negative quantities that are proportional to trial time, ``(n, k)``. The
-            sampler then maximises gain per second, using a model fitted to ended trials.
-        summary: Returns fast summary features of a candidate; called for all compared candidates.
+        work: Returns non-negative quantities that trial time is linear in, ``(n, k)``. The sampler
+            then maximises gain per second, using a model fitted to ended trials.
+        summary: Returns fast summary features of a candidate, the first of which grows with the
+            network's size; called for all compared candidates.
 
-    A trial with an infinite objective, or one of a magnitude above 1e100, is infeasible. The
-    candidate of a failed trial (NaN, or an exception) is not proposed again.
+    A trial with an infinite objective, one of a magnitude above 1e100 or a violated constraint is
+    infeasible. The candidate of a failed trial (NaN, or an exception) is not proposed again.
 
     Raises:
-        ConfigError: An argument is out of range; at the first trial: the study has one objective or
-            more than three, or ``costs`` returns an array of another shape.
+        ConfigError: An argument is not allowed; at a trial: the study has one objective or more
+            than three, none with the index ``expensive``, or ``costs`` returns another shape.
     """
 
     def __init__(  # noqa: PLR0913
@@ -126,7 +128,7 @@ class ParetoSampler(BaseSampler):
         self._learner: Learner | None = None
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Check the number of objectives of the study."""
+        """Check the number of objectives of the study, and the index of the expensive one."""
         n = len(study.directions)
         if n not in _N_OBJECTIVES:
             raise ConfigError(
@@ -142,7 +144,7 @@ class ParetoSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions of the choices that are sampled together: all discrete ones."""
+        """Return the distributions of the given choices, else of the discrete ones in common."""
         if self._search_space is not None:
             return dict(self._search_space)
         return {
@@ -154,7 +156,7 @@ class ParetoSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the options of the candidate with the highest expected gain, by choice.
+        """Return the options of the proposed candidate, by choice; empty if the trial has them.
 
         The reason is recorded as a system attribute of the trial.
         """

@@ -20,7 +20,8 @@ from hwnas.nas.trial_attributes import Proposal
 
 Array = NDArray[np.float64]
 #: Maps assignments to costs ``(n, m)``: all objectives except the expensive one, in the study's
-#: order. Costs of infeasible candidates are NaN, or above ``LARGEST``; they are not proposed.
+#: order, to be minimised. Costs of infeasible candidates are NaN, or of a magnitude above
+#: ``LARGEST``; they are not proposed.
 Costs = Callable[[Sequence[Assignment]], Array]
 
 ENUMERATED = 50_000  #: maximum size of a space that is enumerated
@@ -51,7 +52,11 @@ class CostedSpace:
 
         Args:
             assignments: Assignments of candidates.
-            modelled: Models that replace computed costs, if any.
+            modelled: Models that replace computed costs. Without models and computed costs, all
+                candidates are returned, with costs ``(n, 0)``.
+
+        Raises:
+            ConfigError: The function of costs returned an array of another shape.
         """
         features = self.space.vectors(assignments)
         if modelled:
@@ -122,7 +127,7 @@ class ShortlistedCandidate:
     """The candidate that is proposed."""
 
     bred: Offspring  #: its assignment and parents
-    costs: Array  #: costs for its gain, ``(m,)``
+    costs: Array  #: computed or modelled, ``(m,)``
     n_candidates: int  #: number of candidates with computed gains
     n_costed: int  #: number of these with computed costs
 
@@ -228,13 +233,14 @@ def exact(
 ) -> ShortlistedCandidate:
     """Return the best feasible candidate by computed costs, which are computed in batches.
 
+    Without a limit of computed costs, or if no candidate is feasible, the best by given merits.
     Concurrent workers take different candidates: their choices are read last, as the selection
     takes time.
 
     Args:
         costed: Returns the costs of candidates.
         best: Candidates to choose from, best first.
-        n_candidates: Number of compared candidates.
+        n_candidates: Number of compared candidates, for the record.
         model: Returns the merits of candidates.
         others: Returns the pending candidates of other workers, and the number of earlier trials
             without a choice.

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 def of_branch(
     space: ProposalSpace, assignments: Sequence[Assignment], free: Sequence[int], number: int
 ) -> tuple[int, list[int]]:
-    """Return the index of a trial within its branch, and the free candidates of the branch.
+    """Return the index of a trial within its branch, and the branch's part of ``free``.
 
     A branch is an option of the root choice. Branches alternate; one without free candidates is
     skipped.
@@ -30,6 +30,9 @@ def of_branch(
         assignments: All candidates.
         free: Indices of the candidates that are not proposed yet.
         number: Number of earlier trials.
+
+    Raises:
+        AssertionError: ``free`` is empty.
     """
     branches = space.branches()
     for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
@@ -99,10 +102,12 @@ def propose(
 ) -> tuple[Assignment, Proposal]:
     """Return a startup candidate and the record of its choice.
 
-    Each startup candidate comes from another window of the range of costs.
+    Each startup candidate comes from another window of the range of the first cost.
 
     Within the window, it is the candidate farthest from all earlier ones. If costs are not
-    computed for all candidates but network sizes are known, windows are those of sizes.
+    computed for all candidates but network sizes are known, windows are those of sizes. Without
+    costs and sizes, it is a random candidate. If no feasible one is free, it is the smallest of
+    the space or of a branch that is free, else a random one.
 
     Args:
         costed: The candidates.
