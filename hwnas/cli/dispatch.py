@@ -21,7 +21,7 @@ from hwnas.cli.output import DISPLAY, Display
 from hwnas.core import files, package, processes
 from hwnas.core.errors import ConfigError, RunInterruptedError
 from hwnas.core.manifest import read_manifest
-from hwnas.core.run_folder import default_path
+from hwnas.core.run_folder import RESUMABLE, default_path
 from hwnas.workflows import config
 from hwnas.workflows.config.arguments import flags_first, for_targets, last_text, with_names
 from hwnas.workflows.config.compose import (
@@ -192,7 +192,7 @@ def _verb_of_run(arguments: Sequence[str]) -> str:
         raise ConfigError("resume needs the folder of a run: hwnas resume RUN.")
     manifest = read_manifest(Path(run))
     verb = str(manifest.get("verb", "search"))
-    if verb not in ("search", "train"):
+    if verb not in RESUMABLE:
         raise ConfigError(
             f"{run} is a folder of 'hwnas {verb}'. To continue it, repeat the command: "
             f"{manifest['command']}"

@@ -21,8 +21,8 @@ def agreement(
     correlations in [-1, 1], NaN if either side is constant. Errors are fractions: 0.1 is 10 %.
 
     Raises:
-        ValueError: if there are fewer than two pairs, or lengths differ, or a measurement is not
-            positive.
+        ValueError: if there are fewer than two pairs, lengths differ, a value is not finite, or a
+            measurement is not positive.
     """
     values, truth = np.asarray(predicted, float), np.asarray(measured, float)
     if values.shape != truth.shape or values.ndim != 1 or len(values) < 2:

@@ -23,7 +23,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the path of an SQLite file; ``None`` for other URLs and databases in memory."""
+    """Return the path of an SQLite file; ``None`` for ``file:`` and other URLs, and in memory."""
     parsed = _parse(url)
     if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -50,7 +50,8 @@ def check_storage_url(url: str) -> str:
 def connect_options(url: str, timeout_s: int) -> dict[str, Any]:
     """Return SQLAlchemy engine options that limit the time to connect to PostgreSQL.
 
-    They are empty for other databases, and if the URL has a ``connect_timeout`` of its own.
+    They are empty for other databases or drivers than psycopg, and if the URL has a
+    ``connect_timeout`` of its own.
 
     Args:
         url: URL of the database.

@@ -75,7 +75,7 @@ class BudgetError(HwnasError):
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """Return the message ``Unknown KIND 'NAME'.``, with the most similar or all allowed names."""
+    """Return the message ``Unknown KIND 'NAME'.`` with similar names and, if they are few, all."""
     options = sorted(allowed)
     near = _closest_names(name, options)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
@@ -96,7 +96,7 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 
 def printable(text: str) -> str:
-    r"""Return a text for a terminal: control characters are escaped, as ``\x1b``."""
+    r"""Return a text for a terminal: control and direction characters are escaped, as ``\x1b``."""
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -134,6 +134,9 @@ def atomic_folder(folder: Path, *, remove_stale: bool) -> Iterator[Path]:
     Args:
         folder: The final path; absent or an empty folder.
         remove_stale: Also remove temporary folders next to it that killed processes left behind.
+
+    Raises:
+        LockedError: if another process is creating the same folder.
     """
     building = folder.absolute().with_name(f".{folder.name}"[:200] + _BUILDING)
     created = make_folders(building)

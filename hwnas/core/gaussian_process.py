@@ -161,7 +161,7 @@ def fit_hyperparameters(
         x: Features, ``(n, d)``; the last ``n_summary`` summarise a candidate.
         y: Observations, ``(n,)``.
         stds: Standard deviations of the observation errors, ``(n,)``; default: no errors.
-        n_summary: Number of summary features.
+        n_summary: Number of summary features; 0 in the result if these or all others are constant.
     """
     n, d = x.shape
     errors = np.zeros(n) if stds is None else stds**2

@@ -17,10 +17,11 @@ _UNKNOWN = "unknown"
 
 
 def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, Any]:
-    """Return the properties of this machine that affect latencies, ``unknown`` if not known.
+    """Return the properties of this machine that affect latencies.
 
     Keys: ``cpu`` (model as text), ``flags`` (list of CPU features), ``flags_digest``, ``cores``
-    (number), ``governor`` (of the clock frequency), ``system`` and ``architecture``.
+    (number), ``governor`` (of the clock frequency), ``system`` and ``architecture``. ``cpu`` and
+    ``governor`` may be ``unknown``.
     """
     core = _first_core(cpuinfo)
     flags = sorted((core.get("flags") or core.get("Features") or "").split())
@@ -39,7 +40,7 @@ def describe(cpuinfo: Path = _CPUINFO, governor: Path = _GOVERNOR) -> dict[str, 
 def memory_bytes(
     meminfo: Path = _MEMINFO, membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS
 ) -> int:
-    """Return the memory that this process may use, in bytes: RAM, or a control group's limit."""
+    """Return the memory that this process may use in bytes: RAM, or a lower control group limit."""
     line = next(s for s in meminfo.read_text().splitlines() if s.startswith("MemTotal:"))
     limits = [int(line.split()[1]) * 1024]
     for folder in _folders("memory", membership, groups):
@@ -50,7 +51,7 @@ def memory_bytes(
 
 
 def available_cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
-    """Return the number of CPU cores that affinity and control group allow to this process."""
+    """Return the number of CPU cores that affinity and control group (rounded up) allow."""
     limits = [len(os.sched_getaffinity(0))]
     for folder in _folders("cpu", membership, groups):
         quota = _text(folder / "cpu.max").split()

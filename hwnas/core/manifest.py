@@ -170,13 +170,11 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
         option: Option that named the folder, for messages.
 
     Raises:
-        RunError: if the folder is not a run, or its manifest is corrupt or of another format.
+        RunError: if there is no such folder, it is not a run, or its manifest is corrupt or of
+            another format.
     """
     if path.is_file():
-        raise RunError(
-            f"{option}={path} is a file, not the folder of a run. hwnas does not start from a "
-            f"model of your own. To time an ONNX model: hwnas profile +target=NAME genotype={path}"
-        )
+        raise RunError(f"{option}={path} is a file. {_advice_on_file(path, option)}")
     called = f"{option}={path}: manifest.json"
     try:
         file = path / "manifest.json"
@@ -184,10 +182,25 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
         manifest: Manifest = validate(Manifest, with_new_names(content))
         _check_search(manifest)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{option}={path} is not a run: it has no manifest.json.") from None
+        if not path.is_dir():
+            raise RunError(f"{option}={path}: no such folder. Give the folder of a run.") from None
+        raise RunError(
+            f"{option}={path} is not a run: it has no manifest.json. Give the folder of a run."
+        ) from None
     except SchemaError as problem:
         raise RunError(f"{called} cannot be read: {problem}.") from None
     return manifest
+
+
+def _advice_on_file(path: Path, option: str) -> str:
+    if path.suffix.lower() == ".onnx":
+        return (
+            "hwnas does not start from a model of your own. To time it: hwnas profile +target=NAME "
+            f"genotype={path}"
+        )
+    if path.name == "manifest.json":
+        return f"Give its folder: {option}={path.parent}"
+    return "Give the folder of a run."
 
 
 def missing_front_error(path: Path) -> RunError:

@@ -10,7 +10,7 @@ ROOT = _PACKAGED if _PACKAGED.is_dir() else _HERE.parent
 
 
 def entries(folder: Path) -> dict[str, str]:
-    """Return the first comment line of each YAML file in a folder, by file name."""
+    """Return the first comment line of each YAML file in a folder, by file name without suffix."""
     return {path.stem: _first_comment(path) for path in sorted(folder.glob("*.yaml"))}
 
 

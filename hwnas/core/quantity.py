@@ -39,7 +39,7 @@ class Quantity:
 
     @property
     def std(self) -> float:
-        """The standard deviation implied by the interval; 0 without an interval."""
+        """The standard deviation implied by the interval; 0 unless both ends are known."""
         if self.low is None or self.high is None:
             return 0.0
         return (self.high - self.low) / (2 * NORMAL_95)
@@ -48,7 +48,7 @@ class Quantity:
     def log_widths(self) -> tuple[float, float]:
         """Natural logarithms of value / lower end, and of upper end / value.
 
-        0 without an interval, infinite to an end at 0.
+        0 to an unknown end, infinite to an end at 0.
         """
         value = max(self.value, _TINY)
         below = math.inf if self.lower <= 0 else math.log(value / self.lower)
@@ -86,8 +86,8 @@ def sum_of(parts: Sequence[Quantity]) -> Quantity:
     """Return the sum of quantities with its interval; ``modelled`` if their sources differ.
 
     Errors of measurements are independent: their half-widths add in quadrature. Predictions are
-    of the same model, so that their errors have the same sign: their half-widths add up. Without
-    any interval the sum has none.
+    of the same model, so that their errors have the same sign: their half-widths add up. Parts
+    without an interval count as exact; without any interval the sum has none.
     """
     sources = {part.source for part in parts}
     value = sum(part.value for part in parts)

@@ -27,6 +27,7 @@ _STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
 #: Files without a digest: they change by reading, or commands do not read them.
 _WITHOUT_DIGEST = (_MANIFEST, *_STUDY, "report.html", "front.png")
 INPUTS = "inputs"  #: folder of a search with small files that its arguments name
+RESUMABLE = ("search", "train")  #: verbs with the option ``run.resume``
 WEIGHTS = "weights"  #: folder of a search with the checkpoints of its networks
 Row = dict[str, Any]
 
@@ -52,19 +53,25 @@ class RunFolder:
             option: Option that named the folder, for messages.
 
         Raises:
-            RunError: if it already contains a run, or another process has locked it.
+            RunError: if it cannot be created, already contains a run, or another process has
+                locked it.
         """
         files.check_folder_path(self.path, option)
         self._created = files.make_folders(self.path)
         self._lock = files.lock_folder(self.path)
         if (self.path / "manifest.json").exists():
             try:
-                verb = read_manifest(self.path, "run.dir")["verb"]
+                verb = read_manifest(self.path, option)["verb"]
             finally:
                 self.close()
+            if verb not in RESUMABLE:
+                raise RunError(
+                    f"{self.path} already contains a result of hwnas {verb}. Choose another "
+                    f"{option}."
+                )
             raise RunError(
                 f"{self.path} already contains a run. Resume it with: hwnas {verb} "
-                f"{shlex.quote(f'run.resume={self.path}')}   or choose another run.dir."
+                f"{shlex.quote(f'run.resume={self.path}')}   or choose another {option}."
             )
 
     def reopen(self) -> Manifest:
@@ -197,8 +204,8 @@ def open_run_folder(
         shared: True if other machines may start runs on the same disk at the same time.
 
     Raises:
-        RunError: the folder already contains a run, or the one to resume is not a run, is part
-            of another run, or is in use by another process.
+        RunError: the folder cannot be created or already contains a run, or the one to resume is
+            not a run, is part of another run, or is in use by another process.
     """
     folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = {**folder.reopen()} if resume else {}

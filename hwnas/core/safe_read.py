@@ -82,8 +82,8 @@ def parse_yaml(text: str) -> Any:
     """Return the content of a YAML text as Python objects, as ``yaml.safe_load`` does.
 
     Raises:
-        CorruptFileError: if it is not YAML, has tags or duplicate keys, or its aliases expand to
-            too many values.
+        CorruptFileError: if it is not YAML, has tags or duplicate keys, is nested too deep, or its
+            aliases expand to too many values.
     """
     try:
         with contextlib.closing(_Loader(text)) as loader:
@@ -111,8 +111,8 @@ def _first_duplicate(names: Iterable[str]) -> str | None:
     return None
 
 
-def _refuse_constant(name: str) -> Any:
-    raise CorruptFileError(f"{name} is not a JSON number")
+def _refuse_constant(constant: str) -> Any:
+    raise CorruptFileError(f"{constant} is not a JSON number")
 
 
 class _Loader(yaml.SafeLoader):

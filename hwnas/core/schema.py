@@ -270,7 +270,8 @@ def parse_csv(text: str) -> list[dict[str, str]]:
     """Return the rows of a CSV text, from column to value; all values are text.
 
     Raises:
-        SchemaError: if a column is duplicated, or a row has more or fewer values than the header.
+        SchemaError: if the text is not CSV, a column is duplicated, or a row has more or fewer
+            values than the header.
     """
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

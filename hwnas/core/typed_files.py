@@ -115,7 +115,7 @@ def check_format(content: Any, newest: int, *, oldest: int = 1) -> int:
     """Return the format of a file's content; 1 if it has none.
 
     Raises:
-        SchemaError: if the format is not in the range that this version reads.
+        SchemaError: if the format is not a whole number in the range that this version reads.
     """
     number = content.get("format", 1) if isinstance(content, dict) else 1
     if isinstance(number, bool) or not isinstance(number, int):

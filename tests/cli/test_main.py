@@ -85,7 +85,7 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["profile", "+target=cpu", *INT8, *VIT], "norm1' cannot be written in int8"),
         (["search", "+target=npu", "dataset=images"], "needs dataset.path=DIR"),
         (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
-        (["search", "run.resume=nowhere"], "it has no manifest.json"),
+        (["search", "run.resume=nowhere"], "nowhere: no such folder. Give the folder of a run."),
         (["search", "+target=npu", "=3"], "hwnas:"),
         (["search", "+target=npu", "run.dir=afile"], "cannot be created"),
         (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),

@@ -638,7 +638,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("finish.probability=2", "finish.probability must be a number in"),
         ("finish.max_candidates=0", "finish.max_candidates must be a whole number in"),
         ("minutes=-1", "minutes must be a number in"),
-        ("start_from=nowhere", "start_from=nowhere is not a run: it has no manifest.json"),
+        ("start_from=nowhere", "start_from=nowhere: no such folder"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(

@@ -152,7 +152,7 @@ def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
         (['genotype={"resolution": 8'], "not JSON"),
         (['genotype={"resolution": 9}'], "choice 'resolution' is 9; allowed: 8, 12"),
         (["+target=npu"], "target"),
-        (["run.resume=nowhere"], "it has no manifest.json"),
+        (["run.resume=nowhere"], "no such folder"),
     ],
 )
 def test_bad_input_gets_one_line(

@@ -1,6 +1,7 @@
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -84,8 +85,31 @@ def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder.create()
     folder.write_json("manifest.json", {"format": 2, "verb": "train", "arguments": []})
     folder.close()
-    with pytest.raises(RunError, match=r"already contains a run.*run\.resume="):
+    with pytest.raises(RunError, match=r"already contains a run.*run\.resume=.*another dir\."):
+        RunFolder(tmp_path).create("dir")
+
+
+def test_folder_with_a_result_that_cannot_be_resumed_is_not_overwritten(tmp_path: Path) -> None:
+    RunFolder(tmp_path).write_json("manifest.json", {"format": 2, "verb": "plan", "arguments": []})
+    with pytest.raises(RunError, match=r"a result of hwnas plan\. Choose another run\.dir\.$"):
         RunFolder(tmp_path).create()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "no such folder. Give the folder of a run."),
+        ("", "is not a run: it has no manifest.json. Give the folder of a run."),
+        ("net.onnx", "To time it: hwnas profile +target=NAME genotype="),
+        ("front.csv", "front.csv is a file. Give the folder of a run."),
+        ("manifest.json", "manifest.json is a file. Give its folder: run="),
+    ],
+)
+def test_what_is_not_a_run_is_told_apart(tmp_path: Path, name: str, message: str) -> None:
+    if "." in name:
+        (tmp_path / name).touch()
+    with pytest.raises(RunError, match=re.escape(message)):
+        read_manifest(tmp_path / name, "run")
 
 
 @pytest.mark.parametrize(
