@@ -9,7 +9,7 @@ from hwnas.analysis.page.data import ResultRow, ResultSection
 from hwnas.hardware import backends
 from hwnas.models.spaces import Option
 from hwnas.nas.member import NEAR, Member
-from hwnas.tasks.metrics import costs_in, format_value, metric_of
+from hwnas.tasks.metrics import costs_in, metric_of
 from hwnas.tasks.metrics.budget import limit_words
 
 _STAGE = re.compile(r"(?:.*\.)?stages\.(\d+)\.(?:blocks\.\d+\.)?(\w+)$")
@@ -64,7 +64,7 @@ def _headline(result: SearchResultData) -> Sequence[str]:
     names = [*reversed(first.values()), *_memories(best)]
     costs = ", ".join(f"{metric_of(name).label} {_cost(best, name)}" for name in names)
     return [
-        f"Recommended: {best.candidate.id}, {metric_of(best.metric).label} {_quality(best)}, "
+        f"Recommended: {best.candidate.id}, {metric_of(best.metric).label} {best.quality_text}, "
         f"{costs}.",
         f"{genotype_words(best.candidate.genotype.options)}.",
         "It is the knee of the front: farthest above the line between its ends, with all "
@@ -93,7 +93,7 @@ def _row(
     command = shlex.join(["hwnas", "export", result.run, f"pick={name}"])
     target = f" target_name={shlex.quote(result.target)}" if result.target else ""
     return ResultRow(
-        [name, _quality(member), *(_cost(member, n, unit=False) for n in costs)],
+        [name, member.quality_text, *(_cost(member, n, unit=False) for n in costs)],
         command + target,
         [*_files(member)],
         genotype_words(member.candidate.genotype.options),
@@ -109,14 +109,6 @@ def _files(member: Member) -> Iterator[tuple[str, str]]:
             if suffix in known:
                 path = f"{target}/models/{member.candidate.id}{suffix}".lstrip("/")
                 yield path, f"{target} {suffix.strip('._')}".strip()
-
-
-def _quality(member: Member) -> str:
-    quality = member.quality
-    value = format_value(member.metric, quality.value)
-    if quality.low is None or quality.high is None:
-        return value
-    return f"{value} ± {format_value(member.metric, (quality.high - quality.low) / 2, '.3f')}"
 
 
 def _cost(member: Member, name: str, *, unit: bool = True) -> str:

@@ -136,7 +136,7 @@ def _common_cells(network: AdaptiveNetwork, worst: Quantities) -> list[str]:
     verified = network.verified
     return [
         f"{verified.accuracy.value:.4f}",
-        f"±{(verified.accuracy.upper - verified.accuracy.lower) / 2:.3f}",
+        f"{verified.accuracy.lower:.3f} to {verified.accuracy.upper:.3f}",
         _number(verified.costs.get(EXPECTED)),
         _number(network.predicted.costs.get(EXPECTED)),
         _number(worst.get(LATENCY)),

@@ -18,14 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from hwnas.cli.output import DISPLAY, Terminal, print_json, print_lines
-from hwnas.workflows.reporter import FinishedTrials, Stopwatch
+from hwnas.workflows.reporter import FinishedTrials, LaterWork, Stopwatch
 
 if TYPE_CHECKING:
     from hwnas.core.run_folder import Row
     from hwnas.nas.search_progress import SearchView
 
 Result = TypeVar("Result")
-LaterTime = Callable[[float], float | None]  #: seconds per step to seconds after the phase
 
 _FRAMES = 4  # drawings per second; one takes milliseconds
 _LOOK_S = 0.5  # minimum interval between two updates of a note
@@ -33,6 +32,7 @@ _LOOKS = 0.01  # maximum fraction of the time for updates of notes
 # Without a terminal: fraction of a phase, minimum and maximum seconds between two lines.
 _PART, _LINE_S, _QUIET_S = 0.1, 10.0, 60.0
 _UNLIMITED = 1_000_000  # steps that only a time limit ends: no total is shown
+_SHOWN, _SHOWN_S = 0.01, 0.05  # minimum fraction of the total time, and seconds, of a phase
 _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 
 
@@ -67,22 +67,34 @@ class TimeLeft(ProgressColumn):
 
     max_refresh = 0.5
 
+    def __init__(self, left: Callable[[Task], str]):
+        super().__init__()
+        self._left = left
+
     def render(self, task: Task) -> Text:
         """Return the time left as text, including later phases if their duration is known."""
-        return Text(_left(task), style="cyan")
+        return Text(self._left(task), style="cyan")
 
 
-def _left(task: Task) -> str:
-    seconds = task.fields["ends"] - task.get_time()
+def _estimate(task: Task) -> None:
+    """Update the time left of a phase that has advanced."""
+    fields = task.fields
+    fields["n_updates"] += 1
+    fields["at"] = task.get_time()
+    fields["step_s"] = (task.elapsed or 0.0) / fields["n_updates"]
     if task.total is not None and (speed := _speed(task)):
-        seconds = min(seconds, (task.total - task.completed) / speed)
-    if not math.isfinite(seconds):
-        return ""
-    estimate: Callable[[Task], float | None] | None = task.fields["later_s"]
-    later_s = 0.0 if estimate is None else estimate(task)
-    if later_s is None:
-        return f"{_clock(max(0.0, seconds))} left in this phase"
-    return f"{_clock(max(0.0, seconds) + later_s)} left"
+        fields["left_s"] = (task.total - task.completed) / speed
+
+
+def _left_s(task: Task) -> float:
+    """Return the seconds left in a phase; infinite if they are unknown.
+
+    They are estimated when the phase advances, and counted down for one step at most.
+    """
+    fields, now = task.fields, task.get_time()
+    since_s = min(now - fields["at"], fields["step_s"])
+    seconds: float = min(fields["ends"] - now, fields["left_s"] - since_s)
+    return seconds if math.isinf(seconds) else max(0.0, seconds)
 
 
 def _steps(task: Task, separator: str) -> str:
@@ -128,7 +140,7 @@ class Phases:
         self._console, self._clock, self._stages = console, clock, stages
         self._watch = Stopwatch(clock)
         self._notes: dict[str, LiveNote] = {}
-        self._later: dict[str, LaterTime] = {}
+        self._work: LaterWork | None = None
         self._active: list[Task] = []
         self._last: Task | None = None
         self._bars = Progress(
@@ -136,7 +148,7 @@ class Phases:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             StepRate(),
-            TimeLeft(),
+            TimeLeft(self._left),
             get_time=clock,
             speed_estimate_period=_SPEED_S,
             expand=True,
@@ -155,9 +167,9 @@ class Phases:
         """Show a note below the phase ``name`` while it runs."""
         self._notes[name] = note
 
-    def expect(self, name: str, later_s: LaterTime) -> None:
-        """Include later phases in the time left of the phase ``name``; see ``Reporter.expect``."""
-        self._later[name] = later_s
+    def expect(self, work: LaterWork) -> None:
+        """Include all phases in the time left; see ``Reporter.expect``."""
+        self._work = work
 
     @property
     def position(self) -> str:
@@ -174,12 +186,14 @@ class Phases:
 
         The recorded duration does not include nested phases.
         """
-        ends = self._clock() + remaining_s
-        later_s = self._later_s if name in self._later else None
+        now = self._clock()
+        left_s = (
+            self._work.begin(name, total - done) if self._work and not self._active else math.inf
+        )
         known = None if total >= _UNLIMITED else total
         bar = self._bars.add_task(
-            name, total=known, completed=done, done=done, ends=ends, stage=self._stage(name),
-            later_s=later_s,
+            name, total=known, completed=done, done=done, ends=now + remaining_s, at=now,
+            left_s=left_s, step_s=math.inf, n_updates=0, stage=self._stage(name),
         )  # fmt: skip
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
@@ -189,6 +203,8 @@ class Phases:
         def advance(n: int) -> None:
             is_first = task.completed == done
             self._bars.advance(bar, n)
+            if n and known is not None:
+                _estimate(task)
             if is_first:
                 self._show_one()
             tell()
@@ -224,10 +240,14 @@ class Phases:
         for task in self._active:
             self._bars.update(task.id, visible=task is shown)
 
-    def _later_s(self, task: Task) -> float | None:
-        steps = task.completed - task.fields["done"]
-        elapsed_s = task.elapsed or 0.0
-        return self._later[task.description](elapsed_s / steps) if steps else None
+    def _left(self, task: Task) -> str:
+        """Return the time left of the command as text, or of the phase if nothing else is known."""
+        if self._work is None or not self._active:
+            return f"{_clock(seconds)} left" if math.isfinite(seconds := _left_s(task)) else ""
+        seconds = _left_s(self._active[0])
+        if (all_s := self._work.left_s(seconds)) is not None and math.isfinite(all_s):
+            return f"{_clock(all_s)} left"
+        return f"{_clock(seconds)} left in this phase" if math.isfinite(seconds) else ""
 
     def _in_terminal(self, task: Task) -> Callable[[], None]:
         """Return a function that updates the note of a phase, seldom enough to cost little."""
@@ -262,7 +282,7 @@ class Phases:
 
     def _print(self, task: Task) -> None:
         done = f"{task.fields['stage']}{task.description} {_steps(task, '/')}"
-        words = [done, _rate(task), _left(task)]
+        words = [done, _rate(task), self._left(task)]
         if task.description in self._notes:
             self._look(task.description)
             words.append(self._notes[task.description].line())
@@ -333,9 +353,10 @@ def run_verb(
 
 
 def print_phases(console: Console, phases: Phases) -> None:
-    """Print the duration of each phase."""
+    """Print the duration of the command, and of phases of at least 1 % of it."""
     if not phases.seconds:
         return
-    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     total = sum(phases.seconds.values())
-    print_lines(console, [f"Took {total:.1f} s: {costs}."])
+    long = {name: s for name, s in phases.seconds.items() if s >= max(_SHOWN_S, _SHOWN * total)}
+    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in long.items())
+    print_lines(console, [f"Took {total:.1f} s{f': {costs}' if len(long) > 1 else ''}."])

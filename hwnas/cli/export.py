@@ -17,7 +17,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.export import folder as folders
 from hwnas.export.prove import ProofEvidence
-from hwnas.tasks.metrics import format_value, metric_of
+from hwnas.tasks.metrics import format_interval, format_value, metric_of
 from hwnas.workflows.compress import CompressionResult, compress
 from hwnas.workflows.config import CompressConfig, ExportConfig
 from hwnas.workflows.export import ExportResult, export
@@ -106,11 +106,7 @@ def _words(name: str, values: Sequence[Any]) -> str:
 
 
 def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
-    assert figure.low is not None
-    assert figure.high is not None
-    return format_value(
-        metric, figure.value
-    ), f"±{format_value(metric, (figure.high - figure.low) / 2)}"
+    return format_value(metric, figure.value), format_interval(metric, figure)
 
 
 def _print_compression(console: Console, result: CompressionResult) -> None:

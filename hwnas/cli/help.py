@@ -64,6 +64,11 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 # Pages.
 
 _WIDTH, _COLUMN = 80, 24
+#: Lines of flags, by verb.
+_FLAGS = dict.fromkeys(
+    ("search", "resume"),
+    ("  --all                 list all verified networks, not only those on the front",),
+)
 
 
 def overview() -> str:
@@ -95,7 +100,8 @@ def verb_help(verb: str, group: str = "") -> str:
         ConfigError: there is no such section or option.
     """
     if verb not in SCHEMAS:
-        return "\n".join([*_head(verb), "", *_examples(verb)])
+        flags = ["options:", *_FLAGS[verb], ""] if verb in _FLAGS else []
+        return "\n".join([*_head(verb), "", *flags, *_examples(verb)])
     return "\n".join(_group_help(verb, group) if group else _short_help(verb))
 
 
@@ -117,6 +123,7 @@ def _short_help(verb: str) -> list[str]:
         "",
         "options:" if is_complete else "common options:",
         *(line for option in common for line in option),
+        *_FLAGS.get(verb, ()),
         "",
         *_wrapped("more: ", f"hwnas {verb} --help {'|'.join(more)}"),
         "",

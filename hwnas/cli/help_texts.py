@@ -157,7 +157,7 @@ EXAMPLES = {
         "resume runs/search/TIME",
         "resume runs/search/TIME n_trials=400",
         "resume runs/search/TIME minutes=120",
-        "resume runs/search/TIME finish.max_candidates=40",
+        "resume runs/search/TIME --all                    # list all networks",
     ],
     "list": [
         "list targets",

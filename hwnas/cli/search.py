@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -34,20 +35,27 @@ _SHORT_LABELS = {"mae": "mean error"}
 def print_front(console: Console, outcome: SearchOutcome) -> None:
     """Print the front of a search for one target, the next commands, and notes on the costs."""
     (front,) = outcome.fronts
-    print_members(console, front, "")
+    print_members(console, front, "", outcome.folder.path)
     print_next(console, outcome)
     print_lines(console, ["Notes", *_indented(notes(front, outcome.manifest))])
 
 
-def print_members(console: Console, front: TargetFront, title: str) -> None:
-    """Print the table of the front, the numbers of other members, and the recommended one."""
+def print_members(console: Console, front: TargetFront, title: str, run: Path) -> None:
+    """Print the table of the front, the numbers of other members, and the recommended one.
+
+    Args:
+        console: The console.
+        front: The verified front.
+        title: Title of the table.
+        run: Folder of the run.
+    """
     members = _shown_members(front.members)
     spread = _spread(members, _TABLE_ROWS)
     listed = [m for m in members if m in spread or m is front.recommended]
     console.print(_front_table(title, front, listed))
     lines = [
         f"{len(members) - len(listed)} more in front.csv." * (len(listed) < len(members)),
-        _verified_words(front.members),
+        _verified_words(front.members, run),
         *_knee_words(front.members, front.recommended),
         *front.headline,
         *([] if front.against is None else front.against.sentences),
@@ -104,7 +112,7 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
     table = Table(
         "network", *["runs"] * any(runs), f"{label}\n({dtypes}, test)",
         *(_head(name) for name, _ in costs), "",
-        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1),
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
         show_edge=False,
     )  # fmt: skip
     for part in table.columns:
@@ -125,13 +133,8 @@ def _front_table(title: str, front: TargetFront, members: Sequence[Member]) -> T
 
 
 def _quality(member: Member, *, has_several_dtypes: bool) -> str:
-    """Return the quality of a member with half of its interval."""
-    quality = member.quality
-    assert quality.low is not None
-    assert quality.high is not None
-    value = format_value(member.metric, quality.value)
-    shown = _in_its_dtype(member) if has_several_dtypes else value
-    return f"{shown} ± {format_value(member.metric, (quality.high - quality.low) / 2, '.3f')}"
+    """Return the quality of a member, with its dtype for a front of several dtypes."""
+    return f"{_short(member.dtype('float32'))} " * has_several_dtypes + member.quality_text
 
 
 def _head(name: str) -> str:
@@ -139,11 +142,6 @@ def _head(name: str) -> str:
     metric = metric_of(name)
     label = f"mean {metric_of(metric.mean_of).label}" if metric.mean_of else metric.label
     return f"{label}\n[{metric.unit}]".replace("[", "\\[")
-
-
-def _in_its_dtype(member: Member) -> str:
-    """Return the quality of a member with its dtype, for a front of several dtypes."""
-    return f"{_short(member.dtype('float32'))} {format_value(member.metric, member.quality.value)}"
 
 
 def _short(dtype: str) -> str:
@@ -160,7 +158,7 @@ def _label(member: Member) -> str:
     return "near front" if member.near_front else "left front"
 
 
-def _verified_words(members: Sequence[Member]) -> str:
+def _verified_words(members: Sequence[Member], run: Path) -> str:
     """Return a sentence on the numbers of members on and off the verified front."""
     labels = Counter(map(_label, members))
     descriptions = {
@@ -172,7 +170,8 @@ def _verified_words(members: Sequence[Member]) -> str:
     others = [f"{labels[label]} {words}" for label, words in descriptions.items() if labels[label]]
     on_front = f"{counted(labels[''], 'network')} on the front"
     is_short = labels[""] and others and not DISPLAY.get().everything
-    hidden = " (hwnas resume RUN --all lists them)" if is_short else ""
+    command = f"hwnas resume {shlex.quote(str(run))} --all"
+    hidden = f" ({command} lists them)" if is_short else ""
     return f"{len(members)} verified: {', '.join([on_front, *others])}{hidden}."
 
 
@@ -191,7 +190,7 @@ _ROWS = 24
 def print_fronts(console: Console, outcome: SearchOutcome) -> None:
     """Print the front of each target, the joint front, the next commands, and notes."""
     for front in outcome.fronts:
-        print_members(console, front, front.context.target)
+        print_members(console, front, front.context.target, outcome.folder.path)
         console.print()
     print_lines(console, outcome.missed)
     if joint := outcome.for_all.members:
@@ -199,7 +198,7 @@ def print_fronts(console: Console, outcome: SearchOutcome) -> None:
         console.print(_joint_table(members, recommended))
         lines = [
             f"{len(members) - _ROWS} more in front.csv." * (len(members) > _ROWS),
-            f"For all targets, {_verified_words(joint)}",
+            f"For all targets, {_verified_words(joint, outcome.folder.path)}",
             *_knee_words(joint, recommended),
         ]
         print_lines(console, lines)

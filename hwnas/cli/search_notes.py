@@ -37,7 +37,7 @@ def notes(front: TargetFront, manifest: Row) -> list[str]:
         *front.exits.sentences,
         *(member.refusal for member in members if member.int8_is_slower),
         f"{_capitalised(metric_of(task.metric).title)}: of the compiled file on the whole test "
-        f"split, measured; ±: 95 %, {task.description.interval}.",
+        f"split, measured; in brackets: 95 %, {task.description.interval}.",
         f"Latency: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights): {_sources(members, 'sram_kib')}.",
         f"Energy: {_sources(members, 'energy_mj')}{_energy_shares(members)}. "

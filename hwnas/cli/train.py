@@ -13,7 +13,7 @@ from hwnas.cli.console import run_verb
 from hwnas.cli.output import print_lines
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
-from hwnas.tasks.metrics import format_value, metric_of
+from hwnas.tasks.metrics import format_interval, format_value, metric_of
 from hwnas.training import parallel
 from hwnas.workflows.audit import AuditResult, audit
 from hwnas.workflows.config import AuditConfig, ProfileConfig, TrainConfig
@@ -86,18 +86,16 @@ def _audit_table(result: AuditResult) -> Table:
     for f in sorted(result.findings, key=lambda f: f.supernet.value):
         figures = [f.supernet, *f.alone]
         values = [format_value(result.metric, figure.value) for figure in figures]
-        halves = [_half(result.metric, figure) for figure in figures]
+        intervals = [_interval(result.metric, figure) for figure in figures]
         table.add_row(
-            f.subject.genotype.id, f.subject.group, values[0], halves[0], values[1], halves[1],
-            "".join(values[2:]), result.leaving.get(f.subject.genotype.id, ""),
+            f.subject.genotype.id, f.subject.group, values[0], intervals[0], values[1],
+            intervals[1], "".join(values[2:]), result.leaving.get(f.subject.genotype.id, ""),
         )  # fmt: skip
     return table
 
 
-def _half(metric: str, figure: Quantity) -> str:
-    if figure.low is None or figure.high is None or not math.isfinite(figure.value):
-        return ""
-    return f"±{format_value(metric, (figure.high - figure.low) / 2)}"
+def _interval(metric: str, figure: Quantity) -> str:
+    return format_interval(metric, figure, ".3f") if math.isfinite(figure.value) else ""
 
 
 def train_command(config: TrainConfig, arguments: Sequence[str]) -> None:

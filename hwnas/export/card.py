@@ -19,7 +19,7 @@ from hwnas.hardware import backends
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.base import Task
 from hwnas.tasks.intervals import describe_classes
-from hwnas.tasks.metrics import format_value, is_better, metric_of
+from hwnas.tasks.metrics import format_interval, format_value, is_better, metric_of
 
 Row = dict[str, Any]
 
@@ -355,10 +355,8 @@ def _supernet(source: Row) -> str:
 
 def _interval_text(metric: str, values: Sequence[Any]) -> str:
     figure = Quantity(*values)
-    value = format_value(metric, figure.value)
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} ({format_value(metric, figure.low)} to {format_value(metric, figure.high)})"
+    value, interval = format_value(metric, figure.value), format_interval(metric, figure)
+    return f"{value} ({interval})" if interval else value
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

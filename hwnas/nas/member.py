@@ -64,6 +64,14 @@ class Member:
         return metric_of(self.figures)
 
     @property
+    def quality_text(self) -> str:
+        """The metric with its 95 % interval, as ``0.9972 (0.984-1.000)``."""
+        value = metrics.format_value(self.metric, self.quality.value)
+        to = "-" if metrics.metric_of(self.metric).perfect == 1 else " to "
+        interval = metrics.format_interval(self.metric, self.quality, ".3f", to)
+        return f"{value} ({interval})" if interval else value
+
+    @property
     def is_for_all(self) -> bool:
         """Whether it was verified on all of several targets."""
         return any("." in name for name in self.figures)

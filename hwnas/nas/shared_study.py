@@ -78,6 +78,7 @@ class SharedStudy:
         self._vouched: set[int] = set()
         self._pulse: _Heartbeat | None = None
         self.candidates: list[Candidate] = []
+        self.durations: dict[int, float] = {}
         try:
             self._study = _joined(self._connection, membership, space)
             self.waited_s = self._waited()  #: seconds that all processes waited before any trial
@@ -132,6 +133,7 @@ class SharedStudy:
             if trial.state not in _UNFINISHED and trial.number not in self._known:
                 candidate = trials.candidate(trial, self._space)
                 self._known[trial.number] = self._by_id[candidate.id] = candidate
+                self.durations[trial.number] = trials.duration_s(trial)
         self.candidates = [self._known[number] for number in sorted(self._known)]
         return counted
 

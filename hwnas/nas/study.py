@@ -54,6 +54,7 @@ class LocalStudy:
             finished = self._file.get_trials(deepcopy=False)
             self._memory.add_trials([trials.unmarked(trial) for trial in finished])
             self.candidates = [trials.candidate(trial, space) for trial in finished]
+            self.durations = {trial.number: trials.duration_s(trial) for trial in finished}
             self._cut_off_s = _cut_off_s(self._file)
             undo.pop_all()
         self._by_id = {known.id: known for known in self.candidates}
@@ -79,6 +80,7 @@ class LocalStudy:
         with readable(str(self._path)):
             self._file.add_trial(trials.marked(finished, candidate, self.objectives))
         self.candidates.append(candidate)
+        self.durations[candidate.trial] = trials.duration_s(finished)
         self._by_id[candidate.id] = candidate
 
     @property

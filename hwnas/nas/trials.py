@@ -34,8 +34,12 @@ _MARKS = "constraints"  # attribute of Optuna before version 5, still read by op
 
 def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
     """Return the total duration of finished trials in seconds."""
-    durations = (trial.duration for trial in trials if is_finished(trial, objectives))
-    return sum(duration.total_seconds() for duration in durations if duration is not None)
+    return sum(duration_s(trial) for trial in trials if is_finished(trial, objectives))
+
+
+def duration_s(trial: FrozenTrial) -> float:
+    """Return the duration of a trial in seconds; 0 if it is unknown."""
+    return 0.0 if trial.duration is None else trial.duration.total_seconds()
 
 
 def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:

@@ -21,6 +21,25 @@ class FinishedTrials(Protocol):
     candidates: list[Candidate]  #: in order of trials
 
 
+class LaterWork(Protocol):
+    """Estimates the time that a command needs after its current phase."""
+
+    def begin(self, name: str, n_steps: int) -> float:
+        """Return the expected seconds of a phase that begins; infinite if they are unknown.
+
+        Its work is no longer later work.
+        """
+        ...
+
+    def left_s(self, phase_s: float) -> float | None:
+        """Return the seconds until the end of the command; ``None`` if they are unknown.
+
+        Args:
+            phase_s: Remaining seconds of the current phase.
+        """
+        ...
+
+
 class Reporter(Progress, Protocol):
     """Receives phases, messages for the user, and the state of a search."""
 
@@ -51,14 +70,8 @@ class Reporter(Progress, Protocol):
         """
         ...
 
-    def expect(self, name: str, later_s: Callable[[float], float | None]) -> None:
-        """Receive an estimate of the time that the command needs after a phase.
-
-        Args:
-            name: Name of the phase.
-            later_s: Returns the seconds needed after the phase, given the seconds per step of the
-                phase; ``None`` if they are unknown.
-        """
+    def expect(self, work: LaterWork) -> None:
+        """Receive the estimate of the time that the command needs for all its phases."""
         ...
 
 
@@ -121,5 +134,5 @@ class RecordingReporter:
     def follow(self, study: FinishedTrials, views: Sequence[SearchView]) -> None:
         """Do nothing: there is no screen."""
 
-    def expect(self, name: str, later_s: Callable[[float], float | None]) -> None:
+    def expect(self, work: LaterWork) -> None:
         """Do nothing: there is no screen."""

@@ -26,7 +26,7 @@ from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.onnx.writer import check_int8
 from hwnas.models.spaces import Genotype
 from hwnas.models.spaces.union import space_names
-from hwnas.tasks.metrics import format_value, quality_names
+from hwnas.tasks.metrics import format_interval, format_value, quality_names
 from hwnas.training import inference, parallel
 from hwnas.training import supernet as supernets
 from hwnas.training.data import DataSplit
@@ -299,10 +299,7 @@ def _facts(summary: TrainingSummary) -> Row:
 
 
 def _cells(metric: str, figure: Quantity) -> tuple[str, str]:
-    assert figure.low is not None
-    assert figure.high is not None
-    ends = f"{format_value(metric, figure.low)} to {format_value(metric, figure.high)}"
-    return format_value(metric, figure.value), ends
+    return format_value(metric, figure.value), format_interval(metric, figure)
 
 
 @contextlib.contextmanager

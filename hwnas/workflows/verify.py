@@ -28,7 +28,7 @@ from hwnas.hardware.backends import base
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.runtimes.pool import RetryingPool
 from hwnas.tasks.base import PerImageResults, Targets, Task
-from hwnas.tasks.metrics import format_value, metric_of
+from hwnas.tasks.metrics import format_interval, format_value, metric_of
 from hwnas.workflows.reporter import Reporter
 
 # Repeats the proof of early exits, without torch.
@@ -229,13 +229,11 @@ class _RepeatedProof:
         for name in self._sessions:
             n = sum(map(len, each[name]))
             figure = self._task.score(np.concatenate(each[name]))
-            assert figure.low is not None
-            assert figure.high is not None
             before = {**self._known[name]}.get(metric)
             proven = before[0] if isinstance(before, tuple | list) else None
             self._say(
                 f"{name}: {self._label} {format_value(metric, figure.value)} on {n:,} test images "
-                f"({format_value(metric, figure.low)} to {format_value(metric, figure.high)})"
+                f"({format_interval(metric, figure)})"
                 + ("." if proven is None else f"; the proof says {format_value(metric, proven)}.")
             )
             # Rounding differs between machines and changes at most one prediction in a thousand.

@@ -2,13 +2,14 @@
 
 import contextlib
 import io
+import math
 import re
 from dataclasses import dataclass, field
 
 import pytest
 from rich.console import Console, RenderableType
 
-from hwnas.cli.console import Phases
+from hwnas.cli.console import Phases, print_phases
 
 
 @dataclass
@@ -114,14 +115,21 @@ def _screen(console: Console) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", last).strip()
 
 
-def _later(trial_s: float) -> float:
-    return 10 * trial_s
+class Work:
+    """30 s after the search; the fine-tuning takes 20 s of them."""
+
+    def begin(self, name: str, n_steps: int) -> float:
+        self.later_s = {"Search": 30.0, "Fine-tune": 10.0}[name]
+        return 20.0 if name == "Fine-tune" else math.inf
+
+    def left_s(self, phase_s: float) -> float | None:
+        return phase_s + self.later_s
 
 
 def test_one_line_shows_the_outermost_phase_that_advanced_and_all_remaining_time() -> None:
     clock, console = Clock(), Console(file=io.StringIO(), force_terminal=True, width=80)
     with Phases(console, clock, stages=[("Search",), ("Fine-tune",)]) as phases:
-        phases.expect("Search", _later)
+        phases.expect(Work())
         with phases.phase("Search", 4) as advance:
             with phases.phase("Train supernet", 2) as step:
                 step(1)
@@ -133,11 +141,13 @@ def test_one_line_shows_the_outermost_phase_that_advanced_and_all_remaining_time
             phases._live.refresh()
             shown = _screen(console)
             assert shown.startswith("[1/2] Search")
-            assert shown.endswith("2/4 3.0 s each 0:00:36 left")  # 2 trials and 10 later
+            assert shown.endswith("2/4 3.0 s each 0:00:36 left")  # 2 trials, and later phases
             assert phases.position == "Search, 2 of 4"
         with phases.phase("Fine-tune", 5):
+            clock.now += 5.0  # before the first step, the expected duration counts
             phases._live.refresh()
             assert _screen(console).startswith("[2/2] Fine-tune")
+            assert _screen(console).endswith("0:00:25 left")
     assert phases.seconds["Search"] == 6.0
 
 
@@ -149,3 +159,28 @@ def test_interrupted_phase_is_closed() -> None:
     assert phases.position == "Export, 1 of 3"
     with phases.phase("Export", 3):
         assert phases.position == "Export, 0 of 3"
+
+
+def test_time_left_is_counted_down_between_steps_for_one_step_at_most() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=100)
+    phases = Phases(console, clock)
+    with phases.phase("Finish members", 10) as advance:
+        clock.now += 10.0
+        advance(2)
+        (task,) = phases._active
+        assert phases._left(task) == "0:00:40 left"
+        clock.now += 5.0
+        assert phases._left(task) == "0:00:35 left"
+        clock.now += 100.0
+        assert phases._left(task) == "0:00:30 left"
+
+
+def test_short_phases_are_left_out_of_the_durations() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=200)
+    phases = Phases(console, clock)
+    for name, seconds in (("Search", 90.0), ("Verify front", 9.9), ("Count exits", 0.1)):
+        with phases.timed(name):
+            clock.now += seconds
+    print_phases(console, phases)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "Took 100.0 s: search 90.0 s, verify front 9.9 s.\n"

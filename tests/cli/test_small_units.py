@@ -17,7 +17,7 @@ ERROR = Quantity(2.5e-12, "measured", 2.0e-12, 3.0e-12)
 
 
 def test_cells_and_cards_have_digits() -> None:
-    assert export._cells("mae", ERROR) == ("2.5e-12", "±5e-13")
+    assert export._cells("mae", ERROR) == ("2.5e-12", "2e-12 to 3e-12")
     assert train._cells("mae", ERROR) == ("2.5e-12", "2e-12 to 3e-12")
     assert card._interval_text("mae", ERROR.to_json()) == "2.5e-12 (2e-12 to 3e-12)"
     assert card._interval_text("accuracy", [0.91234, "measured", None, None]) == "0.9123"
@@ -30,5 +30,5 @@ def test_audits_have_digits(tiny: SearchSpace) -> None:
     console = Console(width=120)
     with console.capture() as captured:
         console.print(audit._audit_table(AuditResult(Path(), [finding], {}, [], "mae")))
-    row = captured.get().splitlines()[-1].split()
-    assert row[1:] == ["front", "2.5e-12", "±5e-13", "2.5e-12", "±5e-13", "4e-12"]
+    row, interval = captured.get().splitlines()[-1].split(), ["2e-12", "to", "3e-12"]
+    assert row[1:] == ["front", "2.5e-12", *interval, "2.5e-12", *interval, "4e-12"]

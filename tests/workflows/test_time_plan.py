@@ -3,9 +3,10 @@
 import json
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from hwnas.core.progress import NullProgress, TimeLimitReached, must_stop, stop_
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
 from hwnas.models.spaces import Genotype, SearchSpace
+from hwnas.nas.candidates import Candidate
 from hwnas.nas.targets import check_limits
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import TrainingSetup
@@ -23,7 +25,9 @@ from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import compose
-from hwnas.workflows.search.time_plan import Planner, TimeLimit, TimePlan
+from hwnas.workflows.search import start
+from hwnas.workflows.search.context import TargetContext
+from hwnas.workflows.search.time_plan import START_S, Planner, TimeLimit, TimePlan
 
 TINY = ("+target=npu", "search_space=tiny", "study.workers=2")
 
@@ -258,3 +262,91 @@ def test_an_impossible_budget_is_refused_with_what_the_cheapest_candidate_needs(
     _check(tiny, {"latency_ms": 1.5})  # others may cost less than the smallest
     _check(tiny, {"latency_ms": 0.5}, 0)  # to cost one, it must be measured
     _check(tiny, {"flash_kib": 1e-9})  # unknown
+
+
+# The time left on the screen.
+
+
+@dataclass
+class _Trials:
+    candidates: list[Candidate]
+    durations: dict[int, float]
+
+
+def _remaining(
+    digits: SearchComponents, *options: str, limit: TimeLimit | None = None
+) -> start.RemainingTime:
+    """Return the estimate of a search with 100 trials: 1.5 s, and 0.4 s for each epoch."""
+    config = compose("search", [*TINY, *options])
+    parts = components.retargeted(digits, config)
+    columns = [config.trained.column("accuracy", i) for i in range(2)]
+    epochs = [1 if i % 2 else 5 for i in range(100)]
+    return start.RemainingTime(
+        [cast("TargetContext", SimpleNamespace(config=config, parts=parts))],
+        _Trials(
+            [
+                Candidate(
+                    i,
+                    cast("Genotype", SimpleNamespace(id=f"{i}")),
+                    {},
+                    dict.fromkeys(columns[: 1 + (n > 1)], 0.9),
+                )
+                for i, n in enumerate(epochs)
+            ],
+            {i: 1.5 + 0.4 * n for i, n in enumerate(epochs)},
+        ),
+        limit,
+    )
+
+
+def test_time_left_includes_all_later_phases(digits: SearchComponents) -> None:
+    remaining = _remaining(digits, "accuracy=trained")
+    network_s = 20 * 0.4 / 2  # of 2 workers
+    verified_s = 0.3 + 0.6 * (360 + 720) * 0.4 / 1077
+    all_s = 20 * (network_s + verified_s)
+    assert math.isinf(remaining.begin("Search", 100))
+    assert remaining.left_s(7.0) == pytest.approx(7 + all_s + START_S)
+    n_steps = 20 * (1077 // 64)
+    assert remaining.begin("Train the teacher", n_steps) == pytest.approx(20 * 0.4)
+    assert remaining.left_s(7.0) == pytest.approx(7 + all_s - network_s)
+    assert remaining.begin("Finish members", 9 * n_steps) == pytest.approx(9 * network_s)
+    assert remaining.left_s(7.0) == pytest.approx(7 + all_s - 10 * network_s)
+    assert remaining.begin("Verify front", 12) == pytest.approx(12 * verified_s)
+    assert remaining.left_s(7.0) == pytest.approx(7)
+
+
+def test_time_left_without_fine_tuning_and_with_unknown_epochs(digits: SearchComponents) -> None:
+    remaining = _remaining(digits, "accuracy=trained", "finish.epochs=0")
+    remaining.begin("Search", 100)
+    assert remaining.left_s(7.0) == pytest.approx(7 + 4 + 20 * 0.54, abs=0.1)
+    unknown = _remaining(digits, "accuracy=supernet")
+    unknown.begin("Search", 100)
+    assert unknown.left_s(7.0) is None
+
+
+def test_time_left_within_a_limit_is_that_of_the_limit(digits: SearchComponents) -> None:
+    plan = TimePlan(300, 6, 0, 150, 120, 24, "trained", 20, (1, 4))
+    remaining = _remaining(digits, "accuracy=trained", "minutes=5", limit=TimeLimit(plan, 10.0))
+    remaining.begin("Search", 1_000_000)
+    assert remaining.left_s(50.0) == pytest.approx(300 - 10 - 6)
+
+
+def test_images_that_lose_most_pixels_are_reported(digits: SearchComponents) -> None:
+    def lines(sizes: dict[tuple[int, int], int]) -> list[str]:
+        data = replace(digits.data, file_sizes=sizes)
+        return [
+            *start._data(
+                cast(
+                    "SearchComponents",
+                    SimpleNamespace(data=data, space=digits.space, networks=digits.networks),
+                )
+            )
+        ]
+
+    size, resized = lines({})
+    assert size.endswith("images of 8x8 pixels (grey)")
+    size, resized, warning = lines({(640, 480): 9, (30, 20): 1})
+    assert "images of 30x20 to 640x480 pixels" in size
+    assert resized.startswith("resized to ")
+    assert warning.startswith("! More than 99% of the pixels are lost")
+    assert len(lines({(14, 12): 4})) == 2

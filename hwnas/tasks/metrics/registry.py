@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hwnas.core.errors import ConfigError, unknown_name
+from hwnas.core.quantity import Quantity
 from hwnas.tasks.metrics import builtin
 from hwnas.tasks.metrics.metric import Metric
 
@@ -145,6 +146,20 @@ def format_value(name: str, value: float, form: str = ".4f") -> str:
         return f"{value:{form}}"
     digits = ".0f" if 1e4 <= abs(value) < 1e9 else ".4g"
     return f"{value:{form.partition('.')[0]}{digits}}"
+
+
+def format_interval(name: str, figure: Quantity, form: str = ".4f", to: str = " to ") -> str:
+    """Return the interval of a metric's value as text; empty if there is none.
+
+    Args:
+        name: Name of the metric.
+        figure: The value with its interval.
+        form: Format of fractions; see ``format_value``.
+        to: Text between the ends.
+    """
+    if figure.low is None or figure.high is None:
+        return ""
+    return to.join(format_value(name, end, form) for end in (figure.low, figure.high))
 
 
 def perfect_value(name: str, values: Iterable[float]) -> float:

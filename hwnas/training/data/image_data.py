@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,8 @@ class ImageData:
     mean: tuple[float, ...]  #: mean of each channel of the training images, in [0, 1]
     std: tuple[float, ...]  #: standard deviation of each channel, in the same unit
     notes: tuple[str, ...] = ()  #: messages to the user about how the data were read
+    #: number of image files by width and height; empty if their pixels were not changed
+    file_sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def signature(self) -> Signature:

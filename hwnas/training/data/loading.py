@@ -1,6 +1,7 @@
 """Loading of data sets: splits, image shape, duplicates, and storage in memory."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -71,9 +72,10 @@ def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) ->
     if config.path is not None and Path(config.path).suffix == SUFFIX:
         return _arrays(config, kind)
     source = _open(where, config, kind)
-    encoded, changes = _encoded(where, source, config, max_resolution, progress)
+    encoded, changes, sizes = _encoded(where, source, config, max_resolution, progress)
     splits, kept = _kept(encoded, config.in_memory, progress)
-    return _image_data(config, splits, source.names, [*source.notes, *changes, kept])
+    data = _image_data(config, splits, source.names, [*source.notes, *changes, kept])
+    return replace(data, file_sizes=sizes)
 
 
 def _check_options(config: DatasetConfig) -> None:
@@ -233,15 +235,15 @@ def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:
 class _Survey:
     """Properties found in the headers of images."""
 
-    sizes: set[tuple[int, int]] = field(default_factory=set)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  #: images by their size
     modes: set[str] = field(default_factory=set)
     n_transposed: int = 0  #: images with an EXIF orientation
 
 
 def _encoded(
     where: str, source: ImageSource, config: DatasetConfig, max_resolution: int, progress: Progress
-) -> tuple[dict[str, StreamedSplit], list[str]]:
-    """Return the splits without decoding them, and notes about conversions."""
+) -> tuple[dict[str, StreamedSplit], list[str], dict[tuple[int, int], int]]:
+    """Return the splits without decoding them, notes about conversions, and sizes of images."""
     divided = divide(where, source.targets, source.names, config)
     pool, survey = threads(), _Survey()
     hashes = {
@@ -251,16 +253,20 @@ def _encoded(
     shape, notes = _shape(where, survey, max_resolution)
     notes += _shared(where, source, hashes, divided)
     decoder = Decoder(shape, pool)
-    return {
-        name: StreamedSplit(
-            source.images[origin],
-            rows,
-            torch.from_numpy(source.targets[origin][rows]),
-            hashes[origin][rows],
-            decoder,
-        )
-        for name, (origin, rows) in divided.items()
-    }, notes
+    return (
+        {
+            name: StreamedSplit(
+                source.images[origin],
+                rows,
+                torch.from_numpy(source.targets[origin][rows]),
+                hashes[origin][rows],
+                decoder,
+            )
+            for name, (origin, rows) in divided.items()
+        },
+        notes,
+        dict(survey.sizes),
+    )
 
 
 def _shared(
@@ -285,21 +291,22 @@ def _surveyed(
 ) -> NDArray[np.uint8]:
     """Read the header of every image; return hashes of the contents, ``(N, bytes)``."""
 
-    def read(start: int) -> tuple[list[bytes], int]:
-        hashes, n_transposed = [], 0
+    def read(start: int) -> tuple[list[bytes], list[tuple[int, int]], int]:
+        hashes, sizes, n_transposed = [], [], 0
         for row in range(start, min(start + _CHUNK, len(images))):
             content = images.read(row)
             picture = _header(images, row, content)
-            survey.sizes.add(shown_size(picture))
+            sizes.append(shown_size(picture))
             survey.modes.add(picture.mode)
             n_transposed += transpose_of(picture) is not None
             hashes.append(_hash(content))
-        return hashes, n_transposed
+        return hashes, sizes, n_transposed
 
     hashes: list[bytes] = []
     with progress.phase(f"Check {name} images", len(images)) as advance:
-        for part, n_transposed in pool.map(read, range(0, len(images), _CHUNK)):
+        for part, sizes, n_transposed in pool.map(read, range(0, len(images), _CHUNK)):
             hashes += part
+            survey.sizes.update(sizes)
             survey.n_transposed += n_transposed
             advance(len(part))
     return _table(hashes)
@@ -368,13 +375,19 @@ def _kept(
         else:
             kept[name] = split
         how = "in memory" if fits else "streamed"
-        parts.append(f"{name} {how} ({len(split)} images, {split.n_bytes / _GIB:.2f} GiB)")
+        parts.append(f"{name} {how} ({len(split)} images, {_size(split.n_bytes)})")
     reason = (
         f"{_MEMORY_FRACTION:.0%} of the machine's memory is {limit / _GIB:.1f} GiB"
         if in_memory is None
         else f"dataset.in_memory={str(in_memory).lower()}"
     )
     return kept, f"Decoded images: {', '.join(parts)}; {reason}."
+
+
+def _size(n_bytes: int) -> str:
+    """Return a size as text, such as ``512.0 KiB`` or ``1.5 GiB``."""
+    power = next((n for n in (3, 2) if n_bytes >= 1024**n), 1)
+    return f"{n_bytes / 1024**power:.1f} {'KMG'[power - 1]}iB"
 
 
 def _normalisation(train: DataSplit) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -10,7 +10,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import final
 
-from hwnas.core.progress import Progress
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
 from hwnas.models.spaces import Genotype
@@ -22,6 +21,7 @@ from hwnas.nas.search_progress import SearchView
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow
 from hwnas.workflows import components
 from hwnas.workflows.components import at_recorded_fidelity, completed_trainings
+from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finish_runs import (
     FinetuneBatch,
@@ -160,7 +160,7 @@ def finish(
     views: Mapping[str, SearchView],
     candidates: Sequence[Candidate],
     allowance: TimeBudget,
-    progress: Progress,
+    reporter: Reporter,
 ) -> FinetuningOutcome:
     """Fine-tune the candidates that are likely on the front of a target; return the results.
 
@@ -176,9 +176,9 @@ def finish(
         views: Objectives, limits and candidates of each target, by its name.
         candidates: All candidates of the search.
         allowance: The time budget.
-        progress: Progress of the command.
+        reporter: Is notified of progress.
     """
-    return _Finishing(contexts, views, candidates, allowance, progress).outcome()
+    return _Finishing(contexts, views, candidates, allowance, reporter).outcome()
 
 
 @final
@@ -191,10 +191,11 @@ class _Finishing:
         views: Mapping[str, SearchView],
         candidates: Sequence[Candidate],
         allowance: TimeBudget,
-        progress: Progress,
+        reporter: Reporter,
     ):
         self._contexts, self._views, self._candidates = contexts, views, candidates
-        self._allowance, self._phases = allowance, allowance.tracked(progress)
+        self._reporter = reporter
+        self._allowance, self._phases = allowance, allowance.tracked(reporter)
         parts = contexts[0].parts
         self._config = parts.config.finish
         weights = at_recorded_fidelity(
@@ -227,6 +228,7 @@ class _Finishing:
         """Fine-tune the teacher and then the others; choose a smaller teacher if it is too slow."""
         state = self._state
         teacher = self._choose_teacher(wanted)
+        self._say_stored(wanted)
         targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
         configs = [s.config for s in self._contexts]
         with crew_of(state.finisher, configs) or nullcontext() as crew:
@@ -244,6 +246,13 @@ class _Finishing:
                 self._train_in_time(schedule, teacher, how)
         if is_slow:
             self._train_all(self._look(), schedule)
+
+    def _say_stored(self, wanted: Sequence[Candidate]) -> None:
+        """Report how many networks an interrupted command has fine-tuned."""
+        kept = sum(self._state.finisher.is_kept(c.genotype) for c in wanted) if self._trains else 0
+        if kept:
+            n = max(kept, min(len(wanted), self._n_max()))
+            self._reporter.say([f"{kept} of {n} members were finished before."])
 
     def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
         """Return the teacher, if there is one, and add it to the fine-tuner."""
@@ -312,12 +321,16 @@ class _Finishing:
         """Return candidates to fine-tune, with their costs on all targets."""
         found = self._look(probability)
         if self._trains:
-            n_scored = len({c.id for c in self._candidates if not c.reason})
-            n_max = self._config.max_networks(n_scored, is_limited=self._allowance.is_limited)
-            n = math.ceil(share * len(self._contexts) * n_max)
+            n = math.ceil(share * self._n_max())
             found = found[: max(0, n - len(self._state.finished))]
         figures = {c.id: c.figures for c in self._candidates}  # targets may see different ones
         return [replace(c, figures=figures[c.id]) for c in found]
+
+    def _n_max(self) -> int:
+        """Return the maximum number of networks to fine-tune for all targets."""
+        n_scored = len({c.id for c in self._candidates if not c.reason})
+        n_max = self._config.max_networks(n_scored, is_limited=self._allowance.is_limited)
+        return len(self._contexts) * n_max
 
     def _look(self, probability: float | None = None) -> list[Candidate]:
         """Update posteriors; return candidates to fine-tune, most probable of each target first."""

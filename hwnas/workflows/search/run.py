@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ from hwnas.tasks.intervals import describe_classes
 from hwnas.training.data import ImageData
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.config.compose import keep_inputs
-from hwnas.workflows.config.search import check_link
+from hwnas.workflows.config.search import MAX_TRIALS, check_link
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import context
 from hwnas.workflows.search.context import TargetContext
@@ -41,8 +40,8 @@ from hwnas.workflows.search.custom import CustomComponents
 from hwnas.workflows.search.ending import end
 from hwnas.workflows.search.finish_runs import check_resumed_weights
 from hwnas.workflows.search.front import SearchOutcome
-from hwnas.workflows.search.start import finishing_s, start_lines
-from hwnas.workflows.search.time_plan import Planner, TimeLimit
+from hwnas.workflows.search.start import RemainingTime, start_lines
+from hwnas.workflows.search.time_plan import Planner
 
 if TYPE_CHECKING:
     from hwnas.workflows.search.baseline import Baseline
@@ -120,9 +119,10 @@ def _search(
             _begin(folder, manifest, arguments)
             if planner.is_first:
                 reporter.say(start_lines(contexts, arguments, folder.path))
+                reporter.say(_resumed(folder.path, earlier, len(study.candidates), config.n_trials))
             reporter.say(planner.messages)
             reporter.follow(study, context.followed(contexts))
-            reporter.expect("Search", partial(_later_s, config, limit))
+            reporter.expect(RemainingTime(contexts, study, limit))
             trains_now = (config.study.workers or 1) > 1 or limit is not None
             if trains_now and contexts[0].own.evaluator is None:  # else when a network is needed
                 with stop_trainings(math.inf if limit is None else limit.supernet_end()):
@@ -153,13 +153,6 @@ def _check(contexts: Sequence[TargetContext], reporter: Reporter) -> None:
         setup.check()
 
 
-def _later_s(config: SearchConfig, limit: TimeLimit | None, trial_s: float) -> float | None:
-    """Return the estimated seconds after the trials."""
-    if limit is None:
-        return finishing_s(config, trial_s)
-    return limit.plan.finetuning_s + limit.plan.verification_s
-
-
 @contextlib.contextmanager
 def _resumable(path: Path) -> Iterator[None]:
     """Add the command that continues the run to an interrupt."""
@@ -178,6 +171,16 @@ def _baselines(contexts: Sequence[TargetContext]) -> "dict[str, Baseline]":
     from hwnas.workflows.search.baseline import read_baselines
 
     return read_baselines(contexts)
+
+
+def _resumed(path: Path, earlier: Row, n_done: int, n_trials: int) -> list[str]:
+    """Return a sentence on the results of the earlier commands of a run."""
+    if not earlier:
+        return []
+    total = f" of {n_trials:,}" * (n_trials < MAX_TRIALS)
+    finished = earlier.get("finishing", {}).get("finished", ())
+    members = f", {len(finished)} members finished" * bool(finished)
+    return [f"Resumed {path}: {n_done:,}{total} trials done{members}."]
 
 
 def _begin(folder: RunFolder, manifest: Row, arguments: Sequence[str]) -> None:

@@ -37,9 +37,9 @@ _MIN_TRIALS, _SOME_TRIALS = 8, 16  # without which no front, or only short train
 _TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
 _N_MEMBERS, _N_VERIFIED = 25, 15  # for which time is reserved, if there is enough
 _INT8_TRAINING = 1.5  # duration of fine-tuning with int8 training of some members
-_START_S = 4.0  # of worker processes, and of reports
-_INFERENCES = 0.6  # cost of verifying one image relative to a training step
-_COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
+START_S = 4.0  # of worker processes, and of reports
+INFERENCES = 0.6  # cost of verifying one image relative to a training step
+COMPILE_S = {False: 0.3, True: 5.0}  # of a member's files, estimated or measured on a device
 _MARGIN = 1.3  # of the shortest limit that is accepted
 _LOAD = 1.25  # of the limit that is suggested, as step times vary
 
@@ -180,7 +180,7 @@ def plan_time(
     config, times = parts.config, _Times(parts, trains=trains)
     verified_s = times.verification_s
     preparation_s = processes.elapsed_s()
-    fixed_s = preparation_s + 2 * _START_S
+    fixed_s = preparation_s + 2 * START_S
     left_s = limit_s - fixed_s - min(_N_VERIFIED * verified_s, 0.15 * limit_s)
     epochs, fidelities = config.train.epochs, tuple(config.trained.fidelities)
     supernet_s = 0.0
@@ -295,7 +295,7 @@ class _Times:
         data, target = self._parts.data, self._parts.config.target
         image_s = self.medium_s / len(data.train)
         n_images = len(data.test) + 2 * len(data.validation)
-        return _COMPILE_S[backends.get(target.runtime).measured] + _INFERENCES * n_images * image_s
+        return COMPILE_S[backends.get(target.runtime).measured] + INFERENCES * n_images * image_s
 
     def supernet_s(self, epochs: int) -> float:
         """Return the seconds of the training of all supernets."""
