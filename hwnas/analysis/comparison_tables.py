@@ -7,7 +7,7 @@ from typing import Any
 
 from hwnas.analysis import tables
 from hwnas.analysis.fronts import Objective, RunFront
-from hwnas.analysis.indicators import INDICATORS
+from hwnas.analysis.indicators import BY_NAME, INDICATORS
 from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.significance import GroupStatistics, PairTest
 from hwnas.analysis.speedup_verdict import amount
@@ -20,6 +20,7 @@ _LEFT_OUT = "hypervolume"  # redundant with its share
 _MAX_COVERAGE = 30  # fronts in the table of coverage
 _NONE = "\u2013"
 _ARROWS = {True: "↑", False: "↓"}
+_DIRECTIONS = {True: "higher is better", False: "lower is better"}
 #: Column headers.
 _VERIFICATION = {
     "run": "run", "n_members": "members", "n_left": "left the front",
@@ -80,7 +81,8 @@ def summary_table(comparison: Comparison) -> PageTable:
         values = (amount(o, value) for o, value in zip(objectives, best, strict=True))
         rows.append([name, str(n), f"{share.mean:.4f}{interval}", *values])
     first = ["group", "runs"] if comparison.is_grouped else ["front", "networks"]
-    note = "Means of hypervolume shares, and medians of the others." * comparison.is_grouped
+    note = f"Hypervolume share: {BY_NAME[_MAIN].meaning}; 1 is the best."
+    note += " Means of hypervolume shares, and medians of the others." * comparison.is_grouped
     return PageTable("Verdict", [*first, "hypervolume share (95 %) ↑", *ends], rows, note)
 
 
@@ -136,7 +138,11 @@ def _indicators(comparison: Comparison) -> PageTable:
             interval = "" if low is None else f" ({low:.4f} to {high:.4f})"
             cells.append(f"{row[name]:.4f}{interval}")
         rows.append(cells)
-    meanings = "; ".join(f"{i.title}: {i.meaning}" for i in INDICATORS if i.name in heads)
+    meanings = "; ".join(
+        f"{i.title} ({_DIRECTIONS[i.higher_is_better]}): {i.meaning}"
+        for i in INDICATORS
+        if i.name in heads
+    )
     known = " In brackets: 95 % intervals by bootstrap." * (comparison.uncertainty is not None)
     note = f"{meanings[0].upper()}{meanings[1:]}.{known} {_file('indicators')}"
     columns = ["run", *group, "points", *heads.values()]

@@ -37,6 +37,43 @@ def speedup_verdict(speedup: Speedup, labels: FrontLabels, *, briefly: bool = Fa
     return [_ratio_verdict(speedup, speedup.range, labels), *ranges]
 
 
+def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
+    """Return in one sentence whether a front is better than another one; empty if unknown.
+
+    Args:
+        speedup: Costs of the fronts at equal accuracy.
+        labels: Names of the two fronts.
+        larger: 1 or -1 if the hypervolume of the front, or of the baseline, is significantly
+            larger, else 0.
+    """
+    if speedup.range is None:
+        return ""
+    mean, names = speedup.range.mean, (labels.front, labels.baseline)
+    if mean.value < 1:
+        ends = mean.interval and (1 / mean.interval[1], 1 / mean.interval[0])
+        mean, names, larger = CostRatio(1 / mean.value, ends), (names[1], names[0]), -larger
+    first, second = names
+    ratio = f"{ratio_text(mean.value)} times as {_adjective(speedup.cost)}"
+    at = f"at equal {speedup.quality.title.partition(' [')[0]}"
+    if mean.interval is None:
+        return f"{first} is {ratio} as {second} {at}. There are no intervals: this is not tested."
+    ratio += f" {at} (95 %: {' to '.join(map(ratio_text, mean.interval))})"
+    if mean.interval[0] <= 1:
+        if not larger:
+            return f"No significant difference: {first} is {ratio} as {second}."
+        best, other = names if larger > 0 else (second, first)
+        return (
+            f"{best} is better than {other}: its front dominates a larger share of the objective "
+            f"space. Costs {at} are not significantly different: {first} is {ratio}."
+        )
+    if larger < 0:
+        return (
+            f"Neither is better everywhere: {first} is {ratio}, but the front of {second} "
+            "dominates a larger share of the objective space."
+        )
+    return f"{first} is better than {second}: {ratio}."
+
+
 def quality_amount(speedup: Speedup, value: float) -> str:
     """Return a quality as ``Speedup`` stores it as text, in the original direction with unit."""
     return amount(speedup.quality, speedup.signed(value))

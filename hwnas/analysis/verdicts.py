@@ -104,35 +104,51 @@ def _best_front(comparison: Comparison) -> str:
         return f"Only one front, {comparison.fronts[0].name}: there is nothing to compare it with."
     shares = [each[_MAIN] for each in comparison.indicators]
     first, second = sorted(range(len(shares)), key=lambda i: -shares[i])[:2]
-    a, b = (f"{comparison.fronts[i].name} ({shares[i]:.4f})" for i in (first, second))
-    of = f" of {len(shares)} fronts" * (len(shares) > 2)
-    best = f"{a} has the highest hypervolume share{of}, then {b}"
+    a, b = (comparison.fronts[i].name for i in (first, second))
+    figures = f"hypervolume share {shares[first]:.4f} against {shares[second]:.4f}"
+    of = f", the best two of {len(shares)}" * (len(shares) > 2)
     if comparison.uncertainty is None:
-        return f"{best}; without intervals, the difference is not tested."
+        return f"{a} before {b}{of}: {figures}. There are no intervals: this is not tested."
+    if not (differs := _differs(comparison, first, second)):
+        return f"No significant difference between {a} and {b}{of}: {figures}."
+    # Basic intervals need not contain the value.
+    best, other = (a, b) if differs > 0 else (b, a)
+    return f"{best} is better than {other}{of}: {figures}; the 95 % intervals do not overlap."
+
+
+def larger_front(comparison: Comparison) -> int:
+    """Return which of the first two fronts has a significantly larger hypervolume.
+
+    1: the first one, -1: the second one, 0: neither.
+    """
+    return 0 if comparison.uncertainty is None else _differs(comparison, 0, 1)
+
+
+def _differs(comparison: Comparison, first: int, second: int) -> int:
+    assert comparison.uncertainty is not None
     intervals = comparison.uncertainty.intervals
     (low, high), (other_low, other_high) = intervals[first][_MAIN], intervals[second][_MAIN]
-    if low > other_high:
-        return f"{best}; their 95 % intervals do not overlap."
-    if other_low > high:  # basic intervals need not contain the value
-        return f"{best}, whose 95 % interval is above that of the first."
-    return f"{best}, not significantly different: their 95 % intervals overlap."
+    return int(low > other_high) - int(other_low > high)
 
 
 def _best_group(comparison: Comparison) -> str:
     spreads = sorted(comparison.spreads(_MAIN), key=lambda spread: -spread[1].mean)
-    names = [f"{group} ({of.mean:.4f}, {of.n} run{'s' * (of.n != 1)})" for group, of in spreads]
     if len(spreads) < 2:
-        return f"Only one group, {names[0]}: there is nothing to compare it with."
-    (first, _), (second, _) = spreads[:2]
-    best = f"{names[0]} has the highest mean hypervolume share, then {names[1]}"
+        return f"Only one group, {spreads[0][0]}: there is nothing to compare it with."
+    (first, a), (second, b) = spreads[:2]
+    of = f", the best two of {len(spreads)} groups" * (len(spreads) > 2)
+    runs = " and ".join(f"{n.n} run{'s' * (n.n != 1)}" for n in (a, b))
+    figures = f"mean hypervolume share {a.mean:.4f} against {b.mean:.4f} ({runs})"
     pairs = [
         test for test in comparison.tests[_MAIN] if {test.first, test.second} == {first, second}
     ]
     if not pairs:
-        return f"{best}; there are too few runs for a test."
+        return f"{first} before {second}{of}: {figures}. There are too few runs for a test."
     (test,) = pairs
-    what = "significantly different" if test.significant else "not significantly different"
-    return f"{best}, {what} (p {p_value(test.p_holm)}, {test.test}, corrected by Holm)."
+    how = f"p {p_value(test.p_holm)}, {test.test}, corrected by Holm"
+    if test.significant:
+        return f"{first} is better than {second}{of}: {figures}; {how}."
+    return f"No significant difference between {first} and {second}{of}: {figures}; {how}."
 
 
 def _groups(comparison: Comparison) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hwnas.analysis.speedup_verdict import amount
 from hwnas.analysis.summary import Comparison
 from hwnas.analysis.tables import by_group, parts
 from hwnas.cli.console import run_verb
-from hwnas.cli.output import folder_row, print_result
+from hwnas.cli.output import folder_row, print_lines, print_result
 from hwnas.core.run_folder import Row
 from hwnas.workflows.compare import ComparisonResult, compare
 from hwnas.workflows.config import CompareConfig
@@ -24,11 +24,16 @@ _ROWS = 24
 _WIDE = 6  # fronts or groups that fit beside each other
 _MAIN = "hypervolume_share"  #: the one whose interval is shown; indicators.csv has all
 _OTHERS = {
-    "igd_plus": "IGD+",
-    "epsilon_additive": "eps. +",
-    "epsilon_multiplicative": "eps. x",
-    "r2": "R2",
+    "igd_plus": "IGD+ ↓",
+    "epsilon_additive": "eps. + ↓",
+    "epsilon_multiplicative": "eps. x ↓",
+    "r2": "R2 ↓",
 }
+_MEANINGS = (
+    "↑: higher is better, ↓: lower. HV share: share of the objective space that the front "
+    "dominates. IGD+: mean distance to the best known front; eps. +, eps. x: largest distance, as "
+    "a sum and as a factor. R2: mean distance to the ideal point."
+)
 
 
 def compare_command(config: CompareConfig, arguments: Sequence[str]) -> None:
@@ -47,12 +52,13 @@ def _print_comparison(console: Console, result: ComparisonResult) -> None:
     for title, table in shown:
         console.print(Text(title))  # above the table: it may be wider
         console.print(table, "")
+    print_lines(console, [_MEANINGS])
     print_result(console, result)
 
 
 def _fronts(comparison: Comparison) -> _TitledTable:
     known = ["95 %"] if comparison.uncertainty is not None else []
-    heads = ("front", "points", "HV share", *known, *_OTHERS.values())  # HV: hypervolume
+    heads = ("front", "points", "HV share ↑", *known, *_OTHERS.values())  # HV: hypervolume
     table = _table(*heads)
     rows = comparison.indicator_rows()
     for row in rows[:_ROWS]:
@@ -68,7 +74,7 @@ def _fronts(comparison: Comparison) -> _TitledTable:
 
 def _groups(comparison: Comparison) -> _TitledTable:
     known = [name for name in _OTHERS if name in comparison.samples]
-    heads = ("group", "runs", "HV share", "st. dev.", *(_OTHERS[name] for name in known))
+    heads = ("group", "runs", "HV share ↑", "st. dev.", *(_OTHERS[name] for name in known))
     table = _table(*heads)
     spreads = {name: dict(comparison.spreads(name)) for name in (_MAIN, *known)}
     for group in comparison.groups:

@@ -32,6 +32,7 @@ _LOOKS = 0.01  # maximum fraction of the time for updates of notes
 # Without a terminal: fraction of a phase, minimum and maximum seconds between two lines.
 _PART, _LINE_S, _QUIET_S = 0.1, 10.0, 60.0
 _UNLIMITED = 1_000_000  # steps that only a time limit ends: no total is shown
+_EXPECTED = 0.25  # weight of the expected duration of a phase, relative to all its steps
 _SHOWN, _SHOWN_S = 0.01, 0.05  # minimum fraction of the total time, and seconds, of a phase
 _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 
@@ -83,7 +84,12 @@ def _estimate(task: Task) -> None:
     fields["at"] = task.get_time()
     fields["step_s"] = (task.elapsed or 0.0) / fields["n_updates"]
     if task.total is not None and (speed := _speed(task)):
-        fields["left_s"] = (task.total - task.completed) / speed
+        step_s = 1 / speed
+        if math.isfinite(fields["expected_s"]):  # it counts as a part of the steps
+            n = task.completed - fields["done"]
+            n_expected = _EXPECTED * (task.total - fields["done"])
+            step_s = (n * step_s + _EXPECTED * fields["expected_s"]) / (n + n_expected)
+        fields["left_s"] = (task.total - task.completed) * step_s
 
 
 def _left_s(task: Task) -> float:
@@ -193,7 +199,7 @@ class Phases:
         known = None if total >= _UNLIMITED else total
         bar = self._bars.add_task(
             name, total=known, completed=done, done=done, ends=now + remaining_s, at=now,
-            left_s=left_s, step_s=math.inf, n_updates=0, stage=self._stage(name),
+            left_s=left_s, step_s=math.inf, expected_s=left_s, n_updates=0, stage=self._stage(name),
         )  # fmt: skip
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)

@@ -20,7 +20,12 @@ from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array, ComparedRun, Objective
 from hwnas.analysis.page.html import render
 from hwnas.analysis.speedup import Speedup
-from hwnas.analysis.speedup_verdict import FrontLabels, equal_accuracy_table, speedup_verdict
+from hwnas.analysis.speedup_verdict import (
+    FrontLabels,
+    equal_accuracy_table,
+    plain_verdict,
+    speedup_verdict,
+)
 from hwnas.analysis.summary import Comparison, chosen_kind, kind_of, known
 from hwnas.analysis.summary import compare as compare_summary
 from hwnas.analysis.verdicts import ComparisonWords
@@ -118,14 +123,28 @@ def _found(
         verdicts.shared_networks_verdict(rows["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
     ]
+    verdict = [verdicts.verdict(comparison)]
+    if faster is not None:
+        verdict.insert(0, _plain(runs, faster, verdicts.larger_front(comparison)))
+    first, *others = filter(None, verdict)
     words = ComparisonWords(
-        verdicts.verdict(comparison),
-        [line for line in findings if line],
+        first,
+        [line for line in [*others, *findings] if line],
         [*verdicts.comparison_method(comparison)],
     )
     found = _ComparisonReport(comparison, words, rows, speedup=faster)
     found.figures = dict(_figures(comparison, rows["convergence"]))
     return found
+
+
+def _plain(runs: Sequence[ComparedRun], found: Speedup, larger: int) -> str:
+    """Return the verdict on two fronts in one sentence."""
+    labels = _names(runs, found)
+    a, b = runs
+    if a.target is not None and b.target is not None and a.target != b.target:
+        on = [f"{run.name} on {run.target}" for run in runs]
+        labels = replace(labels, front=on[0], baseline=on[1])
+    return plain_verdict(found, labels, larger)
 
 
 def _names(runs: Sequence[ComparedRun], found: Speedup) -> FrontLabels:

@@ -9,7 +9,7 @@ import pytest
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
-from hwnas.analysis.speedup_verdict import FrontLabels, speedup_verdict
+from hwnas.analysis.speedup_verdict import FrontLabels, plain_verdict, speedup_verdict
 from tests.analysis.made import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]
@@ -149,3 +149,25 @@ def test_a_network_on_both_is_drawn_once() -> None:
     found = speedup(a, b, ACCURACY, LATENCY, BootstrapDraws(200, 0))
     assert found.range is not None
     assert found.range.lowest.interval == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "half", "larger", "words"),
+    [
+        (0.05, 0.001, 0, "A is better than B: 2.00 times as fast at equal accuracy (95 %: "),
+        (0.2, 0.001, 0, "B is better than A: 2.00 times as fast at equal accuracy (95 %: "),
+        (0.05, 0.001, -1, "Neither is better everywhere: A is 2.00 times as fast"),
+        (0.05, 0.0, 0, "A is 2.00 times as fast as B at equal accuracy. There are no intervals"),
+        (0.099, 0.02, 0, "No significant difference: A is 1.01 times as fast at equal accuracy"),
+        (0.099, 0.02, 1, "A is better than B: its front dominates a larger share"),
+        (0.099, 0.02, -1, "B is better than A: its front dominates a larger share"),
+    ],
+)
+def test_plain_verdict_is_one_sentence(own: float, half: float, larger: int, words: str) -> None:
+    found = _found(
+        [(0.92, own), (0.94, 3 * own)], [(0.92, 0.1), (0.94, 0.3)], half=(half, half / 10)
+    )
+    labels = FrontLabels("", "A", "B")
+    assert plain_verdict(found, labels, larger).startswith(words)
+    nothing = _found([(0.5, 0.1)], BASELINE)
+    assert plain_verdict(nothing, labels, 0) == ""

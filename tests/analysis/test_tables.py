@@ -100,9 +100,9 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ((0.79, 0.83), (0.7, 0.78), "do not overlap"),
-        ((0.79, 0.83), (0.75, 0.8), "b (0.7800), not significantly different: their"),
-        ((0.77, 0.795), (0.8, 0.8), "above that of the first"),
+        ((0.79, 0.83), (0.7, 0.78), "a is better than b: "),
+        ((0.79, 0.83), (0.75, 0.8), "No significant difference between a and b: "),
+        ((0.77, 0.795), (0.8, 0.8), "b is better than a: "),
     ],
 )
 def test_intervals_are_told_apart_on_both_sides(
@@ -116,10 +116,10 @@ def test_intervals_are_told_apart_on_both_sides(
         uncertainty=SimpleNamespace(intervals=intervals),
     )
     text = verdicts.verdict(found)
-    assert text.startswith("a (0.8000) has the highest hypervolume share, then b (0.7800)")
-    assert words in text
+    assert text.startswith(words)
+    assert "hypervolume share 0.8000 against 0.7800" in text
     found.uncertainty = None
-    assert verdicts.verdict(found).endswith("without intervals, the difference is not tested.")
+    assert verdicts.verdict(found).endswith("There are no intervals: this is not tested.")
     found.fronts, found.indicators = found.fronts[:1], found.indicators[:1]
     assert verdicts.verdict(found).startswith("Only one front, a:")
 
@@ -193,11 +193,13 @@ def test_attainment_surfaces_say_what_how_many_reach() -> None:
 def test_sentences_say_what_is_significant_and_what_is_not() -> None:
     best = verdicts.verdict(grouped(8))
     assert re.match(
-        r"good_one \(0.\d+, 8 runs\) has the highest mean hypervolume share, then", best
+        r"good_one is better than bad&one: mean hypervolume share 0.\d+ against 0.\d+ "
+        r"\(8 runs and 8 runs\); p 0.008, wilcoxon",
+        best,
     )
-    assert "bad&one" in best
-    assert ", significantly different (p 0.008, wilcoxon" in best
-    assert "not significantly different (p 1.000" in verdicts.verdict(grouped(8, gap=0.0))
+    equal = verdicts.verdict(grouped(8, gap=0.0))
+    assert equal.startswith("No significant difference between ")
+    assert "; p 1.000" in equal
     clear = " ".join(comparison_findings(grouped(8)))
     assert "Significantly different at 0.05 (Holm): good_one > bad&one (p 0.008, A12 1.0" in clear
     assert "Not significantly different" not in clear
