@@ -17,7 +17,7 @@ from hwnas import tasks
 from hwnas.core import machine
 from hwnas.core.errors import ConfigError, DataError
 from hwnas.core.progress import Progress
-from hwnas.tasks.base import Targets, TaskType
+from hwnas.tasks.base import TaskType
 from hwnas.training.data.arrays import ARGUMENT, SUFFIX, read_arrays
 from hwnas.training.data.encoded import (
     GREY,
@@ -40,6 +40,7 @@ from hwnas.training.data.splits import (
     InMemorySplit,
     StreamedSplit,
     describe_duplicates,
+    in_memory_splits,
     threads,
 )
 from hwnas.training.options import DatasetConfig
@@ -172,7 +173,7 @@ def _embedded(
     where = f"Data set '{config.name}'"
     targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
     divided = divide(where, targets, names, config)
-    return _in_memory({"train": found.images}, targets, divided), names
+    return in_memory_splits({"train": found.images}, targets, divided), names
 
 
 def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
@@ -190,33 +191,11 @@ def _arrays(config: DatasetConfig, kind: TaskType) -> ImageData:
         origin, rows = divided[split]
         return f"{origin} " * (len(hashes) > 1) + f"image {rows[i]}"
 
-    splits = _in_memory(arrays.images, arrays.targets, divided)
+    splits = in_memory_splits(arrays.images, arrays.targets, divided)
     by_split = {s: hashes[origin][rows] for s, (origin, rows) in divided.items()}
     targets = {s: arrays.targets[origin][rows] for s, (origin, rows) in divided.items()}
     notes = [f"{ARGUMENT}: {line}" for line in describe_duplicates(by_split, targets, place)]
     return _image_data(config, splits, arrays.names, [*arrays.notes, *notes])
-
-
-def _in_memory(
-    images: Mapping[str, NDArray[np.uint8]],
-    targets: Mapping[str, Targets],
-    divided: Mapping[str, tuple[str, ImageRows]],
-) -> dict[str, DataSplit]:
-    """Return splits in memory.
-
-    Args:
-        images: Images ``(N, H, W, C)`` by split of the source.
-        targets: Their targets.
-        divided: Split of the source and rows of each split.
-    """
-    source = {
-        split: InMemorySplit(torch.from_numpy(of), torch.from_numpy(targets[split]))
-        for split, of in images.items()
-    }
-    return {
-        name: source[origin].take(torch.from_numpy(rows))
-        for name, (origin, rows) in divided.items()
-    }
 
 
 def _open(where: str, config: DatasetConfig, kind: TaskType) -> ImageSource:

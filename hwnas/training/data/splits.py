@@ -259,3 +259,25 @@ def describe_duplicates(
             f"{where(*places[first])} and {where(*places[second])}: keep one of them."
         )
     return messages
+
+
+def in_memory_splits(
+    images: Mapping[str, NDArray[np.uint8]],
+    targets: Mapping[str, Targets],
+    divided: Mapping[str, tuple[str, ImageRows]],
+) -> dict[str, DataSplit]:
+    """Return splits in memory.
+
+    Args:
+        images: Images ``(N, H, W, C)`` by split of the source.
+        targets: Their targets.
+        divided: Split of the source and rows of each split.
+    """
+    source = {
+        split: InMemorySplit(torch.from_numpy(of), torch.from_numpy(targets[split]))
+        for split, of in images.items()
+    }
+    return {
+        name: source[origin].take(torch.from_numpy(rows))
+        for name, (origin, rows) in divided.items()
+    }
