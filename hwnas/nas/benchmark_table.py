@@ -88,7 +88,11 @@ class Benchmark:
         """Return the hypervolume of genotypes divided by that of the exact front.
 
         NaN if no row is within the limits, or the exact hypervolume is 0.
-        The exact front and the reference point are computed from the rows within ``limits``.
+
+        Args:
+            genotypes: Genotypes within the limits; those that are not in the table are left out.
+            config: Has the reference point; default: the worst values of the rows within limits.
+            limits: Limits by name of the cost; the exact front is of the rows within them.
         """
         values = self.values[self.fitting(limits or {})]
         if not len(values):
@@ -109,7 +113,8 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     """Return the table that ``benchmark.path`` and the other options describe.
 
     Raises:
-        TableError: the file cannot be read, or has missing or duplicate rows or invalid values.
+        TableError: the file cannot be read, lacks a column, or has missing or duplicate rows or
+            invalid values.
     """
     path = Path(config.path)
     table = _read(path)
@@ -117,7 +122,7 @@ def load_benchmark(config: BenchmarkConfig) -> Benchmark:
     for name, option in (columns_of | dict.fromkeys(config.genotype, "genotype")).items():
         if name not in table.column_names:
             problem = unknown_name("column", name, table.column_names)
-            raise TableError(f"table.{option} of {path}: {problem}")
+            raise TableError(f"{path}, benchmark.{option}: {problem}")
     if len({*table.column_names}) < table.num_columns:
         twice = next(n for n in table.column_names if table.column_names.count(n) > 1)
         raise TableError(f"{path}: column '{twice}' occurs twice. Rename or remove one.")

@@ -222,6 +222,9 @@ def read_columns(run: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of columns in ``candidates.parquet``, by name; missing ones are left out.
 
     Empty if there is no such file.
+
+    Raises:
+        RunError: the file is invalid.
     """
     table = read_table(run, names)
     found: dict[str, list[Any]] = {} if table is None else table.to_pydict()

@@ -169,14 +169,14 @@ def find_cascades(
     """Return the cascades on the joint front with single networks, fastest first.
 
     The front is in accuracy and expected latency, on the half of the validation split that chooses
-    thresholds. A cascade meets the budget if an escalated image does. The result is empty if there
-    are fewer than ``2 * LEAST`` validation images.
+    thresholds; ``on_front`` is by the test split. A cascade meets the budget if an escalated image
+    does. The result is empty if there are fewer than ``2 * LEAST`` validation images.
 
     Args:
         stages: Networks within the budget, with predictions for the same images.
         budget: Limits of their device.
         others: Networks on another target for escalated images.
-        link: The link to the other target; ``None``: both networks are on the device.
+        link: The link to the other target, if there are ``others``.
     """
     sizes = {len(stage.predictions["validation"].correct) for stage in (*stages, *others)}
     if len(sizes) != 1 or min(sizes) < 2 * LEAST:

@@ -184,7 +184,8 @@ def expected(
     """Return the mean costs of an image with early exits, by name: ``expected_latency_ms``, ...
 
     One half of the validation split chooses thresholds that lose at most ``POINTS``. The costs are
-    those on the test split if available, else on the other half.
+    those on the test split if available, else on the other half. Without exits, or with fewer than
+    ``2 * LEAST`` validation images, they are the costs through all segments.
 
     Args:
         costs: Costs of an image through all segments.

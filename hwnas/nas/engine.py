@@ -146,7 +146,9 @@ class EngineOutcome:
 
 @contextmanager
 def study(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Iterator[AnyStudy]:
-    """Yield the study; write ``candidates.parquet`` after new trials, even after errors.
+    """Yield the study; then write ``candidates.parquet`` if trials are new or it is missing.
+
+    It is written after errors, too.
 
     Raises:
         RunError: the database does not answer, or holds a study of another search.
@@ -179,7 +181,7 @@ def is_searched(opened: AnyStudy, config: EngineConfig, end_by: float) -> bool:
 
 
 def prepare(opened: AnyStudy, work: Callable[[], None]) -> None:
-    """Call ``work``, for which all processes wait before the search; record its duration."""
+    """Call ``work``, for which all processes wait; a shared study records its duration."""
     if isinstance(opened, LocalStudy):
         work()
     else:
@@ -194,7 +196,7 @@ def prepare(opened: AnyStudy, work: Callable[[], None]) -> None:
 
 @final
 class _Counted:
-    """Adds the waiting time of processes since the last call."""
+    """Adds the seconds since the last call to those of preparation."""
 
     def __init__(self, opened: SharedStudy):
         self._opened, self._since = opened, time.monotonic()

@@ -21,8 +21,10 @@ class DominanceSummary:
     """Dominance relations of a candidate with other scored candidates."""
 
     n_others: int  #: number of other scored candidates
-    beaten: Sequence[Candidate]  #: candidates that it dominates, in order of trials
-    beaten_by: Sequence[Candidate]  #: candidates that dominate it: front members, then nearest
+    #: candidates that it dominates, or later ones that are equal, in order of trials
+    beaten: Sequence[Candidate]
+    #: candidates that dominate it, or earlier ones that are equal: front members, then nearest
+    beaten_by: Sequence[Candidate]
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,9 @@ class Explanation:
 
     candidate: Candidate  #: of the first trial
     trials: Sequence[int]  #: numbers of all trials with this genotype
-    #: among earlier candidates; ``None``: it was not scored, or a target cannot run it
+    #: among earlier candidates; ``None``: not scored completely, or a target cannot run it
     before: DominanceSummary | None
-    displaced: Sequence[Candidate]  #: front members that it removed
+    displaced: Sequence[Candidate]  #: front members that it removed when it was scored
     now: DominanceSummary | None  #: among all candidates; ``None`` as for ``before``
     removed_by: Candidate | None  #: the candidate that removed it from the front, if any
     front: Sequence[Candidate]  #: members of the front, fastest first
@@ -123,7 +125,7 @@ def _has_all(candidate: Candidate, objectives: Sequence[str]) -> bool:
 def n_within_intervals(
     candidates: Sequence[Candidate], proposals: Mapping[int, Proposal]
 ) -> tuple[int, int]:
-    """Return the number of candidates within their predicted interval, and the total number.
+    """Return the numbers of feasible candidates within their predicted interval, and with one.
 
     Candidates that were stopped early count with their predicted metric.
     """

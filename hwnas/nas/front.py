@@ -30,7 +30,7 @@ class Front:
 
     @property
     def remaining(self) -> list[Member]:
-        """The members that meet the budget and are non-dominated after verification."""
+        """The deliverable members that are non-dominated after verification."""
         return [member for member in self.members if member.on_front]
 
     @property
@@ -51,7 +51,8 @@ class Front:
     def judged(self) -> "Front":
         """Return the front with ``on_front`` and ``near_front`` set by the verified quantities.
 
-        The objectives are the metric on each target and all costs of the compiled files.
+        Compared are the metric on each target and the costs among ``objectives``, of deliverable
+        members only.
         """
         fitting = [i for i, member in enumerate(self.members) if member.is_deliverable]
         values = {i: self._minimised(self.members[i]) for i in fitting}
@@ -149,10 +150,10 @@ _MAX_COMPLETE = 100  # of these, the latest are used for predictions
 def incumbent(
     candidates: Sequence[Candidate], costs: Quantities, objectives: Sequence[str]
 ) -> Incumbent | None:
-    """Return the most accurate complete candidate among those that cost no more than ``costs``.
+    """Return the completely scored candidate with the best metric that costs at most ``costs``.
 
     It dominates any network with these costs and a worse metric. ``None`` if no candidate is as
-    cheap, or if fewer than five candidates are complete.
+    cheap, or if fewer than five networks are scored completely.
     """
     latest_first = (c for c in reversed(candidates) if c.state == "complete")
     complete = [*{c.id: c for c in latest_first}.values()][::-1]  # each genotype's first trial

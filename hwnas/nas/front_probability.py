@@ -223,7 +223,8 @@ _MIN_COST = 1e-9  # for logarithms
 class CandidatePosteriors:
     """The posteriors of all candidates of a search on one target."""
 
-    candidates: list[Candidate]  #: all candidates, with posterior estimates of the metric
+    #: all candidates; those with all objectives have posterior estimates of the metric
+    candidates: list[Candidate]
     #: probability of being on the front, in [0, 1], of scored candidates by id
     on_front: Mapping[str, float]
 
@@ -247,6 +248,9 @@ def candidate_posteriors(
     lower: Callable[[Genotype], Graph] | None = None,
 ) -> CandidatePosteriors:
     """Return the posteriors of all candidates, given the metric of fine-tuned ones.
+
+    If enough are fine-tuned (``is_enough``), the estimates are of the metric after fine-tuning:
+    measurements of the others are translated. Else they are of the metric as searched.
 
     Args:
         space: Search space of the candidates.
@@ -292,8 +296,8 @@ def space_filling_order(
 ) -> list[Candidate]:
     """Return candidates in a space-filling order: the first ones cover the whole front.
 
-    The next candidate maximises the distance to all earlier and fine-tuned ones in log cost, times
-    its probability of being on the front.
+    The next candidate maximises the distance to all earlier and fine-tuned ones in log latency (the
+    lowest of all targets), times its probability of being on the front.
     """
     places = [_log_cost(c) for c in finished]
     left = sorted(candidates, key=lambda c: (_log_cost(c), c.id))

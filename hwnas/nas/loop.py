@@ -152,9 +152,12 @@ def run_trials(  # noqa: PLR0913, PLR0917
         n_trials: Total number of trials.
         progress: Is notified of every trial.
         end_by: Time in seconds of ``time.monotonic`` at which trials end. A trial is not started
-            if half of the median duration exceeds the remaining time; a trial that takes longer is
-            stopped.
+            if half of the median duration exceeds the remaining time. A training that exceeds the
+            limit by half of it is stopped, without a result.
             With a limit, the ``pareto`` sampler maximises expected gain per second.
+
+    Raises:
+        CollapseError: the trainings of all candidates collapsed, at least ``_MIN_COLLAPSED``.
     """
     cost = _cached(problem.cost_model)
     first = [] if config.name == "pareto" else initial_assignments(problem.space)
@@ -193,7 +196,8 @@ def _complete_assignment(space: Space, genotype: Genotype) -> dict[str, Option]:
 def violations(budget: CandidateLimits, candidate: Candidate) -> dict[str, float]:
     """Return the violation of each limit as a fraction of it, by name; feasible if all are <= 0.
 
-    The key ``target`` is 1 if the target cannot run the network.
+    The key ``target`` is 1 if a candidate within the limits is infeasible, for example because the
+    target cannot run it. Without a quantity that has a limit, it is the only key.
     """
     if not all(name in candidate.figures for name in budget.limits):
         return {_UNBUILDABLE: 1.0}
@@ -344,7 +348,7 @@ def _evaluate(
 def no_feasible_candidate(
     candidates: Sequence[Candidate], budget: Budget, folder: str
 ) -> BudgetError:
-    """Return an error that names the binding limit and the nearest candidate."""
+    """Return an error with the binding limit and the nearest candidate, or else a reason."""
     with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
     if not with_cost or not budget.limits:
         reasons = {c.reason for c in candidates}
@@ -352,14 +356,15 @@ def no_feasible_candidate(
         return BudgetError(
             f"{'None could be scored' if can_run else 'The target can run none'} of "
             f"{len(candidates)} candidates, for example: "
-            f"{min(reasons)} Choose another search_space or target. All candidates are in {folder}."
+            f"{min(reasons).rstrip('.')}. Choose another search_space or target. All candidates "
+            f"are in {folder}."
         )
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
     over = budget.violations(nearest.figures)
     limit = max(over, key=lambda name: over[name])
     value = metric_of(limit).binding(nearest.figures[limit])
     if over[limit] <= 0:  # within the budget, but the target cannot run it
-        detail = f"the nearest, {nearest.id}, meets the limits but: {nearest.reason}."
+        detail = f"the nearest, {nearest.id}, meets the limits but: {nearest.reason.rstrip('.')}."
     else:
         detail = (
             f"{binding_words(limit, budget.limits[limit])} the nearest candidate, {nearest.id}, "

@@ -35,7 +35,10 @@ def artefact_metric(metric: str, figures: Collection[str]) -> str:
 
 
 def metric_of(figures: Iterable[str]) -> str:
-    """Return the metric of verified quantities, without its dtype."""
+    """Return the name of the metric among names of verified quantities.
+
+    It has neither target nor dtype: ``accuracy`` for ``npu.accuracy_int8``.
+    """
     return metrics.quality_in(name.rpartition(".")[2].rpartition("_")[0] for name in figures)
 
 
@@ -120,21 +123,21 @@ class Member:
 
     @property
     def int8_slowdown(self) -> str:
-        """The latency in int8 relative to float32 as text, if it is not faster; else empty."""
-        text = ""
-        for target, part in self.parts.items():
-            if int8_is_slower(part.details):
-                text = describe_ratio(part.details) + f" on {target}" * bool(target)
-        return text
+        """The latency in int8 relative to float32 as text, on targets where it is no faster."""
+        return " and ".join(
+            describe_ratio(part.details) + f" on {target}" * bool(target)
+            for target, part in self.parts.items()
+            if int8_is_slower(part.details)
+        )
 
     @property
     def is_deliverable(self) -> bool:
-        """Whether it meets the budget and is no int8 network slower than in float32."""
+        """Whether it meets the budget and is no int8 network that is no faster than in float32."""
         return not self.over_budget and not self.int8_is_slower
 
     @property
     def refusal(self) -> str:
-        """Sentence that says why an int8 network slower than float32 is not delivered, or empty."""
+        """Sentence on an int8 network of one target that is no faster than in float32, or empty."""
         if not self.int8_is_slower:
             return ""
         text = f"{self.candidate.id} is not delivered: in int8 it takes {self.int8_slowdown}."
@@ -143,7 +146,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """Text for tables: the exceeded limits, or that it left the front; or empty."""
+        """Text for tables: why it is not on the front (limits, int8 or dominance); else empty."""
         if self.over_budget:
             of = "" if self.is_for_all else "budget."
             return "; ".join(f"{violated_side(name)} {of}{name}" for name in self.over_budget)

@@ -106,7 +106,7 @@ class Run:
 
     @property
     def study(self) -> StudySource | None:
-        """The study of the search; ``None`` before it is created."""
+        """The study of the search; ``None`` if its file does not exist."""
         study = self.config.get("study")
         if study is not None and study["storage"] is not None:
             return study_in_database(study["storage"], study["name"])
@@ -126,7 +126,7 @@ class Run:
 
     @cached_property
     def state(self) -> RunState:
-        """The candidates: from ``candidates.parquet`` if finished, else from the study.
+        """The candidates: from ``candidates.parquet`` if the search ended, else from the study.
 
         After a search for one target the metric is the posterior estimate; see ``observed``.
 
@@ -173,14 +173,14 @@ class Run:
         """Reject an unfinished search with an unreadable study: its file may lack trials.
 
         Raises:
-            RunError: it names the command that finishes the search.
+            RunError: the search is not finished, and its study cannot be read.
         """
         whole = self.whole
         if whole.is_running and whole.state.notes:
             raise RunError(
                 f"{self.option}={self.path}: the search is not finished, and its study cannot be "
-                "read; candidates.parquet may lack trials. Finish it with: "
-                f"hwnas search run.resume={whole.path}"
+                "read; candidates.parquet may lack trials. Restore the study (or start its "
+                f"database), then finish it with: hwnas search run.resume={whole.path}"
             )
 
     def front(self, candidates: Iterable[Candidate] | None = None) -> Front:
@@ -268,10 +268,11 @@ def check_resumable(run: Run) -> None:
     Raises:
         RunError: the study is missing, damaged or lacks trials.
     """
-    n_known = run.manifest.get("n_candidates", 0)
+    n_listed = 0
     with contextlib.suppress(RunError):  # the file is written again
         table = columns.read_table(run.path, ["trial"])
-        n_known = max(n_known, 0 if table is None else table.num_rows)
+        n_listed = 0 if table is None else table.num_rows
+    n_known = max(run.manifest.get("n_candidates", 0), n_listed)
     try:
         if (study := run.study) is None:
             raise RunError("study.db is missing")
@@ -279,9 +280,11 @@ def check_resumable(run: Run) -> None:
         if n_trials < n_known:
             raise RunError(f"{study.where} has {n_trials} of the {n_known} trials of the run")
     except RunError as error:
+        again = "or start a new search."
+        if n_listed and not run.is_running and "benchmark" not in run.config:
+            again = f"or start a new search from the candidates: start_from={run.path}"
         raise RunError(
-            f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore it from a backup, "
-            f"or start a new search from the candidates: start_from={run.path}"
+            f"{run.option}={run.path}: {str(error).rstrip('.')}. Restore it from a backup, {again}"
         ) from None
 
 

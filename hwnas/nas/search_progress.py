@@ -32,10 +32,11 @@ class Snapshot:
     """The state of a search after some trials."""
 
     n: int  #: finished trials
-    n_feasible: int  #: of these, trials that the target can run within the budget
+    n_feasible: int  #: of these, trials whose candidates are feasible
     n_front: int  #: members of the front
     newest: int | None  #: number of the trial of the newest member; ``None`` without a front
-    #: normalised hypervolume in [0, 1]; ``None`` without a front, or for more than four objectives
+    #: normalised hypervolume in [0, 1]; ``None`` without a front, for more than four objectives, or
+    #: if the box (see ``SearchProgress``) has no volume
     hypervolume: float | None
     highest: Candidate | None  #: the member with the best metric; ``None`` without a front
 

@@ -34,7 +34,7 @@ from hwnas.nas.storage import AWAY, DatabaseRetry
 from hwnas.nas.trial_attributes import SURPLUS, set_system_attr, trial_id
 
 _WORKER = "worker"  # attribute of trials: the last command that evaluated it
-_WAITED = "waited_s:"  # attributes of the study: waiting time of each command
+_WAITED = "waited_s:"  # attributes of the study: seconds of preparation by each command
 _POLL_S = 0.5  # between two reads of the study
 _RETRIES = 3  # of a trial whose workers die: the trial may be the cause
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
@@ -81,7 +81,7 @@ class SharedStudy:
         self.durations: dict[int, float] = {}
         try:
             self._study = _joined(self._connection, membership, space)
-            self.waited_s = self._waited()  #: seconds that all processes waited before any trial
+            self.waited_s = self._waited()  #: seconds of preparation, see ``wait``
             self.refresh()
         except BaseException:
             self._connection.close()
@@ -138,9 +138,9 @@ class SharedStudy:
         return counted
 
     def wait(self, seconds: float) -> None:
-        """Record seconds that all processes waited before any trial.
+        """Add seconds of preparation, for which all processes waited, to those recorded.
 
-        They count as spent once a candidate is scored.
+        They count in ``spent_s`` once a candidate is scored.
         """
         name, patiently = _WAITED + self.worker, self._connection.patiently
         before = patiently(lambda: self._study.user_attrs.get(name, 0.0))
@@ -149,10 +149,10 @@ class SharedStudy:
 
     @property
     def spent_s(self) -> float:
-        """Elapsed seconds in which any trial was running, plus the waiting time before trials.
+        """Seconds in which any trial ran, overlaps once, plus those of preparation (``wait``).
 
-        In a shared database, only trials of this command count. An interrupted trial counts up to
-        its last heartbeat, once a candidate is scored.
+        In a shared database, only trials and preparation of this command count. Preparation, and
+        interrupted trials up to their last heartbeat, count once a candidate is scored.
         """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
         if self._config.storage is not None:
@@ -175,7 +175,7 @@ class SharedStudy:
         return list(dict.fromkeys(reversed(names)))[::-1]
 
     def take_over(self) -> None:
-        """Queue the running trials again; only if no other worker is alive."""
+        """Queue the running trials again. No other worker may be alive."""
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._queue_again(trial)
 

@@ -78,7 +78,8 @@ def readable(where: str, *, writes: bool = True) -> Iterator[None]:
 def check_intact(path: Path) -> None:
     """Check that an SQLite file is intact, without creating a log file.
 
-    Optuna would create a missing table again, without its content.
+    Optuna would create a missing table again, without its content. A missing file passes, and one
+    that has a log: a process may be writing it.
 
     Raises:
         sqlite3.Error: the file is damaged.
@@ -160,7 +161,11 @@ def open_file(path: Path) -> RDBStorage:
 
 
 def is_shared(path: Path) -> bool:
-    """Return whether several processes share the study in a file."""
+    """Return whether the study in a file was created for several processes; False if missing.
+
+    Raises:
+        RunError: the file is damaged.
+    """
     if not path.exists():
         return False
     with readable(str(path)):
@@ -184,7 +189,7 @@ def settle_sqlite(storage: RDBStorage) -> None:
 
 
 def lock_at_begin(storage: RDBStorage) -> None:
-    """Lock SQLite for writing at the begin of transactions, before other processes write."""
+    """Lock SQLite for writing at the start of transactions, before other processes write."""
 
     @event.listens_for(storage.engine, "connect")
     def leave_transactions(connection: Any, record: object) -> None:
@@ -275,7 +280,7 @@ class DatabaseRetry:
         if "too many" in reason or "remaining connection slots" in reason:
             advice = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
         else:
-            advice = "When it answers again, the same command goes on"
+            advice = "Check the URL and the server; then the same command goes on"
         return RunError(f"{self.where} does not answer: {reason}. {advice}; nothing is lost.")
 
     def _opened(self, url: str, retry: Retry) -> RDBStorage:

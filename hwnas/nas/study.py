@@ -39,7 +39,11 @@ _CUT_OFF = (
 
 @final
 class LocalStudy:
-    """The study of a single process."""
+    """The study of a single process.
+
+    Raises:
+        RunError: the file is damaged.
+    """
 
     def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
         self._space, self.objectives = space, tuple(objectives)
@@ -85,7 +89,7 @@ class LocalStudy:
 
     @property
     def spent_s(self) -> float:
-        """Elapsed seconds of finished and of interrupted trials.
+        """Total seconds of finished and of interrupted trials.
 
         Interrupted trials count only after the first scored candidate: before, the time may have
         been supernet training.

@@ -95,7 +95,7 @@ class Targets:
         return replace(candidate, figures=own, details=details, reason=reason)
 
     def fits_all(self, candidate: Candidate) -> bool:
-        """Return whether a candidate is scored and meets the budgets of all targets."""
+        """Return whether a candidate is scored completely and meets the budgets of all targets."""
         seen = (self.seen(candidate, target) for target in self.budgets)
         return all(
             view.state == "complete" and any(n in quality_names() for n in view.figures)
@@ -191,10 +191,11 @@ _IMPOSSIBLE = 2.0  # factor by which the cheapest candidate misses a limit that 
 
 
 def check_limits(space: Space, limits: Mapping[str, float], cost_model: CostModel) -> None:
-    """Refuse limits that even the cheapest candidates miss by far.
+    """Refuse limits that even the cheapest candidates miss by more than a factor of 2.
 
-    The cheapest candidates are the smallest genotypes of the spaces. Others may cost slightly less,
-    so trials decide about limits that are nearly met.
+    The cheapest candidates are the smallest genotypes of the spaces. Others may cost less, so
+    trials decide about limits that are nearly met. Nothing is checked if costs are not known before
+    a trial.
 
     Raises:
         BudgetError: it names the binding limit and the cost of the cheapest candidate.

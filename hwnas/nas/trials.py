@@ -146,7 +146,7 @@ def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float
 def marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
     """Return a trial with additional attributes for ``optuna-dashboard``.
 
-    They are costs, named with their units, and constraints, which mark infeasible trials.
+    They are costs that are no objectives, and constraints, which mark infeasible trials.
     """
     marked, figures = copy.copy(trial), candidate.figures
     costs = {

@@ -191,7 +191,7 @@ def file_of_member(
 
 
 def member_of_row(candidate: Candidate, row: MemberRow, limits: Mapping[str, float]) -> Member:
-    """Return a member by its row of ``front.json``.
+    """Return a member by its row of ``front.json``: without files, details are int8 ratios only.
 
     Args:
         candidate: Its candidate.
@@ -239,7 +239,7 @@ def _rows(quantities: Quantities) -> dict[str, QuantityRow]:
 
 
 def confusions(members: Iterable[Member]) -> dict[str, Confusion]:
-    """Return confusion matrices by id; members verified by earlier versions have none."""
+    """Return the confusion matrices by id, of members that have one."""
     return {m.candidate.id: m.confusion for m in members if m.confusion is not None}
 
 

@@ -19,6 +19,7 @@ from hwnas.core.run_folder import Row, RunFolder
 from hwnas.models.spaces import SearchSpace
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import StudyConfig
+from hwnas.nas.run import Run, check_resumable
 from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.workflows import profile_kit
 from hwnas.workflows.components import SearchComponents
@@ -137,8 +138,14 @@ def test_earlier_search_of_which_trials_may_lack_is_refused(
     (run / "manifest.json").write_text(text.replace('"finished"', '"running"'))
     assert len(_first(run, tiny)) == 3
     (run / "study.db").unlink()
-    with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .* run.resume="):
+    with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .*Restore .* run.resume="):
         _first(run, tiny)
+    with pytest.raises(RunError, match=r"from a backup, or start a new search\.$"):
+        check_resumable(Run.load(run, "run.resume"))
+    (run / "manifest.json").write_text(text)
+    with pytest.raises(RunError, match=rf"from a backup, or .* start_from={run}$"):
+        check_resumable(Run.load(run, "run.resume"))
+    assert len(_first(run, tiny)) == 3
 
 
 def _believe(path: Path, space: SearchSpace, read: Sequence[Candidate]) -> None:

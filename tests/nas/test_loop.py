@@ -226,6 +226,8 @@ def test_what_could_not_be_trained_is_not_said_to_be_refused_by_the_target(
     collapsed = Candidate(0, tiny.smallest(), costs, {}, "the loss is not a number.")
     said = str(loop.no_feasible_candidate([collapsed], Budget(), "folder"))
     assert said.startswith("None could be scored of 1 candidates, for example: the loss is not")
+    limited = str(loop.no_feasible_candidate([collapsed], Budget({"latency_ms": 1e9}), "folder"))
+    assert "meets the limits but: the loss is not a number. Relax" in limited
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "random"], 1))

@@ -120,8 +120,12 @@ def _with(index: int, **values: Any) -> list[dict[str, Any]]:
         (_with(1, acc=None), {}, "'acc' is nan in row 1"),
         (_with(0, op=None), {}, "row 0 has no 'op'"),
         (_with(5, k=3), {}, r"rows 3 and 5 .*op=skip k=3 \(1 such"),
-        (_rows(), {"accuracy": "accu"}, "Unknown column 'accu'.*Did you mean 'acc'"),
-        (_rows(), {"genotype": ["op", "edge"]}, "Unknown column 'edge'"),
+        (
+            _rows(),
+            {"accuracy": "accu"},
+            r"benchmark\.accuracy: Unknown column 'accu'.*Did you mean 'acc'",
+        ),
+        (_rows(), {"genotype": ["op", "edge"]}, "benchmark.genotype: Unknown column 'edge'"),
         (_rows(), {"costs": {"latency_ms": "op"}}, "'op' must have numbers"),
         (
             [{"op": "x", "k": 1, "acc": 1.0, "ms_board": 1.0, "mj": 1.0}][:0],

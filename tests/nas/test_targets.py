@@ -203,5 +203,7 @@ def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> Non
         member.int8_slowdown
         == "1.00 times (0.90 to 1.10) as long as in float32, timed in turns on b"
     )
+    both = join_members(_candidate(genotype), {"a": parts["b"], "b": parts["b"]})
+    assert [f"timed in turns on {target}" in both.int8_slowdown for target in "ab"] == [True] * 2
     assert parts["b"].int8_slowdown.endswith("in turns")
     assert parts["a"].int8_slowdown == ""
