@@ -52,17 +52,17 @@ class OpSpec:
             f"{self.dtype} b{self.batch}" + f" {self.threads}t" * bool(self.threads)
         )
 
-    @property
+    @functools.cached_property
     def base(self) -> str:
         """The operator without fused operations."""
         return self.kind.partition("+")[0]
 
-    @property
+    @functools.cached_property
     def fused(self) -> tuple[str, ...]:
         """The fused operations, in order."""
         return tuple(self.kind.split("+")[1:])
 
-    @property
+    @functools.cached_property
     def activation(self) -> str:
         """The fused activation; ``""`` if there is none."""
         return next((name for name in self.fused if name in ACTIVATIONS), "")
@@ -72,12 +72,12 @@ class OpSpec:
         """Rows (and columns) of zeros on each side of the input."""
         return padding(self.kernel, self.stride)
 
-    @property
+    @functools.cached_property
     def depthwise(self) -> bool:
         """True for depthwise convolutions."""
         return self.groups > 1
 
-    @property
+    @functools.cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of the weight in torch's layout; ``()`` for operators without weights."""
         c_in, c_out = self.in_shape[0], self.out_shape[0]
@@ -85,7 +85,7 @@ class OpSpec:
             return (c_out, c_in // self.groups, self.kernel, self.kernel)
         return (c_out, c_in) if self.base == "linear" else ()
 
-    @property
+    @functools.cached_property
     def n_macs(self) -> int:
         """Multiply-accumulates for one image; 0 but for convolutions, linear and attention."""
         c, h, w = self.out_shape
@@ -93,7 +93,7 @@ class OpSpec:
             return 2 * c * (h * w) ** 2
         return h * w * math.prod(self.weight_shape) if self.weight_shape else 0
 
-    @property
+    @functools.cached_property
     def n_params(self) -> int:
         """Number of weights and biases, with batch norm folded."""
         if self.base == "layernorm":

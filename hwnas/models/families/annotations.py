@@ -9,6 +9,7 @@ A space may define ``batch``, but not ``threads``, as the timing process gets th
 the operators that read the image, and those from the last pooling on.
 """
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -215,6 +216,7 @@ BITS, SPARSITY = "weight_bits", "weight_sparsity"
 DENSE, TWO_OF_FOUR = "dense", "2:4"
 _GROUP = 4  # input channels, of which two have weights
 _ANY = Signature(3, 2)
+_MAX_CACHED = 100_000  # nodes
 
 
 @dataclass(frozen=True)
@@ -258,13 +260,19 @@ def with_weight_options(graph: Graph, space: SearchSpace, genotype: Genotype) ->
     values = space.values(genotype)
 
     def with_options(node: Node) -> Node:
-        for key, known in WEIGHT_KEYS.items():
-            name = closest(values, _place(node.name), key)
-            if name is not None and known.applies(node):
-                node = known.apply(node, values[name])
+        place = _place(node.name)
+        for key in WEIGHT_KEYS:
+            if (name := closest(values, place, key)) is not None:
+                node = _with_weight_option(node, key, values[name])
         return node
 
     return replace(graph, nodes=tuple(map(with_options, graph)))
+
+
+@functools.lru_cache(_MAX_CACHED)
+def _with_weight_option(node: Node, key: str, option: Option) -> Node:
+    known = WEIGHT_KEYS[key]
+    return known.apply(node, option) if known.applies(node) else node
 
 
 def weight_option_names(space: SearchSpace, *keys: str) -> list[str]:
@@ -310,6 +318,7 @@ def check_weight_options(space: SearchSpace, plain: SearchSpace, family: "Family
             )
 
 
+@functools.lru_cache(_MAX_CACHED)
 def _place(node: str) -> str:
     """Return the block, or the layer outside of stages, of a node."""
     match = BLOCK.fullmatch(node)

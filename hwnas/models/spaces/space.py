@@ -285,7 +285,10 @@ def closest(names: Container[str], place: str, key: str) -> str | None:
     ``place`` is a block, such as ``stages.0.blocks.1``, or a layer; ``None`` if there is no name.
     """
     stage = place.partition(".blocks.")[0]
-    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
+    for name in (f"{place}.{key}", f"{stage}.{key}", key):
+        if name in names:
+            return name
+    return None
 
 
 def _connected(needs: Mapping[str, set[str]]) -> list[list[str]]:

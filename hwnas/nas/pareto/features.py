@@ -90,7 +90,8 @@ class ChoiceFeatures:
         for names, vectors in self._groups:
             active = [vectors[assignment[name]] for name in names if name in assignment]
             width = len(next(iter(vectors.values())))
-            row.extend(np.mean(active, axis=0) if active else [0.0] * width)
+            row.extend(sum(column) / len(active) for column in zip(*active, strict=True))
+            row.extend([0.0] * (width * (not active)))
         if self._summary is not None:
             row.extend((np.asarray(self._summary(assignment)) - self._low) / self._range)
         return row

@@ -9,6 +9,7 @@ in He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
 https://arxiv.org/abs/1512.03385.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ KIND_OPTIONS: Mapping[str, tuple[str, ...]] = {
 #: Values of choices that are inactive by ``when``, unless the stage or space defines them.
 _ABSENT = {**DEFAULTS, "expansion": 1, "kernel": 3}
 _MULTIPLE = 8  #: of channels that are scaled
+_MAX_CACHED = 100_000  # lowered blocks
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def lower(dims: MBConvDimensions, signature: Signature) -> Graph:
     stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
     nodes = [_conv("stem", INPUT, image, dims.stem_width, stem)]
     for block in dims.blocks:
-        nodes += _lower_block(block, nodes[-1])
+        nodes += _lower_block(block, nodes[-1].name, nodes[-1].op.out_shape)
     last, head = nodes[-1], dims.head
     if head.width:
         spec = _Conv(activation=head.activation)
@@ -254,12 +256,14 @@ def _conv(name: str, source: str, shape: Shape, c_out: int, conv: _Conv) -> Node
     return Node(name, OpSpec(kind, shape, out, conv.kernel, conv.stride, conv.groups), (source,))
 
 
-def _lower_block(block: MBConvBlock, before: Node) -> list[Node]:
-    b, nodes = block, [before]
+# Samplers lower thousands of networks, which share most of their blocks.
+@functools.lru_cache(_MAX_CACHED)
+def _lower_block(b: MBConvBlock, source: str, shape: Shape) -> tuple[Node, ...]:
+    nodes: list[Node] = []
 
     def conv(part: str, c_out: int, spec: _Conv) -> None:
-        last = nodes[-1]
-        nodes.append(_conv(f"{b.name}.{part}", last.name, last.op.out_shape, c_out, spec))
+        last, size = (nodes[-1].name, nodes[-1].op.out_shape) if nodes else (source, shape)
+        nodes.append(_conv(f"{b.name}.{part}", last, size, c_out, spec))
 
     match b.kind:
         case "plain":
@@ -268,7 +272,7 @@ def _lower_block(block: MBConvBlock, before: Node) -> list[Node]:
             conv("depthwise", b.c_in, _Conv(b.kernel, b.stride, b.activation, b.c_in))
             conv("pointwise", b.c_out, _Conv(activation=b.activation))
         case "residual":
-            return _lower_residual(b, before)
+            return tuple(_lower_residual(b, source, shape))
         case "fused":
             conv("fused", b.c_mid, _Conv(b.kernel, b.stride, b.activation))
         case _:
@@ -280,20 +284,20 @@ def _lower_block(block: MBConvBlock, before: Node) -> list[Node]:
             nodes += _lower_se(f"{b.name}.se", nodes[-1], b.c_se)
         conv("project", b.c_out, _Conv())
         if b.residual:
-            shape, project = before.op.out_shape, nodes[-1].name
-            nodes.append(Node(f"{b.name}.add", OpSpec("add", shape, shape), (before.name, project)))
-    return nodes[1:]
+            added = (source, nodes[-1].name)
+            nodes.append(Node(f"{b.name}.add", OpSpec("add", shape, shape), added))
+    return tuple(nodes)
 
 
-def _lower_residual(b: MBConvBlock, before: Node) -> list[Node]:
-    shape, other, nodes = before.op.out_shape, before.name, []
+def _lower_residual(b: MBConvBlock, source: str, shape: Shape) -> list[Node]:
+    other, nodes = source, []
     if not b.residual:
         # The projection first, so that the addition can be fused into the last convolution.
         spec = _Conv(stride=b.stride)
-        nodes.append(_conv(f"{b.name}.shortcut", before.name, shape, b.c_out, spec))
+        nodes.append(_conv(f"{b.name}.shortcut", source, shape, b.c_out, spec))
         other = nodes[-1].name
     spec = _Conv(b.kernel, b.stride, b.activation)
-    first = _conv(f"{b.name}.first", before.name, shape, b.c_mid, spec)
+    first = _conv(f"{b.name}.first", source, shape, b.c_mid, spec)
     last = _conv(f"{b.name}.second", first.name, first.op.out_shape, b.c_out, _Conv(b.kernel))
     out = last.op.out_shape
     add = Node(f"{b.name}.add", OpSpec(f"add+{b.activation}", out, out), (other, last.name))
