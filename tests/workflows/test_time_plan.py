@@ -109,9 +109,24 @@ def test_schedules_are_shortened_to_fit(
     assert 200 <= plan.supernet_s <= 300
     assert plan.search_s > 60
     assert "of train.epochs=1000" in lines[1]
-    settled, _, lines = _planned(digits, monkeypatch, "minutes=5", epoch_s=10.0)
-    assert settled.trained.fidelities == [1]
-    assert "trained.fidelities=[1] instead of [1, 4]" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("epoch_s", "n_trials", "fidelities"),
+    [(1.0, 100, [1, 4]), (5.0, 100, [1, 2]), (5.0, 20, [1, 4]), (60.0, 100, [1])],
+)
+def test_candidates_are_trained_as_long_as_enough_of_them_fit(
+    digits: SearchComponents,
+    monkeypatch: pytest.MonkeyPatch,
+    epoch_s: float,
+    n_trials: int,
+    fidelities: list[int],
+) -> None:
+    options = ("minutes=10", f"n_trials={n_trials}")
+    settled, _, lines = _planned(digits, monkeypatch, *options, epoch_s=epoch_s)
+    assert settled.trained.fidelities == fidelities
+    if fidelities != [1, 4]:
+        assert f"trained.fidelities={fidelities} instead of [1, 4]" in lines[1]
 
 
 @pytest.mark.parametrize("options", [(), ("accuracy=supernet",), ("finish.minutes=3",)])

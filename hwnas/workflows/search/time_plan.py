@@ -33,7 +33,9 @@ _SUPERNET = 0.45  # fraction of the remaining time for a supernet with a shorten
 _MAX_LEFT = 0.6  # fraction of the remaining time for a supernet with its full schedule
 _RESERVE = 0.5  # fraction of the other phases' time that a slow supernet may use
 _FINETUNING = 0.4  # maximum fraction of the remaining time for fine-tuning
-_MIN_TRIALS, _SOME_TRIALS = 8, 16  # without which no front, or only short trainings
+_MIN_TRIALS = 8  # without which there is no front
+_WANTED_TRIALS = 60  # the first 10 are startup trials; shorter trainings make room for the others
+_SHORTER = 1.0, 0.6, 0.4, 0.2, 0.0  # factors of the epochs of candidates, of which the first fits
 _TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
 _N_MEMBERS, _N_VERIFIED = 25, 15  # for which time is reserved, if there is enough
 _INT8_TRAINING = 1.5  # duration of fine-tuning with int8 training of some members
@@ -78,7 +80,7 @@ class TimePlan:
             full, short = list(before.trained.fidelities), list(self.fidelities)
             lines.append(
                 f"Candidates are trained with trained.fidelities={short} instead of {full}: "
-                f"fewer than {_SOME_TRIALS} candidates would fit into the limit."
+                f"fewer than {_WANTED_TRIALS} candidates would fit into the limit."
             )
         return lines
 
@@ -196,8 +198,8 @@ def plan_time(
         finetuning_s = 60 * config.finish.minutes
     search_s = left_s - supernet_s - finetuning_s
     search_s = search_s if is_new else max(0.0, search_s)
-    if shortens and times.n_trials(search_s, fidelities) < _SOME_TRIALS:
-        fidelities = (1,)
+    if shortens:
+        fidelities = times.fidelities(search_s, min(_WANTED_TRIALS, config.n_trials))
     verification_s = limit_s - left_s - preparation_s
     plan = TimePlan(
         limit_s, preparation_s, supernet_s, search_s, finetuning_s, verification_s,
@@ -285,9 +287,17 @@ class _Times:
         epochs = fidelities[0] + sum(fidelities[1:]) / 2
         return _TRIAL_S + epochs * fmean([self.smallest_s, self.medium_s])
 
-    def n_trials(self, seconds: float, fidelities: tuple[int, ...]) -> float:
-        """Return the number of trials within some seconds."""
-        return seconds * self.n_processes / self.trial_s(fidelities)
+    def fidelities(self, seconds: float, n_trials: int) -> tuple[int, ...]:
+        """Return the longest fidelities with which ``n_trials`` trials fit into some seconds.
+
+        If none are short enough, the shortest are returned.
+        """
+        full = self._parts.config.trained.fidelities
+        for factor in _SHORTER:
+            shorter = tuple(dict.fromkeys(max(1, round(factor * epochs)) for epochs in full))
+            if n_trials * self.trial_s(shorter) <= seconds * self.n_processes:
+                break
+        return shorter
 
     @property
     def verification_s(self) -> float:
