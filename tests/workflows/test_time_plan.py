@@ -113,7 +113,7 @@ def test_schedules_are_shortened_to_fit(
 
 @pytest.mark.parametrize(
     ("epoch_s", "n_trials", "fidelities"),
-    [(1.0, 100, [1, 4]), (5.0, 100, [1, 2]), (5.0, 20, [1, 4]), (60.0, 100, [1])],
+    [(1.0, 100, [1, 4]), (5.0, 100, [1, 2]), (5.0, 20, [1, 4]), (20.0, 100, [1])],
 )
 def test_candidates_are_trained_as_long_as_enough_of_them_fit(
     digits: SearchComponents,
