@@ -1,7 +1,6 @@
 """Measures and calibrates latency tables, and reports their prediction errors."""
 
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,11 +41,16 @@ def transfer_table(
     pool: DevicePool,
     phases: Progress,
 ) -> dict[str, float]:
-    """Measure a few networks and scale another device's table to them.
+    """Measure a few networks, scale another device's table to them, and save it as ``table``.
 
     Returns:
-        Errors of networks left out of the fit: ``spearman``, ``mape``, ``interval`` and
-        ``coverage``, the last three as fractions.
+        Leave-one-out errors with the keys of ``core.agreement``; ``interval``, the half width of
+        the interval relative to the prediction; and ``coverage``, the minimum probability that it
+        contains the latency of a similar network.
+
+    Raises:
+        TableError: there is no table of ``transfer_from``, or it covers too few networks.
+        CompileError: an operator cannot be compiled or timed.
     """
     source, chosen = _covering(references(config), config, subject)
     ops = {node.op for net in chosen.values() for node in net}
@@ -69,17 +73,16 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
     """Return the tables of the target ``transfer_from``, the one measured here first.
 
     Raises:
-        TableError: there is none for the target's settings.
+        TableError: there is none for the engine, dtype, threads and batch sizes of the target.
     """
     assert config.transfer_from is not None
     other = dataclasses.replace(config.target, name=config.transfer_from)
     roots, found = [Path(config.table.dir), SHIPPED], list[LatencyTable]()
-    if config.transfer_from != config.target.name:
-        # The user's table comes before the shipped one, which has the default path.
-        if (own := provenance.matching_table(other, Remote(), roots)) is not None:
-            found.append(own)
-        if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
-            found.append(load_table(path))
+    # The user's table comes before the shipped one, which has the default path.
+    if (own := provenance.matching_table(other, Remote(), roots)) is not None:
+        found.append(own)
+    if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
+        found.append(load_table(path))
     if not found:
         raise TableError(
             f"transfer_from={config.transfer_from}: no latency table of this target for "
@@ -98,17 +101,23 @@ def _covering(
         TableError: there is none.
     """
     n, drawn = config.n_samples, subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered, most = subject.graphs(drawn), 0
+    lowered, most, enough = subject.graphs(drawn), 0, 0
     for table in sources:
         known = table.plans()
-        covered = {g: net for g, net in lowered.items() if all(node.op in known for node in net)}
+        covered = [i for i, g in enumerate(drawn) if all(node.op in known for node in lowered[g])]
         if len(covered) >= n:
-            return table, dict(itertools.islice(covered.items(), n))
+            return table, {drawn[i]: lowered[drawn[i]] for i in covered[:n]}
         most = max(most, len(covered))
+        # A smaller n_samples, at least 10, draws proportionally fewer networks: the first of these.
+        counts = (m for m, i in enumerate(covered, 1) if m >= 10 and i < 20 * m)
+        enough = max([enough, *counts])
+    smaller = f"set n_samples={enough}, " * bool(enough)
     raise TableError(
         f"The table {' or '.join(str(table.path) for table in sources)} covers only {most} of "
         f"{len(drawn)} networks of search space '{subject.space.name}', fewer than n_samples={n}. "
-        "Set n_samples to a smaller number, or measure without transfer_from."
+        f"Measure without transfer_from, {smaller}or profile the other device for this search "
+        f"space first: hwnas profile +target={config.transfer_from} "
+        f"search_space={config.spaces[0]}"
     )
 
 

@@ -80,11 +80,12 @@ def test_what_a_target_of_a_search_is() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["seed=1", "seed=2"], "seed is given twice: 1 and 2"),
+        (["seed=1", "seed=2"], "seed is given twice: seed=1 and seed=2"),
+        (["budget=tiny", "~budget"], "budget is given twice: budget=tiny and ~budget"),
         (["+target=npu", "target=cpu"], "target is given twice"),
         (["budget.latency_ms=1", "++budget.latency_ms=2"], "budget.latency_ms is given twice"),
         (["objectives=[]"], "objectives=[] is empty"),
-        (["objectives=[ ]"], "objectives=[] is empty"),
+        (["task=regression", "objectives=[ ]"], "write objectives=[mae,latency_ms]"),
         (["hydra.run.dir=a b"], "write run.dir=a b"),
         (["hydra.launcher._target_=foo.bar"], "hydra/launcher=NAME"),
     ],

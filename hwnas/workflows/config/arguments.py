@@ -109,7 +109,8 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     """Return arguments with the names of options: ``why RUN ID`` is ``why run=RUN id=ID``.
 
     Raises:
-        ConfigError: there are too many arguments without a name, or a flag is unknown.
+        ConfigError: there are too many arguments without a name, an option is given with and
+            without its name, or a flag is unknown.
     """
     behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
@@ -181,7 +182,9 @@ _LIMIT = re.compile(r"(\+{0,2}(?:\w+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
 
 
 def in_units(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with limits in base units: ``budget.latency_ms=0.5`` for ``latency=500us``.
+    """Return arguments with the limits of budgets in the units of their metrics.
+
+    ``budget.latency=500us`` becomes ``budget.latency_ms=0.5``; other arguments are unchanged.
 
     Raises:
         ConfigError: a limit has no unit, or an unknown one.
@@ -202,14 +205,16 @@ def check_meaning(schema: str, arguments: Sequence[str]) -> list[str]:
     """Return arguments with ``~budget`` written as ``budget=none``.
 
     Raises:
-        ConfigError: an option is given twice with different values, or has no effect.
+        ConfigError: an option is given twice with different values, has no effect, or is not
+            allowed.
     """
     known: dict[str, str] = {}
     for argument in arguments:
         key, _, value = argument.partition("=")
         name = key.lstrip("+~")
-        if known.setdefault(name, value) != value and key not in CONFIG_DIR:
-            raise ConfigError(f"{name} is given twice: {known[name]} and {value}. Give one value.")
+        first = known.setdefault(name, argument)
+        if first.lstrip("+") != argument.lstrip("+") and key not in CONFIG_DIR:
+            raise ConfigError(f"{name} is given twice: {first} and {argument}. Give it once.")
         if name == "hydra.run.dir":
             raise ConfigError(f"{argument} has no effect: write run.dir={value}.")
         if name.endswith("._target_"):
@@ -219,14 +224,15 @@ def check_meaning(schema: str, arguments: Sequence[str]) -> list[str]:
             )
         if name == "objectives" and value.replace(" ", "") == "[]" and schema == "search":
             raise ConfigError(
-                "objectives=[] is empty: write objectives=[accuracy,latency_ms], or leave it out."
+                f"objectives=[] is empty: write objectives=[{_metric(arguments)},latency_ms], or "
+                "leave it out."
             )
     without_limits = schema in ("search", "tabular") and "~budget" in arguments
     return ["budget=none" if a == "~budget" and without_limits else a for a in arguments]
 
 
 def of_target(arguments: Sequence[str], position: int) -> list[str]:
-    """Return the arguments of a search that define one of its targets and its device.
+    """Return the arguments of a search that define one of its targets, with ``--config-dir``.
 
     Args:
         arguments: Arguments of the search.

@@ -74,6 +74,11 @@ class ProfileConfig:
             raise ConfigError("transfer_from and tolerance cannot be combined: give one of them.")
         if self.transfer_from is not None:
             check_name(self.transfer_from, "transfer_from")
+        if self.transfer_from == self.target.name:
+            raise ConfigError(
+                f"transfer_from={self.transfer_from} is the target itself: name another target, or "
+                "leave it out."
+            )
         for name in ("genotype", "transfer_from", "tolerance"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(

@@ -1,5 +1,6 @@
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from hwnas.hardware.profiling.table_transfer import SourceTable
 from hwnas.hardware.target import Remote
 from hwnas.hardware.timing import NetworksConfig, TuningConfig
 from hwnas.models.graph import OpSpec, Signature
-from hwnas.models.spaces import SearchSpace
+from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.training.data import DatasetConfig
 from hwnas.workflows import device as device_module
 from hwnas.workflows import profile as profiling
@@ -257,6 +258,29 @@ def test_table_that_does_not_know_all_operators_is_not_enough(
     monkeypatch.setattr(profiling, "source", lambda config: _source(other))
     table = LatencyTable(tmp_path / "own")
     assert profiling._soon(WITHIN, table, profiled, pool(FakeWorker()), RecordingReporter()) is None
+
+
+def test_advice_on_a_table_that_covers_few_networks_works(
+    other: LatencyTable, profiled: ProfiledSpace
+) -> None:
+    config = ProfileConfig(
+        target=replace(CPU, name="lab"), dataset=DatasetConfig("digits"), transfer_from="cpu",
+        search_space="small.yaml", n_samples=20,
+    )  # fmt: skip
+    drawn = profiled.sample(20 * config.n_samples, config.seed + 1)
+
+    def message(known: Sequence[Genotype]) -> str:
+        ops = {node.op for genotype in known for node in profiled.lower(genotype)}
+        table = replace(other, entries={op: e for op, e in other.entries.items() if op in ops})
+        with pytest.raises(TableError) as caught:
+            profiling._covering([table], config, profiled)
+        if (number := re.search(r"set n_samples=(\d+)", str(caught.value))) is not None:
+            fewer = replace(config, n_samples=int(number[1]))
+            assert len(profiling._covering([table], fewer, profiled)[1]) == fewer.n_samples
+        return str(caught.value)
+
+    assert "Measure without transfer_from, set n_samples=" in message(drawn[:12])
+    assert "Measure without transfer_from, or profile the other device" in message(drawn[-1:])
 
 
 def test_own_table_is_transferred_from_before_one_that_ships(
