@@ -179,7 +179,7 @@ class Phases:
 
     @property
     def position(self) -> str:
-        """The latest phase and its steps: ``Search, 8 of 60``; empty before the first one."""
+        """The latest phase and its steps, as ``Search, 8 of 60``; empty before the first one."""
         if (task := self._active[0] if self._active else self._last) is None:
             return ""
         return f"{task.description}, {_steps(task, ' of ')}"

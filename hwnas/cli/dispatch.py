@@ -172,8 +172,9 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
                 f"{', '.join(_SWEPT)}. Remove -m."
             )
         if len(by_target) > 1:
+            names = ",".join(str(last_text(each, "target")) for each in by_target)
             raise ConfigError(
-                "-m starts one search for each target. Write +target=npu,cpu without brackets."
+                f"-m starts one run for each target. Write +target={names} without brackets."
             )
         _sweep(verb, name, ["--multirun", *swept])
     else:

@@ -52,7 +52,7 @@ class AuditResult:
 
     path: Path  #: the folder of the search
     findings: Sequence[AuditFinding]  #: one per audited network
-    leaving: Mapping[str, str]  #: why members would leave the front, by id of the member
+    leaving: Mapping[str, str]  #: ``leaves front`` for each member that would, by its id
     messages: Sequence[str]  #: the results as sentences
     metric: str  #: name of the compared metric
 
@@ -60,11 +60,15 @@ class AuditResult:
 def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
     """Train networks of a search separately and compare their ranking with the supernet's.
 
-    The results are also written into the folder of the search (``audit.json``).
+    The results are also written into the folder of the search (``audit/`` and ``report.html``).
 
     Args:
         config: The options of the audit.
         reporter: Is notified of progress.
+
+    Raises:
+        ConfigError: the search has no supernet.
+        RunError: the search has no verified front, or its supernet is missing.
     """
     searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
     manifest = folder.reopen()
@@ -108,7 +112,7 @@ class _Members:
 
     @property
     def judged_by(self) -> dict[str, str]:
-        """The column used for each cost: the verified one if it is known for all members."""
+        """The column used for each cost, the verified one if it is known for all members."""
         found = {name: f"verified_{name}" for name in self.costs}
         known = {n for n in found.values() if all(row.get(n) is not None for row in self.rows)}
         return {name: own if own in known else name for name, own in found.items()}

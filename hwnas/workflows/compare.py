@@ -70,10 +70,14 @@ def compare_runs(
 
     Args:
         config: Options of the comparison.
-        runs: Runs with their points, as ``comparison.reading`` returns them.
+        runs: Runs with their points, as ``analysis.reading`` returns them.
         objectives: Objectives that all runs have.
         arguments: Arguments of the command line, or their equivalent.
         reporter: Receives phases and messages.
+
+    Raises:
+        RunError: the runs have different data or units.
+        ConfigError: an option does not fit the runs.
     """
     notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
     notes += reading.check_groups(runs, config.group_by)
@@ -265,7 +269,8 @@ def compare(
         reporter: Receives phases and messages.
 
     Raises:
-        RunError: a run cannot be read, or the output folder exists already.
+        RunError: a run cannot be read, data or units differ, or the output folder is not empty.
+        ConfigError: an option does not fit the runs, such as their objectives.
     """
     if config.run.dir:
         files.check_new_folder(Path(config.run.dir), "run.dir")

@@ -194,7 +194,8 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
 
     Raises:
         ConfigError: networks have exits, but a supernet or predictions without confidence are
-            requested; or they have none, but expected costs of early exits are requested.
+            requested; or they have none, but expected costs of early exits are requested; or
+            ``train.init_from`` is given without a supernet.
     """
     accuracy, workers = config.accuracy, config.study.workers
     if have_exits:
@@ -211,8 +212,8 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
     if accuracy == "trained" and config.train.init_from is not None:
         raise ConfigError(
             f"train.init_from={config.train.init_from} has weights of a supernet, but with "
-            "accuracy=trained each network is trained from scratch. Set accuracy=supernet, or "
-            "remove train.init_from."
+            "accuracy=trained each network is trained from scratch. "
+            f"{'' if have_exits else 'Set accuracy=supernet, or '}remove train.init_from."
         )
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
@@ -285,7 +286,9 @@ def completed_trainings(config: SearchConfig, candidates: Iterable[Candidate]) -
 
 
 def at_recorded_fidelity(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
-    """Return an evaluator with the weights that a search used; others may have trained further.
+    """Return an evaluator with the weights that a search used.
+
+    Other searches may have trained its networks further.
 
     Args:
         weights: The evaluator.

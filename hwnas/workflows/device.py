@@ -77,7 +77,7 @@ class MeasuredTarget:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """``path`` of the table, and ``foreign``: how its machine differs, or ``None``."""
+        """The ``path`` of the table, and in ``foreign`` how its machine differs, or ``None``."""
         return {"path": str(self.table.path), "foreign": self.table.from_another_machine or None}
 
     def notes(self, spaces: Sequence[str]) -> list[str]:

@@ -103,11 +103,13 @@ class Networks:
                 f"target with target.runtime={' or '.join(able)}."
             )
 
-        largest = max([target.batch, *annotations.run_options(space, annotations.BATCH)])
-        if early_exits.exit_names(space) and largest > 1:
+        options = annotations.run_options(space, annotations.BATCH)
+        if early_exits.exit_names(space) and max([target.batch, *options]) > 1:
+            remedy = f"Set target.batch=1, not {target.batch}"
+            if options:
+                remedy = "Remove 'batch' from the file of the space, or set target.batches=[]"
             raise ConfigError(
-                f"Search space '{space.name}' has early exits, which need single images. Set "
-                f"target.batch=1, not {largest}."
+                f"Search space '{space.name}' has early exits, which need single images. {remedy}."
             )
 
     @cached_property
@@ -173,7 +175,8 @@ def read_networks(
         data: The data, if another process has read them.
 
     Raises:
-        ConfigError: a package that the target's backend needs is not installed.
+        HwnasError: a package of the target's backend is not installed, the data or a space cannot
+            be read, or a space does not fit the target; see ``Networks``.
     """
     base.backend_of(config.target)  # before the data are read
     found, by_name, data = supernet.read_space_and_data(

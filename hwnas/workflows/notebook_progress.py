@@ -16,7 +16,7 @@ from hwnas.core.progress import Progress
 _UPDATE_S = 0.5  #: between two updates of a notebook
 _PRINT_S = 60.0  #: between two lines of text, besides those at the start and end of a phase
 
-#: What callers may pass: a display of their own, ``True`` or ``False``.
+#: What callers may pass: a display of their own, ``True``, ``False``, or ``None`` (in notebooks).
 ProgressOption = Progress | bool | None
 
 

@@ -48,7 +48,8 @@ def check_ready(verb: str, folder: str | None) -> None:
         folder: The output folder given by the user, if any.
 
     Raises:
-        ConfigError: the message names the installation command or the existing folder.
+        ConfigError: a package is missing; the message has the command that installs it.
+        RunError: the folder is not empty.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -125,7 +126,14 @@ def files_of(
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> FolderResult:
     """Simulate a plan, write the results into a folder, and return them.
 
-    Arguments and errors are those of ``plan``.
+    Args:
+        config: The options.
+        arguments: Arguments of the command line, or their equivalent.
+        reporter: Is notified of progress.
+
+    Raises:
+        ConfigError: an option does not match the plan, or its file of arrivals is missing.
+        RunError: there is no plan, or the output folder is not empty.
     """
     check_ready("simulate", config.run.dir)
     from hwnas.fleet import simulation, summary

@@ -1,5 +1,6 @@
 """Latency of a network by operator."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,16 +52,22 @@ class LatencyBreakdown:
 
     @property
     def messages(self) -> list[str]:
-        """One sentence with the total latency and the files."""
+        """The total latency with its source, and the files, as text."""
         total = sum(layer.latency_ms for layer in self.layers)
         where = f"Files in {self.path}: layers.csv layers.png"
         return [f"Sum {total:.5f} ms, {self.source}. {where}"]
 
 
 def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdown:
-    """Return the latency of each operator of ``config.genotype``; also write a table and a plot."""
+    """Return the latency of each operator of ``config.genotype``; also write a table and a plot.
+
+    Raises:
+        ConfigError: there is no such network, its batch size is not supported, or
+            latencies by operator are unknown.
+        CompileError: the target does not support an operator.
+    """
     assert config.genotype is not None
-    name, lowered = _find(networks, config.genotype)
+    name, lowered = _find(networks, config.genotype, config.seed)
     _check_batch(lowered, config)
     layers, source = _layers(lowered, config)
     folder = RunFolder(default_path("profile"))
@@ -76,17 +83,21 @@ def layer_latencies(networks: Networks, config: ProfileConfig) -> LatencyBreakdo
     return LatencyBreakdown(folder.path, title, layers, source)
 
 
-def find_genotype(space: SearchSpace, text: str) -> Genotype:
+def find_genotype(space: SearchSpace, text: str, seed: int = 0) -> Genotype:
     """Return the genotype given by a text.
 
     Args:
         space: The search space.
-        text: ``smallest``, ``largest``, options as JSON, a file ``models/ID.json`` of a run, or an
-            id that is in the front of a run under ``runs/search``.
+        text: ``smallest``, ``largest``, ``random``, options as JSON, a file ``models/ID.json`` of a
+            run, or an id that is in the front of a run under ``runs/search``.
+        seed: Seed of ``random``.
 
     Raises:
-        ConfigError: there is no such genotype.
+        ConfigError: there is no such genotype, or the file is damaged.
+        SpaceError: the genotype is not in the space.
     """
+    if text == "random":
+        return space.sample(random.Random(f"network {seed}"))
     if text in ("smallest", "largest"):
         return space.smallest() if text == "smallest" else space.largest()
     if text.startswith("{"):
@@ -100,8 +111,8 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         if not found:
             raise ConfigError(
                 f"genotype={text}: no such file, and no run in {_RUNS} has a front member with "
-                "this id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id "
-                "of a member, or, for profile, MODEL.onnx."
+                "this id. Allowed: smallest, largest, random, options as JSON, RUN/models/ID.json, "
+                "the id of a member, or, for profile, MODEL.onnx."
             )
         path = found[-1]
     if path.suffix.lower() != ".json":
@@ -118,11 +129,11 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
     return space.genotype(made["genotype"])
 
 
-def _find(networks: Networks, text: str) -> tuple[str, Graph]:
+def _find(networks: Networks, text: str, seed: int) -> tuple[str, Graph]:
     """Return the name and the operators of a network, given by a genotype or a model."""
     if Path(text).suffix.lower() != ".onnx":
         (space,) = networks.space.members
-        genotype = find_genotype(space, text)
+        genotype = find_genotype(space, text, seed)
         return genotype.id, networks.lower(genotype)
     try:
         lowered, _ = importer.import_onnx(safe_read.read_bytes(Path(text), _MAX_MODEL_BYTES))
@@ -137,7 +148,7 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
 
 
 def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
-    """Reject a model whose batch size differs from the target's.
+    """Reject a model with a batch size that the target does not support.
 
     Raises:
         ConfigError: the message names the command that fixes it.

@@ -102,12 +102,12 @@ class Export(os.PathLike[str]):
 
     @property
     def proof(self) -> Row:
-        """Content of ``proof.json``: costs, differences from torch, checks, SHA-256 of files."""
+        """Content of ``proof.json``, with costs, errors, checks and SHA-256 of files."""
         return dict(proof_file.read_proof(self.path))
 
     @property
     def files(self) -> list[Path]:
-        """Paths of the files in the folder, sorted."""
+        """Paths of the files in the folder, without those in subfolders, sorted."""
         return sorted(path for path in self.path.iterdir() if path.is_file())
 
     def verify(self, **options: Any) -> list[str]:
@@ -140,7 +140,7 @@ class TrainResult:
     path: Path  #: the run folder
     title: str  #: heading of ``figures``
     metric: str  #: name of the metric
-    figures: Sequence[Line]  #: name, value and 95 % interval as text
+    figures: Sequence[Line]  #: name, value and 95 % interval (of a median: the range) as text
     summary: Row  #: content of ``summary.json``: metrics with intervals, steps, seconds, checkpoint
     messages: Sequence[str] = ()  #: messages of the command
 
@@ -171,13 +171,22 @@ class ProfileResult:
 
     @property
     def errors(self) -> dict[str, Row]:
-        """Errors on networks left out of the fit, such as ``mape`` (fraction), by search space."""
+        """Errors on networks left out of the fit, by search space; empty for other uses.
+
+        Keys: ``n`` (networks) and ``table``, a dict of errors as fractions, such as ``mape``. If
+        all operators were measured, also ``macs`` (errors of a prediction from MACs) and
+        ``drifted`` (networks with a disturbed measurement).
+        """
         calibration = self.table.calibration if self.table is not None else {}
         return {space: known.get("error", {}) for space, known in calibration.items()}
 
     @property
     def operators(self) -> pa.Table:
-        """Content of ``operators.csv``: operators of the latency table with their latencies."""
+        """Operators of the latency table with their latencies, as in ``operators.csv``.
+
+        Raises:
+            FileNotFoundError: the result is of another use of ``profile``.
+        """
         return pyarrow.csv.read_csv(self.path / "operators.csv")
 
     def _repr_html_(self) -> str:

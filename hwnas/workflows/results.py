@@ -38,12 +38,13 @@ _SIZES = ("macs_m", "params_m")
 
 @final
 class FrontTable:
-    """A front with one row per network and the columns that are used most.
+    """A front with one row per verified network and the columns that are used most.
 
     Figures are those of the verified file: ``accuracy`` with its 95 % interval, ``latency_ms``,
-    ``energy_mj``, ``sram_kib``, ``flash_kib``. ``on_front`` is false for networks that are not
-    significantly off the front. pandas, Polars and pyarrow read it as a table; ``front["id"]`` is
-    a column, also of those that only ``all`` has.
+    ``energy_mj``, ``sram_kib``, ``flash_kib``. ``on_front`` is false for networks that
+    verification found dominated, over the budget, or slower in int8 than in float32. pandas, Polars
+    and pyarrow read it as a table; ``front["id"]`` is a column, also of those that only ``all``
+    has.
 
     Args:
         table: All columns.
@@ -79,15 +80,22 @@ class FrontTable:
         return [*self.table.to_pylist()]
 
     def best(self, limits: Mapping[str, float]) -> dict[str, Any]:
-        """Return the network with the best metric within limits, as a dict of values by column.
+        """Return the network on the front with the best metric within limits: values by column.
 
         Args:
             limits: Limits by column: upper limits, or lower limits of metrics to be maximised.
 
         Raises:
-            ConfigError: there is no such column, or no network is within the limits.
+            ConfigError: there is no such column, or no network is on the front or within the
+                limits.
         """
-        rows = self.to_pylist()
+        rows = [row for row in self.to_pylist() if row.get("on_front") is not False]
+        if not rows:
+            raise ConfigError(
+                "No network is on the front after verification: the column on_front is false for "
+                f"all {len(self)}. Search again with longer training or a larger budget."
+            )
+        others = list[str]()
         for name, limit in limits.items():
             if name not in self._columns or not _is_figure(name):
                 known = [column for column in self._columns if _is_figure(column)]
@@ -96,10 +104,12 @@ class FrontTable:
             rows = [r for r in rows if r[name] == limit or is_better(_metric(name), r[name], limit)]
             if not rows:
                 best = max if metric_of(_metric(name)).maximise else min
+                among = f" with {' and '.join(others)}" * bool(others)
                 raise ConfigError(
-                    f"No network of the front is within {name}={limit:g}. The best value is "
-                    f"{best(row[name] for row in closest):.4g}: relax the limit."
+                    f"No network of the front is within {name}={limit:g}{among}. The best value"
+                    f"{among} is {best(row[name] for row in closest):.4g}: relax a limit."
                 )
+            others.append(f"{name}={limit:g}")
         quality = next(name for name in self._columns if _metric(name) in quality_names())
         sign = 1 if metric_of(_metric(quality)).maximise else -1
         return max(rows, key=lambda row: sign * row[quality])
@@ -188,7 +198,7 @@ class SearchResult(os.PathLike[str]):
 
     @property
     def manifest(self) -> Manifest:
-        """Content of ``manifest.json``: options, versions of packages, status."""
+        """Content of ``manifest.json``, with options, versions of packages and status."""
         return read_manifest(self.path, "path")
 
     @property
@@ -241,7 +251,7 @@ class SearchResult(os.PathLike[str]):
         return {name: SearchResult(self.path / name) for name in names}
 
     def best(self, **limits: float) -> dict[str, Any]:
-        """Return the network of the front with the best metric within limits: values by column.
+        """Return the network on the front with the best metric within limits: values by column.
 
         Example: ``result.best(latency_ms=0.5, flash_kib=100)["id"]``.
 
@@ -249,7 +259,8 @@ class SearchResult(os.PathLike[str]):
             limits: Upper limits by column, or lower limits of metrics to be maximised.
 
         Raises:
-            ConfigError: there is no such column, or no network is within the limits.
+            ConfigError: there is no such column, or no network is on the front or within the
+                limits.
             RunError: the search has no front yet.
         """
         return self.front.best(limits)
@@ -282,6 +293,10 @@ class SearchResult(os.PathLike[str]):
 
         Args:
             genotype_id: Id of a candidate, or its first digits; ``front`` lists the front.
+
+        Raises:
+            ConfigError: no candidate has this id, or several ids start with it.
+            RunError: no trial is finished yet.
         """
         from hwnas.workflows.config import WhyConfig
         from hwnas.workflows.why import why

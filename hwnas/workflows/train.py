@@ -283,9 +283,7 @@ def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> Train
 
 
 def _genotype(config: TrainConfig, setup: TrainingSetup) -> Genotype:
-    if config.genotype == "random":
-        return setup.space.sample(random.Random(f"network {config.seed}"))
-    return find_genotype(setup.space, str(config.genotype))
+    return find_genotype(setup.space, str(config.genotype), config.seed)
 
 
 def _facts(summary: TrainingSummary) -> Row:

@@ -60,7 +60,7 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
         (["search"], "No target. Give one with +target=<name>: cpu, cuda, ethos_u55_256"),
-        (["train", "+target=npu"], "The verb train has no option target: leave it out"),
+        (["train", "+target=npu"], "hwnas train has no option target: leave it out"),
         (["search", "+target=npuu"], "Unknown target 'npuu'. Did you mean 'npu'?"),
         (["search", "+target=npu", "dataset=digit"], "Did you mean 'digits'?"),
         (["search", "+target=npu", "budget=egde"], "Did you mean 'edge'?"),

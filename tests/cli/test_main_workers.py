@@ -212,7 +212,7 @@ def test_sweep_runs_every_combination(
 
 def test_sweep_over_lists_of_targets_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "-m", "+target=[npu,cpu]", "seed=0,1"]) == 2
-    assert "-m starts one search for each target" in capsys.readouterr().err
+    assert "-m starts one run for each target" in capsys.readouterr().err
 
 
 def test_processes_do_not_measure_at_once(capsys: pytest.CaptureFixture[str]) -> None:

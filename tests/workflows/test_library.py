@@ -31,7 +31,7 @@ from hwnas.training.data import loading
 from hwnas.workflows import results
 from hwnas.workflows.notebook_progress import NotebookProgress, progress_display
 from hwnas.workflows.python_data import save_data
-from hwnas.workflows.results import SearchResult
+from hwnas.workflows.results import FrontTable, SearchResult
 from hwnas.workflows.search.front import SearchOutcome
 
 QUICK: dict[str, Any] = {
@@ -130,13 +130,29 @@ def test_front_shows_the_columns_that_are_used_most(found: SearchResult) -> None
 
 def test_best_network_within_limits(found: SearchResult) -> None:
     rows = found.front.to_pylist()
-    assert found.best()["accuracy"] == max(row["accuracy"] for row in rows)
+    assert found.best()["accuracy"] == max(row["accuracy"] for row in rows if row["on_front"])
     fastest = min(row["latency_ms"] for row in rows)
     assert found.best(latency_ms=fastest)["latency_ms"] == fastest
     with pytest.raises(ConfigError, match=f"within latency_ms=.*best value is {fastest:.4g}"):
         found.best(latency_ms=fastest / 2)
     with pytest.raises(ConfigError, match="latency"):
         found.best(latency=1.0)
+
+
+def test_best_network_is_on_the_front() -> None:
+    columns = {"accuracy": [0.9, 0.8, 0.7], "latency_ms": [3.0, 2.0, 1.0], "flash_kib": [5, 6, 7]}
+    verified = {f"verified_{name}": values for name, values in columns.items()}
+    table = pa.table({"id": [*"abc"], **columns, **verified})
+    front = FrontTable(table.append_column("verified_on_front", [[False, True, True]]))
+    assert front.best({})["id"] == "b"
+    with pytest.raises(
+        ConfigError,
+        match=r"within flash_kib=6 with latency_ms=1. The best value with latency_ms=1 is 7:",
+    ):
+        front.best({"latency_ms": 1, "flash_kib": 6})
+    none = FrontTable(table.append_column("verified_on_front", [[False] * 3]))
+    with pytest.raises(ConfigError, match="No network is on the front after verification"):
+        none.best({})
 
 
 def test_plot_draws_into_axes_of_the_caller(found: SearchResult) -> None:
@@ -231,6 +247,11 @@ def test_one_network_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_targets_that_need_no_table_have_none() -> None:
     with pytest.raises(hwnas.HwnasError, match="needs no latency table"):
         hwnas.profile(target="npu")
+    layers = hwnas.profile(target="npu", search_space="tiny", genotype="random", seed=2).layers
+    assert layers is not None
+    assert (
+        layers.title != hwnas.profile(target="npu", search_space="tiny", genotype="random").layers
+    )
 
 
 def test_same_search_as_by_the_command_line(found: SearchResult) -> None:

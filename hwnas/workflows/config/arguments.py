@@ -63,12 +63,9 @@ def _of_sections() -> Iterator[str]:
 
 def last_text(arguments: Sequence[str], option: str) -> str | None:
     """Return the last value of an option as text; ``None`` if it is not given."""
-    given = [value for key, _, value in (a.partition("=") for a in arguments) if _is(key, option)]
+    parted = (argument.partition("=") for argument in arguments)
+    given = [value for key, _, value in parted if key.lstrip("+") == option]
     return grammar.text_of(given[-1]) if given else None
-
-
-def _is(key: str, option: str) -> bool:
-    return key.lstrip("+") == option
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
@@ -109,8 +106,7 @@ def with_names(verb: str, arguments: Sequence[str]) -> list[str]:
     """Return arguments with the names of options: ``why RUN ID`` is ``why run=RUN id=ID``.
 
     Raises:
-        ConfigError: there are too many arguments without a name, an option is given with and
-            without its name, or a flag is unknown.
+        ConfigError: there are too many, one is given by name, too, or a flag is unknown.
     """
     behind = [False, *(a in TAKE_A_VALUE for a in arguments)]
     unnamed = [
@@ -182,9 +178,7 @@ _LIMIT = re.compile(r"(\+{0,2}(?:\w+\.)?budget)\.(\w+)=(.*)", re.DOTALL)
 
 
 def in_units(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with the limits of budgets in the units of their metrics.
-
-    ``budget.latency=500us`` becomes ``budget.latency_ms=0.5``; other arguments are unchanged.
+    """Return arguments with ``budget.latency=500us`` written as ``budget.latency_ms=0.5``.
 
     Raises:
         ConfigError: a limit has no unit, or an unknown one.
@@ -205,8 +199,7 @@ def check_meaning(schema: str, arguments: Sequence[str]) -> list[str]:
     """Return arguments with ``~budget`` written as ``budget=none``.
 
     Raises:
-        ConfigError: an option is given twice with different values, has no effect, or is not
-            allowed.
+        ConfigError: an option has two values, has no effect, or is not allowed.
     """
     known: dict[str, str] = {}
     for argument in arguments:

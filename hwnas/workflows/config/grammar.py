@@ -193,7 +193,8 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
         return f"No target. Give one with +target=<name>: {targets}."
     key = _key(error, text)
     if key == "target" and not any(name.startswith("target") for name in options):
-        return f"The verb {verb} has no option target: leave it out."
+        shown = "search accuracy=table" if verb == "tabular" else verb
+        return f"hwnas {shown} has no option target: leave it out."
     if key == "target":
         of_run = f"The verb {verb} uses the target of its run: leave out +target."
         missing = f"The target has no default: write +target=<name>, one of {targets}."

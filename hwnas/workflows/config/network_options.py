@@ -50,7 +50,8 @@ class ProfileConfig:
     front_of: str | None = None
     #: CSV files with measurements of kits or your own, one or a list
     measured: Any = None
-    #: maximum relative difference between repeated measurements of a network, and of constant work
+    #: of kits: maximum relative difference between repeated measurements of a network, and of
+    #: constant work
     drift: float = bounded("(0, 1)", 0.03)
     seed: int = bounded(SEED, 0)  #: seed of the choice of networks
     #: fraction of networks whose prediction error must be within ``tolerance``
@@ -87,7 +88,7 @@ class ProfileConfig:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the device is not connected: ``kit`` or ``measured`` is given."""
+        """Whether ``kit`` or ``measured`` is given, for devices that are not connected."""
         return self.kit is not None or self.measured is not None
 
     def _check_offline(self) -> None:

@@ -113,7 +113,7 @@ class ExportConfig(DeliveryConfig):
 
     @property
     def wanted(self) -> str:
-        """Which networks are exported: an id, a name such as ``knee``, or an expression."""
+        """The selection of networks, an id, a name such as ``knee``, or an expression."""
         return self.id or self.pick
 
 

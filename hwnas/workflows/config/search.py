@@ -47,7 +47,10 @@ SPACE = "mbconv_small"  # if neither the user nor the target names one
 
 
 def spaces_of(search_space: object, target: Target) -> list[str]:
-    """Return the names and paths of the given search spaces, else those of the target."""
+    """Return the names and paths of the given search spaces, else those of the target.
+
+    If the target has none, it is ``mbconv_small``.
+    """
     return space_names(target.spaces or SPACE if search_space is None else search_space)
 
 
@@ -195,7 +198,7 @@ class SearchConfig:
 
     @property
     def spaces(self) -> list[str]:
-        """The names and paths of the search spaces: one, or several that are searched together."""
+        """The names and paths of the search spaces, which are searched together."""
         return spaces_of(self.search_space, self.target)
 
     @property
@@ -208,7 +211,7 @@ def checked_cost(cost: str | None, target: Target) -> str:
     """Return the name of the cost model; ``None``: the default of the target's runtime.
 
     Raises:
-        ConfigError: the cost model does not support the target.
+        ConfigError: the cost model was renamed, or does not support the target.
     """
     if (new := RENAMED_VALUES["cost"].get(str(cost))) is not None:
         raise ConfigError(f"cost={cost} was renamed: write cost={new}.")

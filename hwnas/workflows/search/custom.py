@@ -50,7 +50,11 @@ class CheckedEvaluator:
 
 @final
 class CheckedCostModel:
-    """A custom cost model whose costs are validated for completeness and range."""
+    """A custom cost model whose costs are validated: complete, finite, with a known source.
+
+    Raises:
+        ConfigError: the cost model has no attribute ``max_cost_queries``.
+    """
 
     def __init__(self, model: CostModel, derives: DerivedMetrics, needed: Sequence[str]):
         if not hasattr(model, "max_cost_queries"):
@@ -188,7 +192,7 @@ class CustomComponents:
 
     @property
     def named(self) -> dict[str, str]:
-        """Names of the objects' classes, by keyword: ``evaluator`` and ``cost_model``."""
+        """Names of the objects' classes, by keyword ``evaluator`` or ``cost_model``."""
         given = {"evaluator": self.evaluator, "cost_model": self.cost_model}
         return {
             keyword: f"{type(o).__module__}.{type(o).__qualname__}"
@@ -225,7 +229,7 @@ class CustomComponents:
             )
 
     def check_alone(self, n_targets: int, workers: int | None) -> None:
-        """Reject custom objects with several processes or targets.
+        """Reject custom objects in several processes, and a cost model for several targets.
 
         Raises:
             ConfigError: they are combined.
