@@ -122,7 +122,7 @@ def test_candidates_are_trained_as_long_as_enough_of_them_fit(
     n_trials: int,
     fidelities: list[int],
 ) -> None:
-    options = ("minutes=10", f"n_trials={n_trials}")
+    options = ("minutes=10", f"n_trials={n_trials}", "accuracy=trained")
     settled, _, lines = _planned(digits, monkeypatch, *options, epoch_s=epoch_s)
     assert settled.trained.fidelities == fidelities
     if fidelities != [1, 4]:
