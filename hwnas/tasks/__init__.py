@@ -30,8 +30,8 @@ def get(name: str) -> TaskType:
     """Return a task type by name, built-in or from an installed package.
 
     Raises:
-        ConfigError: if there is none of that name, or a package's task cannot be imported or
-            lacks methods.
+        ConfigError: if there is none of that name, or a package's task cannot be loaded or lacks
+            methods.
     """
     if name in _BUILT_IN:
         return cast("TaskType", _BUILT_IN[name].load()())
@@ -45,7 +45,7 @@ def get(name: str) -> TaskType:
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{where} cannot be loaded: {reason}. Mend or uninstall its package, or choose "
+            f"{where} cannot be loaded: {reason}. Repair or uninstall its package, or choose "
             "another task."
         ) from error
     if missing := [part for part in _members() if getattr(kind, part, None) is None]:
@@ -59,7 +59,8 @@ def get(name: str) -> TaskType:
 def plugin_identity(name: str) -> tuple[str, ...]:
     """Return ``(name, package, version)`` of a task from a package; ``()`` for built-in tasks.
 
-    It enters digests, as the package's code decides what networks learn.
+    ``(name,)`` if its package is unknown. It enters digests, as the package's code decides what
+    networks learn.
     """
     if name in _BUILT_IN:
         return ()
@@ -91,5 +92,9 @@ def from_json(raw: Mapping[str, Any]) -> Task:
 
 
 def recorded_task(manifest: Mapping[str, Any]) -> Task:
-    """Return the task in a manifest; classification for runs on benchmark tables."""
+    """Return the task in a manifest; without one, as in runs on benchmark tables, classification.
+
+    Raises:
+        ConfigError: there is no such task type, or its content is invalid.
+    """
     return from_json(manifest.get("task", {"name": "classification", "classes": []}))

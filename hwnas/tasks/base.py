@@ -29,7 +29,7 @@ Confusion = Mapping[str, Mapping[str, int]]  #: number of images by class and an
 class Incumbent:
     """The network that a candidate must beat, with the results of earlier networks.
 
-    Results per image are packed into bytes by the task.
+    Results per image are those of ``Score.per_image``.
     """
 
     per_image: bytes  #: results of the network to beat, which costs no more than the candidate
@@ -44,7 +44,9 @@ class Score:
 
     figure: Quantity  #: the metric of the task
     n_images: int | None = None  #: ``None`` if no images were evaluated
-    per_image: bytes = b""  #: results per image, packed by the task, if all were evaluated
+    #: results per image, packed by the task; empty if evaluation stopped early or the task does not
+    #: pack them
+    per_image: bytes = b""
     #: evaluation stopped early: the metric is predicted, and worse than the incumbent's
     stopped: bool = False
     details: Mapping[str, float] = field(default_factory=dict)  #: other results by column name
@@ -70,7 +72,8 @@ class TaskDescription:
 class MetricLoss:
     """Degradation of one network relative to another on the same images, in points.
 
-    A point is one percentage point of accuracy, or 1 % of the error at chance level.
+    A point is one percentage point of a metric of classes, or 1 % of the error of always predicting
+    the median.
     """
 
     points: float  #: above 0 if the network is worse
@@ -113,7 +116,7 @@ class Task(Protocol):
         ...
 
     def with_metric(self, metric: str) -> Task:
-        """Return a copy of the task with another quality metric of ``TaskType.metrics``."""
+        """Return the task with a quality metric of ``TaskType.metrics``."""
         ...
 
     def for_training(self, *, is_balanced: bool) -> Task:
@@ -132,10 +135,16 @@ class Task(Protocol):
         ...
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return targets and loss targets of images mixed as ``share * a + (1 - share) * b``.
+        """Return targets and loss targets of mixed images.
 
-        The targets are those that training results are compared with. Source: Zhang et al.,
-        "mixup", ICLR 2018, https://arxiv.org/abs/1710.09412.
+        ``per_sample`` compares outputs with the targets, ``loss`` with the loss targets.
+
+        Args:
+            first: Targets of the first images.
+            second: Targets of the second images.
+            share: Weight of the first images in the mixture, in [0, 1].
+
+        Source: Zhang et al., "mixup", ICLR 2018, https://arxiv.org/abs/1710.09412.
         """
         ...
 
@@ -188,10 +197,11 @@ class Task(Protocol):
         ...
 
     def has_learned(self, total: float, n: int) -> bool:
-        """Return True if results are significantly better than those of an untrained network.
+        """Return True if results are significantly better than chance level.
 
-        Trainings that have not learned by then are stopped. The best constant answer is no
-        criterion: on imbalanced data, trainings may never exceed it, or much later.
+        Chance level is that of random answers for classes, and of always predicting the median for
+        values. The majority class is no criterion: on imbalanced data, trainings may never exceed
+        it, or much later.
 
         Args:
             total: Sum of the results per image of ``for_training``.
@@ -207,7 +217,7 @@ class Task(Protocol):
         ...
 
     def score_all(self, results: PerImageResults) -> Score:
-        """Return the score of a complete evaluation, with packed results per image."""
+        """Return the score of a complete evaluation, see ``Score.per_image``."""
         ...
 
     def score_early(
@@ -294,7 +304,7 @@ class TaskType(Protocol):
             where: Prefix of error messages.
             raw: Targets of the images as in the data set, by split: ``train``, ``validation``,
                 ``test``.
-            names: Class names of the source, if it has any.
+            names: Names of the classes or values in the source, if it has any.
 
         Raises:
             DataError: if the targets are invalid.

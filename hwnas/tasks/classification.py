@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hwnas.core.errors import DataError
 from hwnas.core.quantity import NORMAL_95, Quantity
 from hwnas.core.schema import SchemaError, validate
-from hwnas.tasks import early_stopping
+from hwnas.tasks import early_stopping, metrics
 from hwnas.tasks.base import (
     Confusion,
     Incumbent,
@@ -86,7 +86,7 @@ class ClassificationTask:
             answer="a label",
             same="same class",
             interval="Wilson's interval" + " of each class, combined" * (self.metric != METRIC),
-            points="points of accuracy",
+            points=f"points of {metrics.metric_of(self.metric).label}",
             constant=f"the majority class{majority}",
             files={"labels.txt": "the classes in order, one per line"},
             limits=(
@@ -106,7 +106,7 @@ class ClassificationTask:
         return replace(self, metric=metric)
 
     def for_training(self, *, is_balanced: bool) -> ClassificationTask:
-        """Return the task whose mean result is the accuracy; balanced: classes weigh equally."""
+        """Return the task whose mean result is the accuracy; balanced, the balanced accuracy."""
         return replace(self, metric=METRIC, is_balanced=is_balanced)
 
     @cached_property
@@ -121,7 +121,7 @@ class ClassificationTask:
         return self._one_hot(targets) if self.is_balanced else targets
 
     def mixup_targets(self, first: Tensor, second: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Return the labels ``(N,)`` of the larger parts, and probabilities ``(N, n_classes)``."""
+        """Return labels ``(N,)`` of the larger parts, and rows ``(N, n_classes)`` for ``loss``."""
         loss_targets = share * self._one_hot(first) + (1 - share) * self._one_hot(second)
         return (first if share >= 0.5 else second), loss_targets
 
@@ -133,7 +133,7 @@ class ClassificationTask:
         return rows * from_numpy(self._weights).to(rows) if self.is_balanced else rows
 
     def loss(self, outputs: Tensor, loss_targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Return the cross entropy with labels ``(N,)`` or probabilities ``(N, n_classes)``."""
+        """Return the cross entropy with labels ``(N,)`` or rows ``(N, n_classes)``, averaged."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, loss_targets, label_smoothing=smoothing)
@@ -171,7 +171,7 @@ class ClassificationTask:
 
     @property
     def confidence(self) -> Callable[[Outputs], NDArray[Any]] | None:
-        """Function from logits to the largest probability; ``None`` for other metrics."""
+        """Function from logits to the largest probability; ``None`` unless for accuracy."""
         return largest_probability if self.metric == METRIC else None
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:
@@ -214,7 +214,7 @@ class ClassificationTask:
         return 100 * (better - worse)
 
     def degradation(self, results: PerImageResults, reference: PerImageResults) -> MetricLoss:
-        """Return the lost percentage points of the metric, with a paired 95 % interval.
+        """Return the lost percentage points, with the lower end of a paired 95 % interval.
 
         Sources: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval); for
         other metrics, Efron & Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
@@ -298,8 +298,8 @@ class Classification:
             names: Names of the classes; default: the labels.
 
         Raises:
-            DataError: if a label is missing or out of range, there is only one class, or a split
-                has classes that the training split lacks.
+            DataError: if a label is missing, invalid or out of range, the training split has only
+                one class, or another split has classes that it lacks.
         """
         raw = {
             split: [normalised_label(label) for label in labels] for split, labels in raw.items()
@@ -315,8 +315,8 @@ class Classification:
         if len(trained) < 2:
             (only,) = trained
             raise DataError(
-                f"{where} has only one class, '{classes[ordered.index(only)]}'; classification "
-                "needs two or more. Add images of another class."
+                f"{where}: split 'train' has only one class, '{classes[ordered.index(only)]}'; "
+                "classification needs two or more. Add training images of another class."
             )
         for split, labels in raw.items():
             if missing := sorted(map(ordered.index, set(labels) - trained)):
@@ -391,8 +391,8 @@ def _check_labels(where: str, labels: Sequence[Any], names: Sequence[str] | None
             raise DataError(
                 f"{row} has the label {value}: must not be negative. Label or remove these images."
             )
-        if names is not None and not isinstance(value, str) and value >= len(names):
+        if names and (isinstance(value, str) or value >= len(names)):
             raise DataError(
-                f"{row} has the label {value}: must be 0 to {len(names) - 1}, as there are "
-                f"{len(names)} classes. Correct the label."
+                f"{row} has the label {value!r}: must be 0 to {len(names) - 1}, as there are "
+                f"{len(names)} names of classes. Correct the label."
             )

@@ -40,7 +40,8 @@ Bits = NDArray[np.bool_]
 Errors = NDArray[np.float32]
 
 LOOK_FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  #: evaluated fractions at which to decide
-MIN_IMAGES = 30  #: for Student's t with errors that are not normal
+#: minimum number of images before evaluation of errors stops: they are not normally distributed
+MIN_IMAGES = 30
 
 
 @dataclass(frozen=True)

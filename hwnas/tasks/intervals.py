@@ -151,6 +151,8 @@ _MAX_LISTED = 30  # classes in a text
 def describe_classes(images: Mapping[str, Mapping[str, int]]) -> str:
     """Return a text such as ``2 classes (train+test images): 'cat' (50+10), 'dog' (40+10).``.
 
+    It lists at most 30 classes.
+
     Args:
         images: Number of images by split and class.
     """

@@ -38,14 +38,19 @@ class PredictionSet:
 
     models: tuple[str, ...]  #: names
     correct: NDArray[np.bool_]  #: ``(models, images)``
-    confidence: NDArray[np.float64]  #: ``(models, images)``; only the order matters
+    confidence: NDArray[np.float64]  #: ``(models, images)``; higher is more confident
     left_out: tuple[str, ...] = ()  #: models whose only predictions are of other weights
 
     def cascade(self, first: str, second: str, share: float) -> tuple[Quantity, float] | None:
         """Return the accuracy of a cascade, and its confidence threshold.
 
-        The second model answers the fraction ``share`` of the images on which the first one is
-        least confident, that is, below the threshold. ``None`` if the set lacks a model.
+        ``None`` if the set lacks a model.
+
+        Args:
+            first: The model that sees all images.
+            second: The model that answers the images on which the first is least confident, below
+                the threshold.
+            share: Fraction of images that the second model answers, in [0, 1].
         """
         if first not in self.models or second not in self.models:
             return None
@@ -72,11 +77,14 @@ def score_outputs(task: Task, outputs: Outputs, targets: Targets) -> Predictions
 
 
 def exit_indices(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
-    """Return the index of the exit that each image takes, ``(images,)``; the last is the end.
+    """Return the index of the exit that each image takes, ``(images,)``.
+
+    Images that take no exit have the number of exits as index.
 
     Args:
         confidence: Confidences of the exits, ``(exits, images)``.
-        thresholds: An image leaves at the first exit whose confidence reaches its threshold.
+        thresholds: Threshold of each exit: an image leaves at the first exit whose confidence
+            reaches it.
     """
     leaves = confidence >= np.asarray(thresholds)[:, None]
     index: NDArray[np.intp] = np.vstack([leaves, np.ones(leaves.shape[1], np.bool_)]).argmax(axis=0)
@@ -166,7 +174,8 @@ def read_prediction_files(
             belong to other weights; they are skipped, see ``PredictionSet.left_out``.
 
     Raises:
-        ConfigError: if a file cannot be read, has other images, or contradicts another file.
+        ConfigError: if a file cannot be read, has fewer than 50 images or another number of them
+            than the other files, or contradicts another file, or a folder has no predictions.
     """
     known: dict[str, tuple[Path, Predictions]] = {}
     others: set[str] = set()
@@ -246,7 +255,9 @@ def _read(path: Path) -> Iterator[tuple[str, Predictions]]:
             "folder."
         ) from None
     except CorruptFileError as problem:
-        raise ConfigError(f"answers: {path} cannot be read: {problem}.") from None
+        raise ConfigError(
+            f"answers: {path} cannot be read: {problem}. Remove it from answers."
+        ) from None
     if arrays.correct.shape[1] < _MIN_IMAGES:
         raise ConfigError(
             f"answers: {path} has predictions on {arrays.correct.shape[1]} images; cascades need "

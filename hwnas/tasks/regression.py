@@ -167,7 +167,7 @@ class RegressionTask:
         return outputs
 
     def per_sample(self, outputs: Outputs, targets: Targets) -> PerImageResults:
-        """Return the absolute error of each image, ``(N,)``, in the unit of the targets."""
+        """Return the mean absolute error of each image's values, ``(N,)``, in the targets' unit."""
         std, offset = np.array(self.std, np.float32), np.array(self.mean, np.float32)
         errors: PerImageResults = np.abs(outputs * std + offset - targets).mean(axis=1)
         return errors
@@ -237,7 +237,7 @@ class RegressionTask:
         return MetricLoss(points, points - scale * half_width(differences))
 
     def same_answers(self, outputs: Outputs, expected: Outputs) -> NDArray[np.bool_]:
-        """Return for each image, ``(N,)``, whether all outputs agree within 0.05 deviations."""
+        """Return for each image, ``(N,)``, whether all outputs (standardised) agree within 0.05."""
         same: NDArray[np.bool_] = (np.abs(outputs - expected) <= _SAME).all(axis=1)
         return same
 
@@ -282,8 +282,9 @@ class Regression:
         """Return float32 values ``(N, n)`` by split, and the names of the n values.
 
         Raises:
-            DataError: if a value is missing, not a number or the same for all images, splits have
-                different numbers of values, or float32 is not precise enough.
+            DataError: if a value is missing, not a number, too large for float32 or the same for
+                all training images, images have different numbers of values, the names are not
+                one per value, or float32 is not precise enough.
         """
         exact = {split: _to_array(f"{where}: split '{split}'", v) for split, v in raw.items()}
         train = exact["train"]
@@ -300,6 +301,11 @@ class Regression:
             )
         _check_precision(where, exact)
         n = train.shape[1]
+        if names and len(names) != n:
+            raise DataError(
+                f"{where}: there are {len(names)} names for {n} values per image. Give one name "
+                "for each value."
+            )
         numbered = ("value",) if n == 1 else tuple(f"value_{i}" for i in range(n))
         targets: dict[str, Targets] = {s: rows.astype(np.float32) for s, rows in exact.items()}
         return targets, tuple(names) if names else numbered
@@ -349,7 +355,8 @@ def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
             if not abs(number) <= _MAX_VALUE:  # also true for NaN
                 raise DataError(
                     f"{where}, row {row} has the value {number}: must be finite and at most "
-                    f"{_MAX_VALUE:g} in size, as networks compute in float32. Use another unit."
+                    f"{_MAX_VALUE:g} in size, as networks compute in float32. Correct it, or use "
+                    "another unit."
                 )
         if len(numbers) != len(rows[0]) or not numbers:
             raise DataError(

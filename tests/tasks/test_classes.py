@@ -5,7 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from sklearn import metrics as reference
 
-from hwnas.tasks.classification import METRICS, ClassificationTask
+from hwnas.core.errors import DataError
+from hwnas.tasks.classification import METRICS, Classification, ClassificationTask
 from hwnas.tasks.intervals import ClassScores, describe_classes
 
 RNG = np.random.default_rng(0)
@@ -79,6 +80,24 @@ def test_degradation_is_significant_where_it_is_large(metric: str) -> None:
     assert loss.points == pytest.approx(100 * (1 - task.score(results).value))
     assert 0 < loss.low < loss.points
     assert task.degradation(results, results).points == 0
+
+
+@pytest.mark.parametrize(
+    ("train", "names", "message"),
+    [
+        (["cat", "dog"], ["cat", "dog"], "has the label 'cat': must be 0 to 1"),
+        ([0, 2], ["cat", "dog"], "row 1 has the label 2: must be 0 to 1"),
+        ([1, 1], ["cat", "dog"], "split 'train' has only one class, 'dog'"),
+    ],
+)
+def test_labels_are_indices_of_names(train: list[object], names: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Classification().targets("Data set 'x'", {"train": train, "test": [0, 1]}, names)
+
+
+def test_points_are_those_of_the_metric() -> None:
+    points = [TASK.with_metric(metric).description.points for metric in METRICS]
+    assert points == [f"points of {name}" for name in ("accuracy", "balanced accuracy", "macro-F1")]
 
 
 def test_classes_are_described_with_their_images() -> None:

@@ -138,6 +138,11 @@ def test_targets_that_are_no_values_are_refused(said: list[object], reason: str)
         Regression().targets("Data set 'x'", {"train": said}, None)
 
 
+def test_each_value_needs_a_name() -> None:
+    with pytest.raises(DataError, match="2 names for 1 values per image"):
+        Regression().targets("Data set 'x'", {"train": [1.0, 2.0]}, ["width", "height"])
+
+
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
 def test_targets_in_any_unit_are_taken_as_they_are(unit: float) -> None:
     said = [unit * value for value in (100.0, 101.0, 103.0)]

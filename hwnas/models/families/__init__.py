@@ -85,7 +85,7 @@ def _load(point: EntryPoint) -> Family:
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SpaceError(
-            f"{_describe(point)} cannot be loaded: {reason}. Mend or uninstall the package."
+            f"{_describe(point)} cannot be loaded: {reason}. Repair or uninstall the package."
         ) from error
     if missing := [name for name in _MEMBERS if getattr(family, name, None) is None]:
         raise SpaceError(

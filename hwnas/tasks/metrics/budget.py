@@ -18,7 +18,7 @@ class Budget:
     """Limits of costs: upper limits, or lower limits of metrics that are maximised.
 
     Raises:
-        ConfigError: a limit is not of a cost, or not above 0.
+        ConfigError: a limit is not of a cost, or not in (0, 1e15].
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)  #: by metric, in the metric's unit
@@ -35,7 +35,8 @@ class Budget:
         """Return the budget of options like ``{name: edge, latency_ms: 0.5, sram_kib: null}``.
 
         Raises:
-            ConfigError: if a limit is not of a metric, or not a positive number.
+            ConfigError: if a limit is not of a cost or not a number in (0, 1e15], or the name is
+                not text.
         """
         limits = {n: v for n, v in options.items() if n != "name" and v is not None}
         for name, limit in limits.items():
@@ -52,7 +53,7 @@ class Budget:
         return {"name": self.name, **dict.fromkeys(BASE_COSTS), **self.limits}
 
     def __str__(self) -> str:
-        """All limits as text."""
+        """All limits as text; ``none`` without limits."""
         return format_limits(self.limits)
 
     def violations(self, figures: Quantities) -> dict[str, float]:
@@ -60,7 +61,10 @@ class Budget:
         return violations(self.limits, figures)
 
     def met(self, figures: Quantities) -> frozenset[str]:
-        """Return a set with the name of the budget if quantities meet it, else an empty set."""
+        """Return a set with the name of the budget if quantities meet it, else an empty set.
+
+        Limits without a quantity count as met.
+        """
         return frozenset() if self.exceeded(figures) else frozenset([self.name])
 
     def exceeded(self, figures: Quantities) -> str:
@@ -75,10 +79,10 @@ def _check_cost(name: str) -> None:
 
 
 def violations(limits: Mapping[str, float], figures: Quantities) -> dict[str, float]:
-    """Return by how much each known quantity misses its limit, as a fraction of the limit.
+    """Return by how much quantities miss their limits, as fractions of the limits, by metric.
 
-    0.1 is 10 % beyond the limit. It is 0 or less if the worse end of the quantity's interval
-    meets the limit.
+    Limits without a quantity are left out. 0.1 is 10 % beyond the limit. It is 0 or less if the
+    worse end of the quantity's interval meets the limit.
     """
     return {
         name: metric_of(name).violation(figures[name], limit)
@@ -103,7 +107,7 @@ def violated_side(name: str) -> str:
 
 
 def format_limits(limits: Mapping[str, float]) -> str:
-    """Return limits as text: ``latency_ms <= 0.5, throughput_ips >= 100``."""
+    """Return limits as text: ``latency_ms <= 0.5, throughput_ips >= 100``; ``none`` if empty."""
     return ", ".join(f"{n} {metric_of(n).relation} {v:g}" for n, v in limits.items()) or "none"
 
 
@@ -138,10 +142,11 @@ def limit_in_unit(name: str, text: str) -> tuple[str, str]:
 
     Args:
         name: Name of a metric, with or without its unit: ``latency_ms`` or ``latency``.
-        text: A number, with or without a unit. Other texts are returned as they are.
+        text: A number, or several separated by commas, with or without a unit. Other texts, and
+            limits of metrics without units, are returned as they are.
 
     Raises:
-        ConfigError: the unit is missing or unknown.
+        ConfigError: the unit is unknown, or neither the name nor the text has one.
     """
     meant = _ALIASES.get(name, name)
     metric = next((m for m in cost_names() if meant in (m, short_name(m))), name)
@@ -161,7 +166,10 @@ def short_name(metric: str) -> str:
 
 
 def limit_units(metric: str) -> list[str]:
-    """Return the units in which a limit of a metric can be written; the metric's own first."""
+    """Return the units in which a limit of a metric can be written, the metric's own first.
+
+    Empty if limits are numbers without a unit.
+    """
     return [*_UNITS.get(metric_of(metric).unit, {})]
 
 

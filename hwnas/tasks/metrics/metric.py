@@ -67,12 +67,12 @@ class Metric:
         return ">=" if self.maximise else "<="
 
     def best(self, quantity: Quantity) -> float:
-        """Return the better end of a quantity's interval."""
+        """Return the better end of a quantity's interval, else its value."""
         end = quantity.high if self.maximise else quantity.low
         return quantity.value if end is None else end
 
     def binding(self, quantity: Quantity) -> float:
-        """Return the worse end of a quantity's interval, which is compared with limits."""
+        """Return the worse end of a quantity's interval, else its value, to compare with limits."""
         return quantity.lower if self.maximise else quantity.upper
 
     def violation(self, quantity: Quantity, limit: float) -> float:
@@ -93,7 +93,8 @@ def scale(quantity: Quantity, factor: float) -> Quantity:
 def divide(number: float, quantity: Quantity) -> Quantity:
     """Return a positive number divided by a positive quantity.
 
-    Where one end of the quantity's interval is 0, the other end of the result is ``None``.
+    Where one end of the quantity's interval is 0 or ``None``, the other end of the result is
+    ``None``.
     """
     low, high = (number / end if end else None for end in (quantity.high, quantity.low))
     return Quantity(number / quantity.value, quantity.source, low, high)

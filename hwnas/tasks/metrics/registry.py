@@ -90,12 +90,12 @@ def _loaded(point: EntryPoint) -> Metric:
     except Exception as error:  # a plug-in may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{where} cannot be loaded: {reason}. Mend or uninstall the package."
+            f"{where} cannot be loaded: {reason}. Repair or uninstall the package."
         ) from error
     if not isinstance(metric, Metric):
         raise ConfigError(
-            f"{where} is no hwnas.tasks.metrics.Metric, but of type {type(metric).__name__}. Mend "
-            "or uninstall the package."
+            f"{where} is no hwnas.tasks.metrics.Metric, but of type {type(metric).__name__}. "
+            "Repair or uninstall the package."
         )
     if metric.name != point.name:
         raise ConfigError(f"{where} is the metric '{metric.name}': give both the same name.")
@@ -140,7 +140,8 @@ def format_value(name: str, value: float, form: str = ".4f") -> str:
     Args:
         name: Name of the metric.
         value: The value.
-        form: Format of fractions, such as ``.4f``. Other values have four significant digits.
+        form: Format of fractions, such as ``.4f``. Other values have four significant digits, and
+            from 10,000 to 10^9 all digits before the point.
     """
     if metric_of(name).perfect == 1:
         return f"{value:{form}}"
