@@ -21,7 +21,10 @@ class DerivedMetrics:
     names: Sequence[str]  #: names of the derived metrics
 
     def __call__(self, figures: Quantities) -> dict[str, Quantity]:
-        """Return the metrics and the derived ones, by name; given metrics are not replaced."""
+        """Return the metrics and the derived ones, by name; given metrics are not replaced.
+
+        Derived metrics whose inputs are unknown are left out.
+        """
         result = dict(figures)
         for name in self.names:
             if (figure := _figure(name, result, self.target)) is not None:

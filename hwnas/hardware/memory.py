@@ -74,5 +74,8 @@ def peak_activation_bytes(graph: Graph) -> int:
 
 
 def replica_mib(figures: Quantities) -> float:
-    """Return the memory of one running copy of a network in MiB: weights and peak activations."""
+    """Return the memory of one running copy of a network in MiB: weights and peak activations.
+
+    By the upper ends of ``sram_kib`` and ``flash_kib``; a missing one counts as 0.
+    """
     return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

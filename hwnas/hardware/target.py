@@ -51,9 +51,10 @@ class EnergyModel:
     def energy(
         self, n_macs: int, sram_bytes: int, off_chip_bytes: int
     ) -> tuple[Quantity, Mapping[str, float]]:
-        """Return the energy in mJ with the interval of the source, and its components.
+        """Return the energy in mJ, and its components.
 
-        The components are ``energy_macs_mj``, ``energy_sram_mj`` and ``energy_off_chip_mj``.
+        The interval covers only the range of off-chip energy. The components are
+        ``energy_macs_mj``, ``energy_sram_mj`` and ``energy_off_chip_mj``.
         """
         pj_to_mj = 1e-9
         low, high = self.off_chip_pj_per_byte_low, self.off_chip_pj_per_byte_high
@@ -105,8 +106,8 @@ class PowerModel:
         Args:
             latency: Latency in ms.
             threads: Number of busy cores, unless the power is that of the device.
-            full_load_ms: Time that the work takes at the peak rates of the device, in ms; ``None``
-                if unknown.
+            full_load_ms: Time that the work takes at the peak rates of the device, in ms. ``None``
+                if unknown: the power is the geometric mean of its range.
         """
         busy = 1 if self.per_device else threads
         power = math.sqrt(self.active_w_low * self.active_w_high) * busy
@@ -310,15 +311,16 @@ def check_name(name: str, option: str) -> None:
     if not re.fullmatch(r"[\w][\w .+-]{0,99}", name):
         raise ConfigError(
             f"{option}={name!r} cannot be a folder name: allowed are up to 100 letters, digits, "
-            "spaces and _ . + -, starting with a letter or a digit."
+            "spaces and _ . + -, starting with a letter, a digit or _."
         )
 
 
 def facts(target: Target) -> dict[str, Any]:
     """Return the fields of a target by name, for records and digests.
 
-    Search spaces are left out. So that digests stay the same, unset values of fields and sections
-    that were added later, or belong to other packages, are left out, too.
+    The fields ``NOT_IN_DIGESTS``, such as search spaces, are left out even if they are set. So that
+    digests stay the same, unset values of fields and sections that were added later, or belong to
+    other packages, are left out, too.
     """
     unset = {
         name for name in backends.added_after_release() if _is_unset(getattr(target, name, None))

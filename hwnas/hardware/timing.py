@@ -59,7 +59,10 @@ class Timing:
 
 
 def measure(timer: Timer, config: TimingConfig) -> Timing:
-    """Return the latency of one run, after warming up until repeats stop becoming faster."""
+    """Return the latency of one run, after warming up until repeats stop becoming faster.
+
+    Warming up takes at most 20 repeats.
+    """
     number = _runs_per_repeat(timer, config.min_repeat_ms)
     fastest = math.inf
     for _ in range(_MAX_WARM_UPS):
@@ -73,7 +76,8 @@ def measure(timer: Timer, config: TimingConfig) -> Timing:
 def summarise(repeats_ms: Sequence[float]) -> Timing:
     """Return the median of ``repeats_ms`` with its interval from order statistics.
 
-    The interval holds for any distribution.
+    The interval holds for any distribution. Of fewer than six repeats it is the range, which covers
+    the median with less than 95 %.
     """
     ordered = sorted(repeats_ms)
     low, high = _median_interval(len(ordered))
@@ -150,7 +154,7 @@ def median_and_p99(
 
     Both are of the same runs, so that the p99 is never below the median. Up to 2000 runs are timed:
     as many as take 20 s, but at least 400. Fewer runs cannot resolve the 99th percentile. ``None``
-    if 400 runs exceed the limit.
+    if so many runs exceed the limit.
 
     Args:
         timer: Runs the network.

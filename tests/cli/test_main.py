@@ -89,7 +89,7 @@ def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "+target=npu", "=3"], "hwnas:"),
         (["search", "+target=npu", "run.dir=afile"], "cannot be created"),
         (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),
-        (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "known only for off-chip flash"),
+        (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "hwnas supports only off-chip flash"),
     ],
 )
 def test_bad_input_gets_one_line(

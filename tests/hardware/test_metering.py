@@ -114,7 +114,7 @@ def test_what_idling_hides_is_an_error_never_a_negative_figure() -> None:
     for active_w in (IDLE_W, IDLE_W - 1.0):
         device = Device(active_w=active_w)
         with pytest.raises(
-            RunError, match=r"idling 3 W, a difference of .* mJ per.*measure for longer"
+            RunError, match=r"idling 3 W, a difference of .* mJ per.*target\.meter_channel"
         ):
             measure(device, device.run, 1.0, 0.5, device.clock, device.sleep)
 

@@ -141,6 +141,7 @@ class Library:
     power_mw: int = 250_000
     fails: dict[str, Exception] = dataclasses.field(default_factory=dict)
     opened: int = 0
+    n_gpus: int = 2
     NVMLError: type[Exception] = NvmlError
     NVMLError_NotSupported: type[Exception] = NotSupportedError
 
@@ -158,7 +159,7 @@ class Library:
 
     def nvmlDeviceGetCount(self) -> int:
         self._answer("count")
-        return 2
+        return self.n_gpus
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "570.1"
@@ -379,5 +380,12 @@ def test_gpus_are_known_by_model_and_driver() -> None:
 def test_machine_without_a_gpu_is_refused(function: str) -> None:
     library = Library(fails={function: NvmlError("Driver Not Loaded")})
     with pytest.raises(ConfigError, match=r"No NVIDIA GPU was found \(Driver Not Loaded\)"):
+        gpus(library)
+    assert library.opened == 0
+
+
+def test_driver_without_gpus_is_refused() -> None:
+    library = Library(n_gpus=0)
+    with pytest.raises(ConfigError, match="No NVIDIA GPU was found: check"):
         gpus(library)
     assert library.opened == 0

@@ -21,7 +21,10 @@ _OWN = "hwnas"  #: distribution of the built-in backends
 
 
 def names() -> list[str]:
-    """Return the names of all backends, the allowed values of ``target.runtime``."""
+    """Return the names of all backends, the allowed values of ``target.runtime``.
+
+    Includes backends that failed to load, which ``get`` refuses.
+    """
     return sorted(_registered())
 
 
@@ -29,7 +32,8 @@ def get(name: str) -> BackendDescription:
     """Return the description of a backend.
 
     Raises:
-        ConfigError: the name is unknown, or a package registers something else under it.
+        ConfigError: the name is unknown, several packages register it, or what is registered cannot
+            be loaded or is not a description.
     """
     if (found := _registered().get(name)) is None:
         raise ConfigError(unknown_name("runtime", name, names()))
@@ -168,7 +172,10 @@ def _registered() -> Mapping[str, BackendDescription | str]:
             else _loaded(point)
         )
     if not any(_package(point) == _OWN for point in entry_points(group=GROUP)):
-        raise ConfigError("The installed package hwnas has no backends: run pip install -e .")
+        raise ConfigError(
+            "The installed package hwnas has no backends: reinstall it, or run pip install -e . in "
+            "its clone."
+        )
     return registered
 
 
@@ -178,11 +185,12 @@ def _loaded(point: EntryPoint) -> BackendDescription | str:
         found = point.load()
     except Exception as error:  # other packages may raise any exception
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{entry} cannot be loaded: {reason}. Mend or uninstall the package."
+        return f"{entry} cannot be loaded: {reason}. Repair or uninstall the package."
     if not isinstance(found, BackendDescription):
         return (
             f"{entry} is not a backend: it must be a "
-            "hwnas.hardware.backends.description.BackendDescription. Mend or uninstall the package."
+            "hwnas.hardware.backends.description.BackendDescription. Repair or uninstall the "
+            "package."
         )
     return found
 

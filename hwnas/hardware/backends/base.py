@@ -112,6 +112,9 @@ class Artefacts(Protocol):
             files: Files from ``build``; nothing else of the network is used.
             graph: Its graph, not fused.
             images: Input of measurements, ``(N, C, R, R)``.
+
+        Raises:
+            ConfigError: there is no device to measure on, and nothing to compile.
         """
         ...
 
@@ -170,7 +173,8 @@ def backend_of(target: Target) -> Backend:
     """Return the backend of a target.
 
     Raises:
-        ConfigError: a required package is not installed.
+        ConfigError: the backend is unknown, a required package is not installed, or the backend
+            does not support the target's settings on this machine.
     """
     description = backends.get(target.runtime)
     backend: Backend = backends.resolve_reference(description.factory, description)(target)
@@ -196,7 +200,11 @@ def open_artefact(name: str, contents: Mapping[str, bytes]) -> Session:
 
 
 def roofline(context: CostContext) -> CostModel:
-    """Return the roofline cost model of a target."""
+    """Return the roofline cost model of a target.
+
+    Raises:
+        ConfigError: the target has no roofline.
+    """
     from hwnas.hardware.costs.roofline_cost import RooflineCostModel
 
     return RooflineCostModel(context.target, context.exported_graph)
@@ -208,7 +216,7 @@ _N_SAMPLED = 100
 def check_space(
     space: SearchSpace, lower: Callable[[Genotype], Graph], target: Target, backend: Backend
 ) -> None:
-    """Check that a network of a space can be written for the target.
+    """Check that at least one network of a space can be written for the target.
 
     It tries the smallest, the largest and 100 sampled networks.
 

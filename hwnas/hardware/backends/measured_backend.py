@@ -190,7 +190,10 @@ def _averaged(nodes: tuple[Node, ...], op: OpSpec) -> Graph:
 
 
 def subtract_timing(whole: Timing, without: Timing) -> Timing:
-    """Return the difference of two timings; its interval covers both intervals."""
+    """Return the difference of two timings, at least 1e-5 ms.
+
+    Its interval is from the smallest to the largest difference of their intervals.
+    """
     return replace(
         whole,
         median_ms=max(_MIN_MS, whole.median_ms - without.median_ms),

@@ -79,7 +79,10 @@ def cost_by_segment(graph: Graph, cost: Callable[[Graph], Cost]) -> Cost:
 
 
 def sequential_cost(costs: Sequence[Cost]) -> Cost:
-    """Return the cost of a network that runs all segments: the worst case of early exits."""
+    """Return the cost of a network that runs all segments: the worst case of early exits.
+
+    Throughput, which depends on the total latency, and metrics that a segment lacks are left out.
+    """
     if len(costs) == 1:
         return costs[0]
     shared = [name for name in costs[0].figures if all(name in cost.figures for cost in costs)]

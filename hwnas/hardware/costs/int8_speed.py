@@ -62,7 +62,7 @@ class FasterThanFloat:
         self.max_cost_queries = model.max_cost_queries
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype, with its float32 latency in ``details``.
+        """Return the cost of one genotype; if it chose int8, with the comparison in ``details``.
 
         ``Cost.reason`` is set if the network is not faster in int8.
 

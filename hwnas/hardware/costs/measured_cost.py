@@ -54,7 +54,11 @@ def dtype_of(graph: Graph, target: Target) -> str:
 
 
 def fused_graph(graph: Graph, target: Target) -> Graph:
-    """Return a graph with fused operators, dtype, batch size and threads of a target."""
+    """Return a graph as a target executes it: with fused additions, dtype and batch size.
+
+    The network's choices take precedence over the target's; operators have a number of threads only
+    if the network chose one. In int8, additions are fused only for backends that do so.
+    """
     dtype, batch = dtype_of(graph, target), graph.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).fuses_add:
         fused = fuse(graph, dtype, batch)

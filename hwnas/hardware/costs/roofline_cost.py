@@ -66,7 +66,7 @@ class OperatorTime:
 def operator_bound(
     op: OpSpec, roofline: Roofline, weights_off_chip: bool = True, bits: float = NATIVE_BITS
 ) -> OperatorTime:
-    """Return the latency of an operator for its whole batch.
+    """Return the latency of an operator by the roofline, for its whole batch.
 
     Args:
         op: The operator.
@@ -172,7 +172,11 @@ class RooflineCostModel:
         self._target, self._roofline, self._lower = target, target.roofline, lower
 
     def cost(self, genotype: Genotype) -> Cost:
-        """Return the base costs of a network, and latency and limit of its operators."""
+        """Return the base costs of a network, and latency and limit of its operators.
+
+        Raises:
+            ConfigError: the target has neither energy nor power, or no rate for the dtype.
+        """
         return cost_by_segment(
             self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
         )

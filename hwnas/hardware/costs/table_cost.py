@@ -136,6 +136,8 @@ def _rank(n: int) -> int:
 def fit_calibration(known: Sequence[tuple[LatencyFeatures, float]]) -> Calibration:
     """Return non-negative least-squares coefficients of relative errors, without an interval.
 
+    The tenth of the networks with the largest errors is left out, as they may be disturbed.
+
     Args:
         known: Features and measured latency in ms of networks.
     """
@@ -197,7 +199,7 @@ class TableCostModel:
         """Return the cost of one genotype.
 
         Raises:
-            TableError: the table lacks operators of the network.
+            TableError: the table lacks operators of the network, and has no predictions of them.
         """
         return cost_by_segment(
             self._lower(genotype),
@@ -205,7 +207,11 @@ class TableCostModel:
         )
 
     def latency(self, graph: Graph, space: str) -> Quantity:
-        """Return the latency of a fused network of a space in ms, with its interval."""
+        """Return the latency of a fused network of a space in ms, with its interval.
+
+        Raises:
+            TableError: see ``cost``.
+        """
         missing = [node.op for node in graph if node.op not in self._latencies]
         if missing and self._timed:  # rare operators that no sampled network has
             predictions = self._predictions.predict(missing)

@@ -36,7 +36,7 @@ from hwnas.models.graph import Graph
 
 _FORMAT = 1  #: format of written files; earlier ones have a version
 _Level = Annotated[int, NumberBounds(0, 64)]
-_MIN_FOR_OUTLIERS = 7  #: number of measurements that an outlier test needs
+_MIN_FOR_OUTLIERS = 7  #: an outlier test needs more measurements than this
 _OUTLIER_HALF_WIDTHS = 1.5  #: minimum deviation of an outlier, in half widths of the interval
 _OUTLIER_FRACTION = 0.15  #: minimum deviation of an outlier, relative to its latency
 
@@ -81,7 +81,7 @@ class MeasuredDevice:
 
     @property
     def interval_half_width(self) -> float:
-        """Half width of the interval / latency: the median of the ``reference`` networks.
+        """Relative half width of the interval: the median over the ``reference`` networks.
 
         Measured networks have smaller intervals.
         """
@@ -112,7 +112,10 @@ class MeasuredDevice:
         return float(value), float(model.interval_factor * std)
 
     def outlier(self) -> int | None:
-        """Return the index of the measured network that is an outlier; ``None`` if none is."""
+        """Return the index of the measured network that is an outlier.
+
+        ``None`` if none is, or if at most seven networks are measured.
+        """
         if len(self.ms) <= _MIN_FOR_OUTLIERS:
             return None
         error, std = self.predictor.posterior.leave_one_out

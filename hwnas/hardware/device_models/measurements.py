@@ -62,6 +62,8 @@ def read_measurements(
 ) -> Measurements:
     """Return the latency of each network in CSV files, of kits or your own.
 
+    It is the mean of the two fastest measurements of the network, in ms for a whole batch.
+
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
     ``search_space``; or by the column ``model`` with the file names of a kit, whose ``kit.json`` is
     in the folder of the file. The latency column is named after its unit, such as ``latency_ms`` or
@@ -74,8 +76,8 @@ def read_measurements(
         allowed: Allowed relative difference of repeated measurements of a network (0.03: 3 %).
 
     Raises:
-        TableError: a file cannot be read, has no unit, the timer was too coarse, the speed of the
-            device changed, or rows are of several devices, runtimes or providers.
+        TableError: a file cannot be read, has no unit or no usable row, the timer was too coarse,
+            the speed of the device changed, or rows are of several devices, runtimes or providers.
     """
     notes: list[str] = []
     all_readings: list[_Reading] = []
@@ -291,7 +293,7 @@ def _step(values: Sequence[Decimal]) -> Decimal:
 def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
     for name in _FACTS:
         if row.get(name) and row[name] != str(facts[name]):
-            raise ValueError(f"{name} is {row[name]}, but target.{name}={facts[name]}")
+            raise ValueError(f"measured with {name}={row[name]}, but target.{name}={facts[name]}")
 
 
 def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
@@ -305,11 +307,13 @@ def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
         before, after = min(ms[:middle]), min(ms[middle:])
         drift = max(before, after) / min(before, after) - 1
         if drift > allowed:
+            larger = math.ceil(drift * 100 + 1) / 100
+            accept = f", or set drift={larger:g}" if larger < 1 else ""
             raise TableError(
                 f"measured: the speed of the device changed: network {genotype.id} took "
                 f"{before:.4g} ms ({watched[0].at}), later {after:.4g} ms ({watched[middle].at}): "
                 f"{drift:.1%} apart, {allowed:.0%} allowed. Cool it, fix its clocks, end other "
-                f"programs, and measure again, or set drift={math.ceil(drift * 100 + 1) / 100:g}."
+                f"programs, and measure again{accept}."
             )
 
 

@@ -94,7 +94,7 @@ def mixed_kernel(theta: Floats, grams: Floats) -> Floats:
 def negative_log_likelihood(
     theta: Floats, grams: Floats, z: Floats, weights: Floats
 ) -> tuple[float, Floats]:
-    """Return the negative log likelihood, and its gradient by hyperparameter, ``(7,)``.
+    """Return the negative log likelihood, up to a constant, and its gradient, ``(7,)``.
 
     Args:
         theta: Hyperparameters, ``(7,)``.
@@ -184,7 +184,7 @@ class LatencyPosterior:
 
 
 def fit_process(blocks: KernelBlocks, ms: Floats, expected: Floats) -> LatencyPosterior:
-    """Return the posterior; hyperparameters are fitted if there are enough measurements.
+    """Return the posterior; hyperparameters are fitted if there are five or more measurements.
 
     Args:
         blocks: Kernel features of the measured networks.
@@ -252,7 +252,7 @@ class DevicePredictor:
     """The latency model of a device after some measurements."""
 
     prior: DevicePrior
-    parameters: Floats  #: parameters of the roofline, see ``fitted_roofline.PARAMETERS``
+    parameters: Floats  #: logarithms of ``fitted_roofline.PARAMETERS``, ``(13,)``
     posterior: LatencyPosterior
 
     def predict(self, features: NetworkFeatures) -> tuple[Floats, Floats]:
@@ -262,7 +262,10 @@ class DevicePredictor:
 
     @property
     def interval_factor(self) -> float:
-        """Half width of intervals in standard deviations, by Student's t with n / 2 degrees."""
+        """Half width of intervals in standard deviations.
+
+        By Student's t with n / 2 degrees of freedom for n measurements, at least two.
+        """
         degrees = max(2.0, len(self.posterior.ms) / 2)
         return float(stats.t.ppf((1 + COVERAGE) / 2, degrees))
 

@@ -50,7 +50,7 @@ def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
 
 
 def microjoules() -> float | None:
-    """Return the energy counter of the CPU package (RAPL) in µJ; ``None`` if not readable."""
+    """Return the energy counter of the first CPU package (RAPL) in µJ; ``None`` if unreadable."""
     try:
         return float(Path("/sys/class/powercap/intel-rapl:0/energy_uj").read_text())
     except (OSError, ValueError):
@@ -125,7 +125,8 @@ def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner,
 def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
     """Return a timer of TFLite files with benchmark_model, here or on a phone by adb.
 
-    The second value, the version, is empty.
+    It returns one latency, the median of all runs, or the mean if the tool prints none. The second
+    value, the version, is empty.
     """
     there, tool = "/data/local/tmp", arguments.tool or "benchmark_model"
     on_phone = tool if tool.startswith("/") else f"{there}/{tool}"

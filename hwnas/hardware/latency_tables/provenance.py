@@ -51,7 +51,7 @@ def device_facts(target: Target) -> dict[str, Any]:
     """Return ``core.machine.describe``, with the accelerator that a target uses, if any.
 
     Raises:
-        ConfigError: the accelerator is not found.
+        ConfigError: the accelerator is not found, or a package of the backend is not installed.
     """
     backend = backends.get(target.runtime)
     if not backend.devices:
@@ -122,10 +122,13 @@ def matching_table(target: Target, remote: Remote, roots: Iterable[Path]) -> Lat
 
 
 def related_table(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
-    """Return a table of another device from which one of this machine can be predicted.
+    """Return a table of another device or version from which one of this machine can be predicted.
 
     Its device has the same architecture, and its compilation plans have the same meaning. ``None``
     if there is no such table.
+
+    Raises:
+        TableError: a table in an earlier folder is damaged.
     """
     facts_here = provenance_facts(target, remote)
     for path in (table_folder(target, root) for root in roots):

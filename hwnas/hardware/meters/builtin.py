@@ -261,11 +261,14 @@ def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
         try:
             handles = map(known.nvmlDeviceGetHandleByIndex, range(known.nvmlDeviceGetCount()))
             names = [str(known.nvmlDeviceGetName(handle)) for handle in handles]
-            return {"gpu": " + ".join(names), "driver": str(known.nvmlSystemGetDriverVersion())}
+            driver = str(known.nvmlSystemGetDriverVersion())
         finally:
             known.nvmlShutdown()
     except known.NVMLError as error:
         raise ConfigError(f"No NVIDIA GPU was found ({error}): check 'nvidia-smi -L'.") from error
+    if not names:
+        raise ConfigError("No NVIDIA GPU was found: check 'nvidia-smi -L'.")
+    return {"gpu": " + ".join(names), "driver": driver}
 
 
 def _channels(chip: Path) -> dict[str, _Channel]:

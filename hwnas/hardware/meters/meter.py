@@ -99,9 +99,10 @@ def measure(  # noqa: PLR0913
         uncounted: Additional inferences of ``run`` that its seconds do not include.
 
     Raises:
-        ConfigError: the meter did not advance during a block, or cannot be read.
+        ConfigError: ``idle_s`` or ``min_s`` is not above 0, or the meter did not advance during a
+            block or cannot be read.
         RunError: the blocks took significantly less power than idling, or the same in every block;
-            or ``run`` does not fill them.
+            ``run`` does not fill them; or inferences are too short.
     """
     if not (idle_s > 0 and min_s > 0):
         raise ConfigError(f"idle_s and min_s must be above 0, got {idle_s:g} and {min_s:g}.")
@@ -139,8 +140,9 @@ def _energy(
     if net + _MAX_BELOW_ZERO * half <= _MIN_FRACTION * joules / n * 1e3:
         raise RunError(
             f"By {meter.source}, inferences took {active:.4g} W and idling {idle:.4g} W, a "
-            f"difference of {net:.2g} +- {half:.2g} mJ per inference: stop other programs, measure "
-            "for longer, or check whether this meter covers the device."
+            f"difference of {net:.2g} +- {half:.2g} mJ per inference: stop other programs and "
+            "measure again, or check whether this meter covers the device (target.meter, "
+            "target.meter_channel)."
         )
     figure = Quantity(net, "measured", net - half, net + half)
     if net <= half:

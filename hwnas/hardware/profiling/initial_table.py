@@ -63,7 +63,8 @@ def create_initial_table(
     the networks of ``effort`` and the predictions.
 
     Returns:
-        The measurements; ``None`` if the table lacked only a few operators, which were timed.
+        The measurements of all rounds; ``None`` if the table was calibrated for all spaces and
+        lacked only a few operators, which were timed.
 
     Raises:
         CompileError: an operator cannot be compiled.

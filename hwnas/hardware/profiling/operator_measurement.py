@@ -54,7 +54,7 @@ def measure_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[MeasuredNetwork]:
-    """Time the fused networks that a table lacks; return all of them, in order.
+    """Time fused networks, see ``time_networks``; return all of them, in order.
 
     ``source_plans`` has compilation plans from another device for operators not timed here.
     """
@@ -79,7 +79,9 @@ def time_networks(
     progress: Progress,
     source_plans: Mapping[OpSpec, str] | None = None,
 ) -> list[RepeatedMeasurement]:
-    """Return the latencies of fused networks, in order; those in the table are not timed again.
+    """Return the latencies of fused networks, in order.
+
+    Networks that the table has from two or more passes, undisturbed, are not timed again.
 
     Args:
         table: Stores the latencies, and has compilation plans of operators.
@@ -87,6 +89,9 @@ def time_networks(
         pool: Worker processes that time networks.
         progress: Shows the progress.
         source_plans: Compilation plans of operators that the table does not have.
+
+    Raises:
+        HwnasError: a network cannot be timed; earlier results are kept.
     """
     plans = {**(source_plans or {}), **table.plans()}
     rows = {(row["search_space"], row["network"]): row for row in table.networks}
@@ -118,7 +123,7 @@ def network_digest(graph: Graph) -> str:
 def calibrate_table(
     table: LatencyTable, wholes: Sequence[MeasuredNetwork], counts: NetworksConfig, space: str
 ) -> Calibration:
-    """Calibrate the table for a space, and store networks and held-out error in it.
+    """Calibrate the table for a space, store networks and held-out error in it, and save it.
 
     The first ``counts.fit`` networks are fitted, the next ``counts.interval`` set the interval, and
     the others show the error. Return the calibration.
@@ -168,7 +173,10 @@ def store_networks(
 def fraction_within(
     calibration: Calibration, wholes: Sequence[MeasuredNetwork], within: float
 ) -> float:
-    """Return the fraction of networks whose relative error is at most ``within`` (0.05: 5 %)."""
+    """Return the fraction of networks whose relative error is at most ``within`` (0.05: 5 %).
+
+    The error is that of the measured latency, relative to the predicted one.
+    """
     errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
     return sum(abs(error) <= within for error in errors) / len(errors)
 
@@ -264,9 +272,12 @@ def measure_operators(
     effort: MeasurementEffort,
     progress: Progress,
 ) -> dict[OpSpec, str]:
-    """Tune and time the operators that a table lacks; store them in it.
+    """Tune the operators that a table lacks, and time those without enough passes; store both.
 
     Return the messages of operators that cannot be compiled, by operator.
+
+    Raises:
+        HwnasError: an operator cannot be timed for another reason; earlier results are kept.
     """
     missing, transferred = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}

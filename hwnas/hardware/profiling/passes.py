@@ -50,7 +50,9 @@ class MeasurementPasses(Generic[K]):
     def run(
         self, table: LatencyTable, items: Sequence[K], pool: DevicePool, progress: Progress
     ) -> None:
-        """Time all items until two passes agree on the fastest latency.
+        """Time all items until two passes agree on the fastest latency, or ``max_passes`` times.
+
+        Items that the table has from two or more passes, undisturbed, are not timed again.
 
         Raises:
             HwnasError: an item cannot be timed; earlier results are kept.
@@ -98,7 +100,8 @@ def confirmed(timings: Sequence[Timing]) -> bool:
 def combine_passes(timings: Sequence[Timing]) -> Timing:
     """Return the combined timing of several passes: the fastest quiet one.
 
-    Disturbances make a machine slower, never faster. The interval covers all quiet passes.
+    Disturbances make a machine slower, never faster. The interval covers all quiet passes. If none
+    is quiet, all passes count, and the result is marked ``drifted``.
     """
     quiet = [timing for timing in timings if not timing.drifted] or list(timings)
     fastest = min(quiet, key=lambda timing: timing.median_ms)
@@ -116,7 +119,10 @@ def _add_pass(known: RepeatedMeasurement | None, timing: Timing) -> RepeatedMeas
 
 @final
 class PeriodicSaver:
-    """Saves a table every few seconds and at the end, also after an error."""
+    """Saves a table at the end, also after an error, and by ``soon`` at most every five seconds.
+
+    A table without operators is not saved at the end.
+    """
 
     def __init__(self, table: LatencyTable):
         self._table, self._last = table, time.monotonic()
@@ -150,7 +156,10 @@ class ProfiledSpace:
         return {genotype: self.lower(genotype) for genotype in genotypes}
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
-        """Return the operators of the space, by sampling until no new one appears."""
+        """Return the operators of the space, except rare ones.
+
+        Networks are sampled until at least 1000 in sequence have no new operator.
+        """
         rng, found, idle = random.Random(seed), dict[OpSpec, None](), 0
         genotypes = [self.space.smallest(), self.space.largest()]
         while idle < max(_PATIENCE, len(found)):
@@ -161,7 +170,7 @@ class ProfiledSpace:
         return tuple(found)
 
     def sample(self, n: int, seed: int) -> list[Genotype]:
-        """Return ``n`` different genotypes; fewer if the space has fewer."""
+        """Return ``n`` different genotypes; fewer if ``50 * n`` samples have fewer."""
         rng, found = random.Random(seed), dict[str, Genotype]()
         for _ in range(50 * n):
             genotype = self.space.sample(rng)

@@ -78,7 +78,7 @@ def fit_transfer(
 
     Args:
         networks: Fused graphs.
-        measured_ms: Latency of each on the new device.
+        measured_ms: Latency of each on the new device in ms.
         reference: Latency of each operator on the reference device in ms.
     """
     target = np.array(measured_ms)
@@ -271,9 +271,10 @@ def network_plans(
     n_plans: int,
     progress: Progress,
 ) -> Mapping[OpSpec, str]:
-    """Return the compilation plans of operators that a table has but were not timed here.
+    """Return compilation plans for the operators of ``nets`` that were not timed here.
 
-    Operators without a plan in the table or ``source_plans`` are tuned; the table stores the plans.
+    They are those of ``source_plans``, replaced by those of the table. Operators without a plan are
+    tuned; the table stores the new plans.
 
     Raises:
         HwnasError: an operator cannot be compiled.

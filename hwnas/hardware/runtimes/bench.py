@@ -71,7 +71,8 @@ class DeviceBench:
     def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
         """Return the fastest compilation plan of an operator.
 
-        Candidates are at most ``limit`` plans of the engine, and ``first`` if it is not empty.
+        Candidates are at most ``limit`` plans of the engine, and ``first`` if it is not empty. A
+        single candidate is returned without compiling it.
 
         Raises:
             CompileError: no plan compiles.

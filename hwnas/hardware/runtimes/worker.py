@@ -34,6 +34,9 @@ _START_S = 120.0  #: limit to import a compiler and time the sentinel on a busy 
 class Worker:
     """The methods of ``DeviceBench``, run in another process. Not thread-safe.
 
+    A call whose process crashes, or that takes longer than ``limit_s`` seconds, is a
+    ``CompileError``, for a remote target a ``DeviceError``.
+
     Raises:
         ConfigError: the target is remote, and its meter would read this machine.
     """

@@ -14,7 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from hwnas.core.errors import CompileError, ConfigError
 from hwnas.hardware.backends import base
 from hwnas.hardware.backends.vela import VelaSettings, compiler
-from hwnas.hardware.backends.vela.compiler import VelaCostModel, compile_tflite
+from hwnas.hardware.backends.vela.compiler import VelaCostModel, check_target, compile_tflite
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.hardware.target import Target
 from hwnas.models import families
@@ -169,21 +169,29 @@ def test_unknown_accelerator_is_a_compile_error(
     capfd.readouterr()
 
 
-def test_weights_in_sram_are_refused(npu: Target) -> None:
-    conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
-    lowered = Graph.of((Node("conv", conv, (INPUT,)),))
-    settings = dataclasses.replace(npu.section(VelaSettings), memory_mode="Sram_Only")
-    with pytest.raises(ConfigError, match="'Sram_Only' keeps weights in On-chip Flash"):
-        compile_tflite(
-            write_tflite(random_int8_network(lowered)), lowered, with_settings(npu, settings)
-        )
+@pytest.mark.parametrize("series", ["ethos-u55", "ethos-u65", "ethos-u85"])
+def test_weights_outside_flash_are_refused_and_the_advice_works(npu: Target, series: str) -> None:
+    npu = dataclasses.replace(npu, peak_macs_per_cycle=256)
+    usual = dataclasses.replace(
+        npu.section(VelaSettings),
+        accelerator=f"{series}-256",
+        system_config=compiler._WITH_FLASH[series],
+    )
+    settings = dataclasses.replace(usual, memory_mode="Sram_Only")
+    message = "'Sram_Only', Vela keeps weights in On-chip Flash; .*_config={} .*_mode=Shared_Sram"
+    with pytest.raises(ConfigError, match=message.format(usual.system_config)):
+        check_target(with_settings(npu, settings))
+    check_target(with_settings(npu, dataclasses.replace(settings, memory_mode="Shared_Sram")))
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
         ({"accelerator": "ethos-u1"}, "target.vela: .*invalid choice: 'ethos-u1'"),
-        ({"accelerator": "ethos-u55-256"}, "256 MACs a cycle, but .* is 128"),
+        (
+            {"accelerator": "ethos-u55-256"},
+            "256 MACs a cycle, but .* is 128. Set target.peak_macs_per_cycle=256",
+        ),
         ({"system_config": "Fast"}, "target.vela: .*--system-config=Fast"),
         ({"memory_mode": "Shared"}, "target.vela: .*--memory-mode=Shared"),
         ({"config": "none.ini"}, "target.vela: .*'none.ini'"),

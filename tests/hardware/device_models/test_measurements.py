@@ -57,7 +57,7 @@ def test_units_are_read_from_the_column(
         ("genotype,fps", "{g},1e300", "is 1e-297 ms; allowed"),
         ("genotype,latency_ms", "abc,1", "not JSON"),
         ("genotype,latency_ms", '"{{""width"": 3}}",1', "choice"),
-        ("genotype,latency_ms,batch", "{g},1,8", "batch is 8"),
+        ("genotype,latency_ms,batch", "{g},1,8", "measured with batch=8"),
     ],
 )
 def test_what_cannot_be_used_is_named(
@@ -144,6 +144,17 @@ def test_a_device_that_became_slower_between_two_files_is_refused(
         measurements.read_measurements(paths, tiny, FACTS, 0.03)
 
 
+@pytest.mark.parametrize(("later", "accepts"), [("1.1", True), ("3.0", False)])
+def test_only_an_allowed_drift_is_proposed(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], later: str, accepts: bool
+) -> None:
+    rows = [f"{cell(genotypes[0])},{ms},sentinel" for ms in ("1.0", later)]
+    with pytest.raises(TableError, match="speed of the device changed") as caught:
+        read(tmp_path, tiny, "genotype,latency_ms,role", *rows)
+    assert ("or set drift=0.12." in str(caught.value)) == accepts
+    assert ("set drift=" in str(caught.value)) == accepts
+
+
 @pytest.mark.parametrize("column", ["fps", "images_per_s", "throughput_ips"])
 def test_rates_are_converted(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
@@ -224,7 +235,7 @@ def test_file_names_need_the_kit_with_the_settings_of_the_target(
     with pytest.raises(TableError, match=r"kit\.json is missing: .* into the folder of the kit"):
         read(tmp_path, tiny, "model,latency_ms", row)
     _kit_json(tmp_path, genotypes, batch=8)
-    with pytest.raises(TableError, match=r"batch is 8, but target\.batch=1"):
+    with pytest.raises(TableError, match=r"measured with batch=8, but target\.batch=1"):
         read(tmp_path, tiny, "model,latency_ms", row)
     (tmp_path / "kit.json").write_text("{")
     with pytest.raises(TableError, match=r"kit\.json"):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.hardware.backends.vela.litert import LiteRTSession
+from hwnas.core.errors import CompileError
+from hwnas.hardware.backends.vela.litert import LiteRTSession, open_tflite
 from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.models.graph import Graph, Signature
 from hwnas.models.int8.tflite import write_tflite
@@ -27,6 +28,11 @@ class TestLiteRT(SessionContract):
     def tolerance(self, tiny: SearchSpace, task: Signature) -> float:
         _, _, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return 1.001 * network.ops[-1].out.scale
+
+
+def test_damaged_file_is_a_compile_error() -> None:
+    with pytest.raises(CompileError, match="LiteRT cannot load the network: "):
+        open_tflite({".tflite": b"not a flatbuffer"})
 
 
 def test_loading_says_nothing_on_stderr(

@@ -57,7 +57,8 @@ def load_device(target: Target) -> MeasuredDevice:
     """Return the measured device of a target.
 
     Raises:
-        TableError: the device file is missing, or has another batch, dtype or number of threads.
+        TableError: the device file is missing or damaged, has a newer format, or has another batch,
+            dtype or number of threads.
     """
     path, setting = device_path(target), device_setting(target)
     if not path.exists():

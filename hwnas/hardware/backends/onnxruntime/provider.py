@@ -121,6 +121,7 @@ def create_session(model: bytes, options: Any, chosen: OnnxRuntimeSettings) -> A
 
     Raises:
         CompileError: the provider does not support all operators.
+        Exception: onnxruntime cannot load the model for another reason.
     """
     if chosen.is_cpu:
         return onnxruntime.InferenceSession(model, options, providers=[chosen.name])
@@ -153,8 +154,8 @@ def _unsupported_operators(model: bytes, chosen: OnnxRuntimeSettings) -> str:
     shown = ", ".join(unsupported[:_MAX_SHOWN]) + ", ..." * (len(unsupported) > _MAX_SHOWN)
     return (
         f"target.onnxruntime.provider={chosen.provider} leaves {len(unsupported)} of {len(nodes)} "
-        f"operators to the CPU ({shown}): the latency would be that of a mixture. Choose another "
-        "search space, or target.onnxruntime.provider=cpu."
+        f"operators to the CPU ({shown}): the latency would be that of a mixture. Set "
+        "target.onnxruntime.provider=cpu, or choose a search space without such operators."
     )
 
 

@@ -118,15 +118,16 @@ def timer(
 def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
     """Return the latency of every operator of a model on the CPU in ms, by operator name.
 
-    They and ``LAYOUT`` add up to the model's latency. A kernel's time lasts from its start to the
+    It is a mean over the faster half of about ``n_runs`` inferences. Together with ``LAYOUT``, the
+    operators add up to the model's latency. A kernel's time lasts from its start to the
     start of the next one: onnxruntime's profiler truncates to microseconds, which averages out over
     starts but not over durations. The overhead of profiling per kernel follows from the latency
     without a profiler. ``LAYOUT`` is the start of an inference and kernels that onnxruntime
-    inserted. Operators that were fused into others have
-    no time.
+    inserted. Operators that were fused into others have 0.
 
     Raises:
-        CompileError: onnxruntime cannot load the model, or its profile holds fewer runs.
+        CompileError: onnxruntime cannot load the model, its profile holds fewer runs, or the model
+            has no names of operators in its metadata.
     """
     operators = _operators(model)
     timers = [timer(model, n_threads), timer(_empty_model(), n_threads)]
@@ -241,7 +242,7 @@ def _operators(model: bytes) -> list[str]:
     if OPERATORS not in metadata:
         raise CompileError(
             f"The ONNX model has no '{OPERATORS}' in its metadata, so that its profile cannot be "
-            "read; hwnas export writes it."
+            "read. Export the network again with hwnas export."
         )
     return metadata[OPERATORS].split("\n")
 

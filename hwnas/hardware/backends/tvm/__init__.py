@@ -8,7 +8,7 @@ from typing import Any
 from hwnas.core.errors import ConfigError, DeviceError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
 
-ANSWER_S = 5.0  #: time limit for an answer of the tracker
+ANSWER_S = 5.0  #: time limit for an answer of the tracker, in seconds
 
 
 @dataclass

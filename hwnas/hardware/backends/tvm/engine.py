@@ -206,6 +206,7 @@ def open_engine(target: Target, remote: Remote) -> TvmEngine:
     """Return the engine of a target on its device.
 
     Raises:
+        ConfigError: TVM does not accept the target's settings, or there are too few cores.
         DeviceError: the device does not answer.
     """
     return TvmEngine(target, open_device(target, remote))
@@ -215,6 +216,8 @@ def open_device(target: Target, remote: Remote) -> TvmDevice:
     """Return the device of a target: a remote one if ``rpc.tracker`` is set, else this machine.
 
     Raises:
+        ConfigError: this machine has fewer cores than ``target.threads``, or the compiler that
+            links for a remote device is not installed.
         DeviceError: the remote device does not answer.
     """
     if remote.tracker:

@@ -48,7 +48,7 @@ def request_device(remote: Remote, deadline: float, silent: Sequence[str]) -> tu
         silent: Addresses that the tracker named before and that did not answer, for the message.
 
     Raises:
-        DeviceError: no device is free in time, or the tracker does not answer.
+        DeviceError: no device is free in time, or the tracker does not answer or refuses the key.
     """
     try:
         with _dial(remote, max(0.1, deadline - time.monotonic())) as tracker:

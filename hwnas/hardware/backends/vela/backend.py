@@ -65,7 +65,7 @@ class VelaBackend:
         return layers_in_ms(estimate(graph, self._target), self._target)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
-        """Return a session of LiteRT, whose kernels Ethos-U follows bit by bit."""
+        """Return a session of LiteRT, close to the reference kernels that Ethos-U follows."""
         return LiteRTSession(tflite.write_tflite(network))
 
     def artefacts(self, bench: TimingBench | None, cost: str | None = None) -> "VelaArtefacts":

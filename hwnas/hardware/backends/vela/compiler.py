@@ -39,6 +39,12 @@ _REFUSES = "Vela cannot compile the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _one_at_a_time = threading.Lock()
 _MEMORIES = ("sram", "dram", "off_chip_flash")
+#: Systems of Arm/vela.ini with off-chip flash at 500 MHz, by series of accelerators.
+_WITH_FLASH = {
+    "ethos-u55": "Ethos_U55_High_End_Embedded",
+    "ethos-u65": "Ethos_U65_Embedded",
+    "ethos-u85": "Ethos_U85_SYS_Flash_High",
+}
 #: Not "On-chip Flash": Vela's name for SRAM that holds weights, which is not in ``sram_kib``.
 _WEIGHTS_IN = "Off-chip Flash"
 
@@ -79,7 +85,8 @@ def compile_tflite(
 
     Raises:
         CompileError: Vela cannot compile the file, or exceeds the limit.
-        ConfigError: the target's clock or memory mode differs from Vela's configuration.
+        ConfigError: the target's clock differs from Vela's configuration, or weights are not in
+            off-chip flash.
     """
     options = target.section(VelaSettings)
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
@@ -101,8 +108,8 @@ def check_target(target: Target) -> None:
     """Check the Vela settings of a target by compiling a tiny network.
 
     Raises:
-        ConfigError: Vela does not know a setting, or the target's clock, memory mode or MACs per
-            cycle do not match; the message names the option.
+        ConfigError: Vela does not know a setting, the target's clock or MACs per cycle do not
+            match, or weights are not in off-chip flash; the message names the option.
     """
     work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
     try:
@@ -112,10 +119,12 @@ def check_target(target: Target) -> None:
         raise ConfigError(f"Target '{target.name}', target.vela: Vela reports: {reason}") from error
     accelerator = target.section(VelaSettings).accelerator
     if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
+        n_macs_per_cycle = accelerator.rpartition("-")[2]
         raise ConfigError(
             f"Target '{target.name}': target.vela.accelerator={accelerator} computes "
-            f"{accelerator.rpartition('-')[2]} MACs a cycle, but target.peak_macs_per_cycle is "
-            f"{target.peak_macs_per_cycle}. Check target.roofline, caveat and description, too."
+            f"{n_macs_per_cycle} MACs a cycle, but target.peak_macs_per_cycle is "
+            f"{target.peak_macs_per_cycle}. Set target.peak_macs_per_cycle={n_macs_per_cycle}, and "
+            "check target.roofline, caveat and description."
         )
 
 
@@ -128,7 +137,7 @@ def layers_in_ms(cost: Cost, target: Target) -> Cost:
 
 
 def _check(summary: dict[str, str], target: Target) -> None:
-    """Refuse a target whose facts differ from Vela's system, or with another memory mode."""
+    """Refuse a target whose clock differs from Vela's system, or that has no off-chip flash."""
     options = target.section(VelaSettings)
     clock_mhz = float(summary["core_clock"]) / 1e6
     if clock_mhz != target.clock_mhz:
@@ -139,9 +148,12 @@ def _check(summary: dict[str, str], target: Target) -> None:
         )
     if summary["weights_storage_area"] != _WEIGHTS_IN:
         raise ConfigError(
-            f"Target '{target.name}': memory mode '{options.memory_mode}' keeps weights in "
-            f"{summary['weights_storage_area']}; flash_kib is known only for off-chip flash, "
-            "as with Shared_Sram on a system with flash."
+            f"Target '{target.name}': with system_config '{options.system_config}' and memory_mode "
+            f"'{options.memory_mode}', Vela keeps weights in {summary['weights_storage_area']}; "
+            "hwnas supports only off-chip flash. Set a target.vela.system_config with flash and a "
+            "target.vela.memory_mode that uses it, for example of Arm/vela.ini: "
+            f"target.vela.system_config={_WITH_FLASH[options.accelerator[:9]]} "
+            "target.vela.memory_mode=Shared_Sram target.clock_mhz=500."
         )
 
 

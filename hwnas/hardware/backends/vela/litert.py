@@ -9,10 +9,15 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
+from hwnas.core.errors import CompileError, short_reason
+
 
 @final
 class LiteRTSession:
     """A loaded int8 TFLite network with one input.
+
+    Raises:
+        CompileError: LiteRT cannot load it.
 
     Source: https://ai.google.dev/edge/litert.
     """
@@ -20,9 +25,12 @@ class LiteRTSession:
     def __init__(self, tflite: bytes, n_threads: int = 1):
         # The default delegate, XNNPACK, is closer to the reference kernels, which Ethos-U follows
         # bit by bit, than LiteRT's optimised kernels.
-        with _quiet_stderr():
-            self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
-            self._interpreter.allocate_tensors()
+        try:
+            with _quiet_stderr():
+                self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
+                self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            raise CompileError(f"LiteRT cannot load the network: {short_reason(error)}") from None
         self._input = self._interpreter.get_input_details()[0]
         self._outputs = self._interpreter.get_output_details()
 
@@ -51,7 +59,11 @@ def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.f
 
 
 def open_tflite(contents: Mapping[str, bytes]) -> LiteRTSession:
-    """Return a session of an exported TFLite file, ``contents[".tflite"]``."""
+    """Return a session of an exported TFLite file, ``contents[".tflite"]``.
+
+    Raises:
+        CompileError: LiteRT cannot load it.
+    """
     return LiteRTSession(contents[".tflite"])
 
 
