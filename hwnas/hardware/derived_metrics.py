@@ -10,7 +10,7 @@ from hwnas.hardware.costs.cost_model import Cost, CostModel
 from hwnas.hardware.target import Target
 from hwnas.models.spaces import Genotype
 from hwnas.tasks.metrics import builtin
-from hwnas.tasks.metrics.registry import all_metrics
+from hwnas.tasks.metrics.registry import BASE_COSTS, all_metrics
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,14 @@ class DerivedCostModel:
 
         Raises:
             CompileError: the target's compiler cannot compile the network.
+            ConfigError: the cost model of a plug-in lacks a base cost.
         """
         cost = self._model.cost(genotype)
+        missing = [name for name in BASE_COSTS if name not in cost.figures]
+        if missing and not cost.reason:
+            raise ConfigError(
+                f"The cost model {type(self._model).__name__} of target.runtime="
+                f"{self._derive.target.runtime} returns no {', '.join(missing)}. The backend must "
+                "return all base costs; its tests should use hwnas.testing.CostModelContract."
+            )
         return replace(cost, figures=self._derive(cost.figures))

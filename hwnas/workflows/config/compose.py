@@ -212,6 +212,8 @@ def _refuse_missing(composed: Any, arguments: Sequence[str]) -> None:
     name = target.get("runtime")
     if name in backends.names():
         missing |= {key for key in backends.get(name).required if target.get(key) is None}
+    if not (target.get("energy") or target.get("power") or missing & {"energy", "power"}):
+        missing.add("energy or power")
     if missing:
         chosen = last_text(arguments, "+target") or last_text(arguments, "target")
         raise ConfigError(

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import final
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 from hwnas.core import package
 from hwnas.core.errors import ConfigError
 from hwnas.core.quantity import NORMAL_95, Quantity
-from hwnas.hardware.derived_metrics import check_facts, derived_metrics
+from hwnas.hardware.costs.cost_model import Cost
+from hwnas.hardware.derived_metrics import DerivedCostModel, check_facts, derived_metrics
 from hwnas.hardware.target import PowerModel, Target, facts
+from hwnas.models.spaces import Genotype
+from hwnas.tasks.metrics import BASE_COSTS
 from tests.workflows.test_configs import _compose
 
 FIGURES = {
@@ -174,3 +178,17 @@ def test_facts_enter_what_is_known_of_a_target_only_if_stated(target: Target) ->
 def test_shipped_targets_state_facts_that_some_metric_reads(path: Path) -> None:
     name = yaml.safe_load(path.read_text())["name"]
     check_facts(_compose(f"+target={path.stem}").target, [], name)
+
+
+@final
+class _WithoutEnergy:
+    max_cost_queries = None
+
+    def cost(self, genotype: Genotype) -> Cost:
+        return Cost({name: FIGURES["latency_ms"] for name in BASE_COSTS if name != "energy_mj"})
+
+
+def test_a_cost_model_of_a_backend_without_a_base_cost_is_refused(target: Target) -> None:
+    model = DerivedCostModel(_WithoutEnergy(), derived_metrics(target, []))
+    with pytest.raises(ConfigError, match=r"_WithoutEnergy of target.runtime=tvm returns no energ"):
+        model.cost(Genotype("tiny", ()))
