@@ -212,7 +212,8 @@ def test_target_file_extends_a_shipped_one(tmp_path: Path) -> None:
         ),
         (
             "name: board\ndescription: x\nruntime: none\nroofline: {on_chip_gbps: 1, tile: [1]}\n",
-            "caveat, energy or power, roofline.off_chip_gbps, roofline.on_chip_kib, roofline.peak_gmacs, source",
+            "caveat, energy or power, roofline.off_chip_gbps, roofline.on_chip_kib, "
+            "roofline.peak_gmacs, source",
         ),
         ("name: board\nruntime: offline\n", "caveat, description, power, source"),
     ],
