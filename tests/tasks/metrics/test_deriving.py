@@ -182,7 +182,7 @@ def test_shipped_targets_state_facts_that_some_metric_reads(path: Path) -> None:
 
 @final
 class _WithoutEnergy:
-    max_cost_queries = None
+    max_cost_queries: int | None = None
 
     def cost(self, genotype: Genotype) -> Cost:
         return Cost({name: FIGURES["latency_ms"] for name in BASE_COSTS if name != "energy_mj"})
