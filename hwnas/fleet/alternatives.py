@@ -36,7 +36,7 @@ _DIGITS = 9  # decimal places; smaller differences are rounding
 class LimitPoint:
     """A planning problem with one limit tighter than in ``service.yaml``."""
 
-    varied: str  #: ``carbon``, ``accuracy`` or ``latency``
+    varied: str  #: ``carbon``, ``accuracy``, ``latency``, or ``the plan`` without a tighter limit
     limit: str  #: the tightened limit as text, as ``budgets.carbon_kg_per_day=1.2``
     problem: PlanningProblem  #: with the tightened limit
     p99: float = 1.0  #: factor of all ``p99_ms`` of the service
@@ -46,7 +46,7 @@ class LimitPoint:
 class PlanFront:
     """Pareto front of plans over daily cost, daily emissions, accuracy and latency limits."""
 
-    rows: Sequence[Row]  #: of ``plans.csv``: non-dominated plans, the main plan first
+    rows: Sequence[Row]  #: of ``plans.csv``: the main plan, then non-dominated alternatives
     sentences: Sequence[str]  #: messages on the front, one per alternative plan and more
 
 
@@ -57,7 +57,7 @@ def plan_front(
 
     Args:
         outcome: The plan.
-        n: Number of tightened limits to try.
+        n: Maximum number of tightened limits to try.
         limit_s: Time limit in seconds; limits that are not reached in time are left out, and a
             message says so.
         seed: Seed of the simulations.
@@ -249,7 +249,7 @@ def _select_front(
     done, tried = count
     emits = carbon_is_known and rows[0]["carbon_kg_per_day"] > 0
     if emits and not any(row["varied"] == "carbon" for row in rows):
-        messages.append("No plan with lower emissions keeps all limits.")
+        messages.append("No plan with lower emissions was found that keeps all limits.")
     if len(front) < len(rows):
         messages.append(f"{len(rows) - len(front)} dominated plans were left out.")
     if done < tried:
@@ -288,8 +288,8 @@ def sketch_rows(
     """Return the rows of ``sketches.csv``: the plan's objective with and without each sketch.
 
     The value (in $, kg of CO2 or kWh over all hours of the plan) includes other devices' part.
-    Sketches for which no plan was found within ``limit_s`` seconds each are left out; the list is
-    empty if there are no sketches, or nothing else.
+    Plans with a sketch are not simulated. Sketches for which none was found within ``limit_s``
+    seconds each are left out; the list is empty if there are no sketches, or nothing else.
     """
     sketched = [n for n, d in problem.fleet.devices.items() if d.sketch]
     if not sketched or len(sketched) == len(problem.fleet.devices):
@@ -323,11 +323,11 @@ def describe_sketches(rows: Sequence[Row], plan: DeploymentPlan) -> list[str]:
     """Return a sentence per row of ``sketch_rows``: what buying the device would save."""
     result = []
     for row in rows:
-        if row["machines_most"]:
+        if row["machines_most"] and row["saved"] > 0:
             result.append(
                 f"Buying {row['device']} would save {row['saved']:.3g} {plan.unit} "
                 f"({row['saved_share']:.1%}), at most {row['machines_most']} of them; modelled."
             )
         else:
-            result.append(f"Buying {row['device']} would change nothing: the plan does not use it.")
+            result.append(f"Buying {row['device']} would save nothing: no better plan uses it.")
     return result

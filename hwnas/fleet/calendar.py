@@ -8,7 +8,7 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.schema import NumberBounds, SchemaError
 
 HOUR = 3600.0
-DAY, WEEK = 24, 168  #: lengths of plans whose hours have a time of day
+DAY, WEEK = 24, 168  #: hours of the plans whose hours have a time of day
 _MONDAY = 4 * DAY * HOUR  # first Monday after 1970-01-01
 _AGES = NumberBounds(-1e11, 1e11)
 
@@ -41,20 +41,22 @@ def parse_date(text: str, where: str) -> float:
     """Return a time in seconds since 1970, as ``parse_time``.
 
     Raises:
-        ConfigError: the text is no time, or too far from today: it may be in milliseconds.
+        ConfigError: the text is no time, or is too far from today.
     """
     result = parse_time(text, where)
     try:
         _AGES.check(result, f"{where}: time")
     except SchemaError as problem:
-        raise ConfigError(f"{problem}.") from None
+        raise ConfigError(
+            f"{problem}. Give a date, or seconds (not milliseconds) since 1970."
+        ) from None
     return result
 
 
 def begin_minutes(begin_s: float | None, n_hours: int) -> int | None:
     """Return the minutes from 0:00 UTC to hour 0 of a plan; ``None`` if ``begin_s`` is ``None``.
 
-    For plans of a week, minutes count from Monday, 0:00 UTC.
+    For plans of a week, minutes count from Monday, 0:00 UTC. They are less than the plan's length.
 
     Args:
         begin_s: Time of hour 0 in seconds since 1970.
@@ -76,7 +78,7 @@ def begin_seconds(begin_min: int | None, n_hours: int) -> float | None:
 
 
 def begin_or_midnight(begin_s: float | None, n_hours: int) -> float:
-    """Return the time of hour 0 in seconds since 1970; by default midnight UTC.
+    """Return the time of hour 0 in seconds since 1970; by default midnight UTC (of a week: Monday).
 
     Raises:
         ConfigError: ``begin_s`` is ``None``, and the hours are neither whole days nor a divisor of
@@ -86,8 +88,8 @@ def begin_or_midnight(begin_s: float | None, n_hours: int) -> float:
         return begin_s
     if DAY % n_hours and n_hours % DAY:
         raise ConfigError(
-            f"The plan has {n_hours} hours, neither days nor a part of one, so the time of its "
-            "hour 0 is unknown: give begin=DATE, or telemetry with a column hour."
+            f"The plan has {n_hours} hours, neither whole days nor a divisor of 24, so the time of "
+            "its hour 0 is unknown: give begin=DATE, or telemetry with a column hour."
         )
     return _default_begin(n_hours)
 
@@ -98,7 +100,7 @@ def _default_begin(n_hours: int) -> float:
 
 
 def format_begin(begin_min: int, n_hours: int) -> str:
-    """Return the time of hour 0 as ``22:00 UTC``, with the day for a week."""
+    """Return the time of hour 0 as ``22:00 UTC``; of a week as ``Monday 22:00 UTC``."""
     begin = datetime.fromtimestamp(_default_begin(n_hours) + 60 * begin_min, UTC)
     return f"{begin:{'%A ' * (n_hours == WEEK)}%H:%M} UTC"
 
@@ -164,7 +166,9 @@ def _check_times(texts: Sequence[str], path: Path, begin_s: float | None, n_hour
     begin = usual_s if begin_s is None else begin_s
     if 1 < (times[0] - begin) % round_s < round_s - 1:
         usual = format_begin(round((begin - usual_s) / 60) % (n_hours * 60), n_hours)
+        first = datetime.fromtimestamp(times[0], UTC)
+        option = f", or set begin={first:%Y-%m-%dT%H:%M}" if times[0] % 60 == 0 else ""
         raise ConfigError(
             f"{path} begins at {texts[0]}, but hour 0 of the plan is at {usual}: begin the rows at "
-            f"that time, or set begin={texts[0]}."
+            f"that time{option}."
         )

@@ -32,7 +32,7 @@ class SolverResult:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the cost to its lower bound, in [0, 1]."""
+        """Distance of the cost to its lower bound as a fraction of the cost, in [0, 1]."""
         return max(0.0, 1 - self.bound / self.cost) if self.cost > 0 else 0.0
 
 
@@ -76,10 +76,10 @@ def solve(
 def solve_all(
     program: Program, limit_s: float, gap: float, start: Array | None = None
 ) -> SolverResult:
-    """Return a solution as ``solve``; it serves all demand if that is possible in time.
+    """Return a solution as ``solve``; demand of at most 1 % is unserved only if that is necessary.
 
-    The penalty for an unserved part of at most 1 % may be below the price of another machine, so
-    such a program is solved again without unserved demand.
+    The penalty for so little unserved demand may be below the price of another machine, so such a
+    program is solved again, in up to ``limit_s`` seconds more, without unserved demand.
     """
     result = solve(program, limit_s=limit_s, gap=gap, start=start)
     z = slice(program.begin["z"], program.begin["m"])

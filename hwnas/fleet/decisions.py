@@ -16,8 +16,8 @@ _OF_DEVICES = ("down", "back")
 def rows(old: DeploymentPlan, outcome: ReplanningOutcome) -> list[Row]:
     """Return the rows of ``decisions.csv``: one per changed number of replicas or machines.
 
-    Equal changes of several hours are one row. Column ``why`` has the cause (demand, failure or
-    changed file) and quotas that are used up.
+    Equal changes of several hours are one row. Column ``why`` has the causes (demand, late
+    requests, machines down or up again, changed files) and quotas that are used up.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
     first: list[Row] = []
@@ -105,7 +105,7 @@ def _binding_limits(plan: DeploymentPlan, hour_plan: HourPlan, *, grows: bool) -
         return
     full = [name for name, n in hour_plan.machines.items() if n >= plan.devices[name].quota]
     if full:
-        yield f"all machines run of {', '.join(full)}"
+        yield f"all machines of {', '.join(full)} are used"
 
 
 def describe_decisions(
@@ -165,7 +165,7 @@ def _merge_late_causes(outcome: ReplanningOutcome) -> Iterator[ReplanCause]:
 
 
 def count_moved(old: DeploymentPlan, new: DeploymentPlan) -> tuple[int, int, int]:
-    """Return the replica-hours of the old plan, and of those started and stopped in the new one."""
+    """Return the replica-hours of the old plan, and those that the new one starts and stops."""
     before, after = old.by_hour(), new.by_hour()
     pairs = [
         (

@@ -1,5 +1,7 @@
 """Demand: requests per hour and their burstiness, from rates, CSV files and traces."""
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,26 +83,27 @@ def _class_rates(
     assert demand.csv is not None
     path = resolve_path(demand.csv, folder)
     result, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
-    if column not in result[0]:
-        raise ConfigError(f"{path}: {unknown_name('column', column, result[0])}")
     if len(result) > MOST_HOURS:
         raise ConfigError(
             f"{path} has {len(result)} rows; give one row per hour, at most {MOST_HOURS} (a week)."
         )
     calendar.check_rows(result, path, begin_s, len(result), column)
-    return np.array([_parse_rate(row[column], path, i) for i, row in enumerate(result)])
+    return _parse_column(result, column, path, 1e7)
 
 
-def _parse_rate(text: str, path: Path, row: int, most: float = 1e7) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not 0 <= value <= most:
-        raise ConfigError(
-            f"{path}, row {row}: '{text[:40]}' is not allowed: give a number from 0 to {most:g}."
-        )
-    return value
+def _parse_column(rows: Sequence[Mapping[str, str]], column: str, path: Path, most: float) -> Array:
+    if column not in rows[0]:
+        raise ConfigError(f"{path}: {unknown_name('column', column, rows[0])}")
+    result = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        with contextlib.suppress(ValueError):
+            result[i] = float(row[column])
+        if not 0 <= result[i] <= most:
+            raise ConfigError(
+                f"{path}, row {i}: {column} '{row[column][:40]}' is not allowed: give a number "
+                f"from 0 to {most:g}."
+            )
+    return result
 
 
 def read_gaps(path: Path) -> Array:
@@ -110,8 +113,8 @@ def read_gaps(path: Path) -> Array:
     ``arrived_at``) of dates or seconds.
 
     Raises:
-        ConfigError: the file cannot be read, has fewer than 500 requests, or is not in
-            chronological order.
+        ConfigError: the file cannot be read, has no such column or fewer than 500 requests, is not
+            in chronological order, or all times are equal.
     """
     result = csv_rows(path)
     column = next((name for name in result[0] if name.lower() in _ARRIVAL), None)
@@ -147,20 +150,19 @@ def read_carbon(
     Intensities are kg of CO2 per kWh for each hour of the plan ``(n_hours,)``; 0 if not given.
 
     Raises:
-        ConfigError: a file cannot be read, or its number of hours is neither a multiple nor a
-            divisor of ``n_hours``.
+        ConfigError: a file cannot be read or has wrong values or times, or the number of hours is
+            neither a multiple nor a divisor of ``n_hours``.
     """
     result, left_out = {}, []
     for region in sorted(fleet.regions):
-        text = fleet.carbon.get(region, 0.0)
-        if isinstance(text, str):
-            path = resolve_path(text, folder)
+        given = fleet.carbon.get(region, 0.0)
+        if isinstance(given, str):
+            path = resolve_path(given, folder)
             rows = csv_rows(path, f"carbon.{region}")
             calendar.check_rows(rows, path, begin_s, n_hours)
-            text = [
-                _parse_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)
-            ]
-        values = np.atleast_1d(np.array(text, np.float64))
+            values = _parse_column(rows, "kg_per_kwh", path, 10)
+        else:
+            values = np.atleast_1d(np.array(given, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(
                 f"fleet.yaml: carbon.{region} has {len(values)} hours, the demand {n_hours}: "

@@ -13,6 +13,8 @@ from hwnas.core.typed_files import read_yaml
 from hwnas.fleet.service_file import Kib, Name, Service
 
 Buy = Literal["bought", "reserved", "on_demand", "spot"]
+#: A small ``fleet.yaml``, for messages.
+EXAMPLE = "{devices: {cpu: {region: site, buy: bought, quota: 4, price: 0.1}}}"
 Watt = Annotated[float, NumberBounds(0, 1e6)]
 #: kg of CO2 per kWh: a constant, hourly values, or a CSV file with a column ``kg_per_kwh``.
 Carbon = Annotated[float, NumberBounds(0, 10)] | list[Annotated[float, NumberBounds(0, 10)]] | str
@@ -25,9 +27,10 @@ class DeviceType:
     region: Name
     buy: Buy  #: ``bought`` and ``reserved`` pay all hours, ``on_demand`` and ``spot`` used ones
     quota: Annotated[int, NumberBounds(1, 100_000)]  #: maximum number of machines
-    price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour
+    price: Annotated[float, NumberBounds(0, 1e6)] | None = None  #: $ per machine-hour; required
     target: Name | None = None  #: target of the fronts' latencies; default: the device's name
-    like: Name | None = None  #: device whose latencies, divided by ``speed``, apply
+    #: device whose latencies, divided by ``speed``, apply to models without timings on this one
+    like: Name | None = None
     speed: Annotated[float, NumberBounds(1e-6, 1e6)] = 1.0  #: speed relative to ``like``
     sketch: bool = False  #: True: does not exist yet; the plan evaluates buying it
     slots: Annotated[int, NumberBounds(1, 1024)] = 1  #: maximum replicas per machine
@@ -112,7 +115,7 @@ def read_fleet(path: Path, service: Service) -> Fleet:
         result = read_yaml(Fleet, path, ConfigError)
     except FileNotFoundError:
         raise ConfigError(
-            f"fleet={path}: file not found; examples are in experiments/fleet."
+            f"fleet={path}: file not found. Correct the path, or write one, as {EXAMPLE}"
         ) from None
     for name, device in result.devices.items():
         _check_device(result, name, device, str(path))
@@ -163,7 +166,10 @@ def _check_device(fleet: Fleet, name: str, device: DeviceType, where: str) -> No
     seen, at = {name}, device
     while at.like is not None:
         if at.like not in fleet.devices:
-            raise ConfigError(f"{where}: {unknown_name('device', at.like, fleet.devices)}")
+            raise ConfigError(
+                f"{where}: like of device '{name}': "
+                f"{unknown_name('device', at.like, fleet.devices)}"
+            )
         if at.like in seen:
             raise ConfigError(
                 f"{where}: like of device '{name}' leads back to '{at.like}': name a device with "

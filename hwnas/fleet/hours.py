@@ -67,8 +67,8 @@ def served_rates(task: PlanningTask, flows: Sequence[Flow]) -> Array:
 def scale_hour(task: PlanningTask, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
     """Return hour ``i`` with ``flows`` scaled so that they serve the demand of the task.
 
-    Pools of ``hour`` keep or gain replicas; pools and machines may be added. The result may exceed
-    quotas.
+    Pools of ``hour`` keep or gain replicas; pools and machines may be added. Classes without flows
+    are unserved. The result may exceed quotas.
     """
     wanted, have = task.problem.load.provisioned_rates[:, task.hours[i]], served_rates(task, flows)
     request_class = task.choices.options.request_class

@@ -17,7 +17,7 @@ _MORE = 100  # factor of relaxed quotas
 
 
 def explain_unserved(solution: Solution, progress: Progress) -> str:
-    """Return one line: the limit that leaves demand unserved, and a value that would serve it."""
+    """Return one line: the limit that leaves demand unserved, and what a plan without it takes."""
     task = solution.task
     names = [name for name, _ in task.problem.classes]
     k = int(solution.unserved.argmax())
@@ -37,9 +37,9 @@ def explain_unserved(solution: Solution, progress: Progress) -> str:
                 needed = _describe_relaxed_plan(task.problem, other)
                 return f"No plan serves all demand: {where}. {words} {needed}"
     return (
-        f"No plan serves all demand: {where}; several limits of service.yaml and fleet.yaml are "
-        "too tight at once (quotas, budgets, power, links, survive): reduce the demand or "
-        "accuracy_min, or increase p99_ms of that class."
+        f"No plan that serves all demand was found: {where}; several limits of service.yaml and "
+        "fleet.yaml seem too tight at once (quotas, budgets, power, links, survive): reduce the "
+        "demand or accuracy_min, or increase p99_ms of that class."
     )
 
 
@@ -58,7 +58,7 @@ def _relaxed_problems(problem: PlanningProblem) -> Iterator[tuple[str, PlanningP
         yield "budgets.power_w in service.yaml is too low:", lifted
     devices = {n: replace(d, quota=max(1, d.quota) * _MORE) for n, d in fleet.devices.items()}
     yield (
-        "Quotas in fleet.yaml are too low:",
+        "Quotas in fleet.yaml, without machines that are down, are too low:",
         replace(problem, fleet=replace(fleet, devices=devices)),
     )
     if any(link.mbit_s is not None for link in fleet.links.values()):
@@ -102,5 +102,11 @@ def _describe_relaxed_plan(problem: PlanningProblem, other: Solution) -> str:
         lifted = "carbon"
     elif of.cost_per_day != now.cost_per_day:
         lifted = "cost"
-    per_day = other.objective_value(lifted) / days
+    per_day = _round_up(other.objective_value(lifted) / days)
     return f"the best plan without it takes {per_day:.4g} {UNITS[lifted]} a day."
+
+
+def _round_up(value: float) -> float:
+    """Return a positive value rounded up to 4 digits, so that it suffices as a limit."""
+    step = 10.0 ** (math.floor(math.log10(max(value, 1e-9))) - 3)
+    return math.ceil(value / step) * step

@@ -17,7 +17,7 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
     """Check that each device has a latency of at least one model of the fronts.
 
     Raises:
-        ConfigError: latencies are missing; the message has the command that measures them.
+        ConfigError: latencies are missing.
     """
     timed = {target for target, _ in catalogue.latency_ms}
     for device, at in fleet.devices.items():
@@ -26,8 +26,10 @@ def check_latencies(catalogue: ModelCatalogue, fleet: Fleet) -> None:
             target, known = at.target or device, join_names(timed)
             raise ConfigError(
                 f"fleet.yaml: device '{device}': no model of fronts has a latency on target "
-                f"'{target}' (targets with latencies: {known}): run a search on it, as hwnas "
-                f"search +target={target}, and add it to fronts; or set devices.{device}.target."
+                f"'{target}' (targets with latencies: {known or 'none'}): set "
+                f"devices.{device}.target to a target with latencies, or add a search on this one "
+                f"(hwnas search +target={at.target or 'NAME'}) to fronts, or a CSV file with "
+                "latencies to profiles."
             )
 
 
@@ -47,7 +49,7 @@ def untimed_batches(catalogue: ModelCatalogue, fleet: Fleet) -> Iterator[str]:
 
 
 def join_names(names: Iterable[str], most: int = 6) -> str:
-    """Return sorted names, joined by commas: the first ``most``, and how many more there are."""
+    """Return the first ``most`` sorted names, joined by commas, and how many more there are."""
     every: Sequence[str] = sorted(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))
 
@@ -64,7 +66,7 @@ def read_splits(
 
     Raises:
         RunError: a folder was not written by the verb ``split``, or is damaged.
-        ConfigError: a model or a part is unknown.
+        ConfigError: a model or a part is unknown, or a timing is invalid.
     """
     result = list[SplitNetwork]()
     for split in service.splits:

@@ -35,9 +35,9 @@ def batch_and_threads(
         RunError: either is not one positive integer.
     """
     text = genotype.get(annotations.BATCH, batch), genotype.get(annotations.THREADS, threads)
-    if not all(str(number).isdecimal() for number in text):
+    if not all(str(number).isdecimal() and int(str(number)) for number in text):
         raise RunError(f"{where}: the batch size of a network is {text[0]}, its threads {text[1]}; "
-                       "plans need one number each: give a run of one target.")  # fmt: skip
+                       "plans need one positive integer each: use one target.")  # fmt: skip
     return int(str(text[0])), int(str(text[1]))
 
 
@@ -136,7 +136,8 @@ class ModelCatalogue:
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Quantity]:
         """Return latencies in ms of a model on a device by batch size (key, ascending).
 
-        Empty if the model was timed neither on the device nor on its ``like``.
+        They are those at the device's ``derate``; those of its ``like`` are divided by ``speed``.
+        Empty if the model was timed on neither.
         """
         at: DeviceType = fleet.devices[device]
         if where := self._timed(device, at, name):
@@ -149,7 +150,7 @@ class ModelCatalogue:
         return {b: _scale_latency(f, scale, "modelled") for b, f in modelled.items()}
 
     def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> TimedRuntime:
-        """Return a latency's runtime; ``provider`` and ``threads`` of ``fleet.yaml`` prevail."""
+        """Return the runtime of a latency, with ``provider`` and ``threads`` of ``fleet.yaml``."""
         at: DeviceType = fleet.devices[device]
         if at.like is not None and not self._timed(device, at, name):
             result = self.ran_on(fleet, at.like, name, batch)
@@ -338,7 +339,8 @@ def add_row(
     """Add the accuracy or latency in a CSV row ``raw`` of file ``place``; ``at`` names the row.
 
     Raises:
-        SchemaError: a value has the wrong type, or the row has neither accuracy nor latency.
+        SchemaError: a value is invalid, or neither accuracy nor latency on a target is given.
+        ConfigError: see ``ModelCatalogue.time``.
     """
     row: _ProfileRow = schema.parse_row(_ProfileRow, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
@@ -350,7 +352,7 @@ def add_row(
         catalogue.add(FleetModel(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))
     if "latency_ms" in row:
         if "target" not in row:
-            raise SchemaError(f"{at} has a latency_ms but no target: name the target it is of")
+            raise SchemaError(f"{at} has a latency_ms but no target: give its target")
         figure = _interval(row, "latency_ms", source, at)
         catalogue.time(row["target"], name, row.get("batch", 1), figure, ran)
     elif "accuracy" not in row:

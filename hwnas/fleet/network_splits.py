@@ -84,7 +84,8 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
 def find_splits(whole: ExportedNetwork, n: int) -> list[ExportSplit]:
     """Return at most ``n`` splits of a network, evenly chosen, the smallest head first.
 
-    A split is left out if a smaller head has an output of at most the same size.
+    A split is left out if a smaller head has an output of at most the same size, if a part has
+    less than 1 % of the multiply-accumulates, or if the output of the head is a single pixel.
 
     Raises:
         ConfigError: no split exists.

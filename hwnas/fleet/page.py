@@ -38,7 +38,7 @@ _HOURS = "hour"
 
 
 def plan_figures(plan: DeploymentPlan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
-    """Return the figures of a plan by name: ``serving``, ``margins``, and maybe ``front``.
+    """Return the figures of a plan by name: ``serving``, ``margins`` and, if any, ``front``.
 
     Each is a dict from format (``png``, ``svg``) to the content of the file. ``tables`` has the
     rows of the plan's CSV files by name.

@@ -38,7 +38,8 @@ def service_times(latency_ms: dict[int, float], largest: int) -> Array:
     """Return the seconds of batches of 1, 2, ..., ``largest`` images ``(largest,)``.
 
     Args:
-        latency_ms: ms by batch size; values between are interpolated, and never decrease.
+        latency_ms: ms by batch size; values between are interpolated, those outside are equal to
+            the nearest, and they never decrease.
         largest: Maximum batch size.
     """
     known = sorted(latency_ms)
@@ -89,7 +90,7 @@ class Goodputs:
     def rate(self, limit_s: float, curve: Array, service_s: Array) -> float:
         """Return the requests/s per replica at which p99 reaches ``limit_s``, interpolated.
 
-        0 if p99 is above the limit at any load.
+        0 if p99 is above the limit at all loads; at most the last of ``rates``.
         """
         if curve[0] > limit_s:
             return 0.0
@@ -171,7 +172,7 @@ class ServingConfig:
     wait_ms: float  #: maximum time that a request waits for a full batch
     least: int  #: minimum number of replicas
     goodput: float  #: requests/s of a replica at which the limit holds
-    most: float  #: requests/s of a replica beyond which the queue grows without limit
+    most: float  #: highest requests/s of a replica: 98 % of the rate with full batches
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def pool_limits(problem: PlanningProblem) -> Array:
 def placements_of(
     problem: PlanningProblem, goodputs: Goodputs, limits: Array
 ) -> Iterator[Placement]:
-    """Yield the placements that can keep one of the limits in ms, for each of these limits."""
+    """Yield a placement per device, model, arrival process and limit in ms that it can keep."""
     for where, upper in _device_models(problem):
         yield from _placements_at_limits(where, upper, limits, problem, goodputs)
 

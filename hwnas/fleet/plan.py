@@ -222,17 +222,7 @@ def _check(plan: DeploymentPlan) -> None:
     for i, hour_plan in enumerate(plan.hours):
         names = {pool.kind for pool in hour_plan.pools}
         for route in (*hour_plan.routes, *hour_plan.degraded):
-            if route.klass not in plan.classes or not {route.first} <= names:
-                missing = "pool" if route.klass in plan.classes else "class"
-                raise SchemaError(
-                    f"'hours[{i}]': a route of class '{route.klass}' leads to pool "
-                    f"'{route.first}', but the plan has no such {missing}"
-                )
-            if route.second is not None and route.second not in names:
-                raise SchemaError(
-                    f"'hours[{i}]': a route of class '{route.klass}' leads to '{route.second}', "
-                    "which is no pool of the hour"
-                )
+            _check_route(route, f"'hours[{i}]'", {*plan.classes}, names)
         for kind in names:
             if kind not in plan.kinds or plan.kinds[kind].device not in plan.devices:
                 raise SchemaError(
@@ -247,11 +237,27 @@ def _check(plan: DeploymentPlan) -> None:
             )
 
 
+def _check_route(route: RequestRoute, where: str, classes: set[str], pools: set[str]) -> None:
+    if route.klass not in classes:
+        raise SchemaError(
+            f"{where}: a route has the class '{route.klass}', which is not in 'classes'"
+        )
+    for pool in (route.first, route.second):
+        if pool is not None and pool not in pools:
+            raise SchemaError(
+                f"{where}: a route of class '{route.klass}' leads to '{pool}', which is no pool of "
+                "the hour"
+            )
+
+
 def _check_latencies(plan: DeploymentPlan) -> None:
     for name, kind in plan.kinds.items():
-        for batch, row in kind.latency_ms.items():
-            if not 0 < row[0] <= (row[3] or row[0]) <= MAX_MS:
+        for batch, (value, _, _, high) in kind.latency_ms.items():
+            is_value = f"'kinds.{name}': latency_ms of batch {batch} is {value:g}"
+            if not 0 < value <= MAX_MS:
+                raise SchemaError(f"{is_value}; it must be above 0 and at most {MAX_MS:g}")
+            if high is not None and not value <= high <= MAX_MS:
                 raise SchemaError(
-                    f"'kinds.{name}': latency_ms of batch {batch} is {row[0]:g}; it must be above "
-                    f"0 and at most {MAX_MS:g}"
+                    f"{is_value} with the upper end {high:g}; the upper end must be from "
+                    f"{value:g} to {MAX_MS:g}"
                 )

@@ -39,9 +39,9 @@ Scale = dict[tuple[int, int], float]  #: factors of goodputs by hour index and p
 def find_headroom(
     solution: Solution, plan: DeploymentPlan, setup: SimulationSetup, seed: int, progress: Progress
 ) -> Scale:
-    """Return factors of goodputs (above 1) for pools that sustain more load in simulations.
+    """Return higher factors of goodputs for pools that sustain more load in simulations.
 
-    Keys are (hour index, placement); pools without headroom are left out.
+    They replace those of the task. Pools without headroom are left out.
     """
     scale: Scale = {}
     with progress.phase("Headroom", len(plan.hours)) as advance:
@@ -133,7 +133,7 @@ class PlanningOutcome:
 
     @property
     def late(self) -> float:
-        """Largest fraction of late requests over classes, hours and seeds, in [0, 1]."""
+        """Largest fraction of late requests over classes, hours and seeds, without failures."""
         runs = (*self.statistics, *self.spike_statistics)
         return max((c.late for seen in runs for c in seen.classes.values()), default=0.0)
 
@@ -147,12 +147,12 @@ def make_plan(
 ) -> PlanningOutcome:
     """Return the best plan found in time, corrected by simulations so that no class is late.
 
-    ``is_late`` of the result is True if 12 corrections did not suffice.
+    ``is_late`` of the result is True if corrections did not suffice.
 
     Args:
         problem: Service, fleet, models and demand.
         objective: Minimised quantity.
-        limit_s: Time limit of the first solution in seconds.
+        limit_s: Time limit of the first solution in seconds; corrections take additional time.
         seeds: Seeds of the simulations.
         progress: Receives phases.
 

@@ -68,9 +68,10 @@ def missing_keys(problem: PlanningProblem) -> dict[str, list[str]]:
 
 
 def missing_key_notes(problem: PlanningProblem) -> list[str]:
-    """Return one message on missing values that count as 0, or none."""
+    """Return one message on missing values that count as 0 (``busy_w``: as ``idle_w``), or none."""
+    idle = {f"devices.{name}.busy_w" for name, device in problem.devices if device.idle_w}
     keys = [
-        *missing_keys(problem)["carbon"],
+        *(f"{key} (as idle_w)" if key in idle else key for key in missing_keys(problem)["carbon"]),
         *(f"memory_mib of {name}" for name in _models_without_memory(problem)),
     ]
     return [f"Missing values, counted as 0: {', '.join(keys)}."] if keys else []
@@ -100,6 +101,12 @@ def ignored_predictions(problem: PlanningProblem) -> list[str]:
     ]
 
 
+_UNITS = {
+    "busy_w": "busy_w in W of a busy machine",
+    "carbon": "carbon in kg of CO2 per kWh (about 0.02 to 0.8; 0 if there is none)",
+}
+
+
 def check_required_keys(problem: PlanningProblem, objective: str, path: Path) -> None:
     """Check that ``fleet.yaml`` has the values that the objective and the budgets need.
 
@@ -118,8 +125,8 @@ def check_required_keys(problem: PlanningProblem, objective: str, path: Path) ->
     for what, keys in {**request_class, "budgets.power_w": powered}.items():
         if keys:
             raise ConfigError(
-                f"{path}: {what} needs {', '.join(keys)}: give busy_w in W of a busy machine, and "
-                "carbon in kg of CO2 per kWh (about 0.02 to 0.8; 0 if there is none)."
+                f"{path}: {what} needs {', '.join(keys)}: give "
+                f"{' and '.join(text for name, text in _UNITS.items() if name in str(keys))}."
             )
 
 

@@ -43,9 +43,10 @@ class ReplanPolicy:
 
     tolerance: float  #: relative change of demand that is ignored
     move_cost: float  #: penalty of a started or stopped replica, in mean costs of a replica-hour
-    max_moved_fraction: float  #: maximum fraction of an hour's replicas that is stopped
+    #: maximum fraction of an hour's replicas that is stopped, unless demand would be unserved
+    max_moved_fraction: float
     extrapolate: bool  #: True: scale unobserved hours like the observed ones
-    limit_s: float  #: time limit of the solver in seconds
+    limit_s: float  #: time limit of the first solution in seconds; of a correction a tenth of it
 
 
 @dataclass(frozen=True)

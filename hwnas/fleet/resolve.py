@@ -60,9 +60,10 @@ class PreviousPlan:
 def add_move_costs(
     program: Program, task: PlanningTask, before: PreviousPlan, part: HourBlock
 ) -> Program:
-    """Return a program with a penalty for each replica started or stopped.
+    """Return a program with a penalty for each replica started or stopped or model newly loaded.
 
-    Its new variables, from ``begin["k"]`` on, are the replicas started, then those stopped.
+    It also limits the stopped replicas of each hour. Its new variables, from ``begin["k"]`` on, are
+    the replicas started, then those stopped.
     """
     hours = [task.hours[i] for i in part.hours]
     keys, group = _groups(program, task, before, hours)
@@ -93,7 +94,7 @@ def add_move_costs(
 
 
 def complete_values(program: Program, values: Array | None) -> Array | None:
-    """Return values of all variables, given those of the others; ``None`` if these are ``None``."""
+    """Return values with those of the moves added; ``None`` if they are ``None``."""
     if values is None:
         return None
     rows, k = program.rows["moves"], program.begin["k"]
@@ -155,7 +156,7 @@ _NEAR = 1e-5  # relative tolerance of limits
 
 
 def columns_of(task: PlanningTask, i: int, used: Sequence[Hour]) -> OptionColumns:
-    """Return the options with which hour ``i`` is solved again.
+    """Return the options with which hour ``i`` is solved again, as columns of hour 0.
 
     All of a small task; else those cheap at list prices, or on placements of the hours ``used``.
     """
@@ -240,7 +241,8 @@ def resolve_with_more(
 ) -> Solution:
     """Return a solution with some hours solved again, as ``resolve_near``.
 
-    Hours with unserved demand are solved once more with options of column generation.
+    Hours of large tasks with unserved demand are solved once more with options of column
+    generation. ``limit_s`` applies to each of these three steps.
     """
     new = resolve_near(solution, task, hours, before, limit_s, progress)
     short = [i for i in hours if (new.hours[i].unserved > UNSERVED).any()]
@@ -268,7 +270,7 @@ def resolve_near(
         task: Task with new goodputs or demands.
         hours: Indices of the hours to solve.
         before: Current plan.
-        limit_s: Time limit in seconds.
+        limit_s: Time limit in seconds; each step has at least one.
         progress: Receives phases.
     """
     new = replace(solution, task=task, hours=[*solution.hours])

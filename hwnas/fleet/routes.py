@@ -5,7 +5,7 @@ network split over two devices.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class OptionArrays:
 
     request_class: Ints  #: index of the class
     first: Ints  #: index of the placement
-    second: Ints  #: index of the placement of escalated requests; -1: none
+    second: Ints  #: index of the placement of escalated requests, or of a tail; -1: none
     share: Array  #: fraction of requests that is escalated
     accuracy: Array  #: lower end of the accuracy, in [0, 1]
     usd: Array  #: transfer cost of a request in $
@@ -79,7 +79,8 @@ def find_choices(problem: PlanningProblem, goodputs: Goodputs, progress: Progres
             problem.load.provisioned_rates[k].any()
             and not (mine >= request_class.accuracy_min).any()
         ):
-            raise ConfigError(_explain_infeasible(problem, name, float(mine.max(initial=0.0))))
+            best = max(float(mine.max(initial=0.0)), _best_accuracy(problem, placements, name))
+            raise ConfigError(_explain_infeasible(problem, name, best))
     return PlanChoices(tuple(placements), result, goodputs)
 
 
@@ -248,6 +249,16 @@ class _Builder:
         return result * payload_mbit(payload_kib)
 
 
+def _best_accuracy(problem: PlanningProblem, placements: Sequence[Placement], name: str) -> float:
+    """Return the highest accuracy of a class within ``p99_ms``, without cascades; 0 if none."""
+    classes = problem.service.classes
+    free = replace(classes[name], accuracy_min=0.0, degraded_accuracy=None)
+    service = replace(problem.service, classes={**classes, name: free})
+    options = _Builder(replace(problem, service=service), placements).options()
+    mine = options.request_class == [*classes].index(name)
+    return float(options.accuracy[mine].max(initial=0.0))
+
+
 def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str:
     """Return the limit that leaves a class without options, and the nearest feasible value.
 
@@ -286,8 +297,11 @@ def _explain_infeasible(problem: PlanningProblem, name: str, best: float) -> str
     other = max(models.values(), key=lambda m: m.accuracy.lower)
     if other.accuracy.lower >= request_class.accuracy_min:
         text += f" ({other.name} has {other.accuracy.lower:.4f}, but was not timed there)"
-    nearest = _round_down(best or top.accuracy.lower)
-    return f"{where}: accuracy_min is too high; {text}: accuracy_min={nearest} is feasible."
+    if not best:
+        return f"{where}: accuracy_min is too high, and p99_ms too low for any model; {text}."
+    return (
+        f"{where}: accuracy_min is too high; {text}: accuracy_min={_round_down(best)} is feasible."
+    )
 
 
 def _idle_latencies(

@@ -9,6 +9,11 @@ from hwnas.core.schema import POSITIVE, Fraction, NumberBounds, Positive
 from hwnas.core.typed_files import read_yaml
 
 MOST_HOURS = 168  #: a week
+#: A small ``service.yaml``, for messages.
+EXAMPLE = (
+    "{fronts: [runs/search/A], classes: {web: {p99_ms: 60, accuracy_min: 0.7, regions: [site], "
+    "demand: {rate: 90}}}}"
+)
 Name = Annotated[str, NumberBounds(1, 60)]
 Rate = Annotated[float, NumberBounds(0, 1e7)]
 Kib = Annotated[float, NumberBounds(0, 1e6)]
@@ -66,7 +71,7 @@ class PlanBudgets:
     """Upper limits of a plan."""
 
     cost_per_day: Annotated[float, POSITIVE] | None = None  #: $; default: unlimited
-    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None  #: default: unlimited
+    carbon_kg_per_day: Annotated[float, POSITIVE] | None = None  #: kg of CO2; default: unlimited
     power_w: dict[str, Positive] = field(default_factory=dict)  #: W of all machines, by region
 
 
@@ -87,7 +92,8 @@ class Service:
     fronts: Annotated[list[str], NumberBounds(1, 1000)]  #: searches, exports or CSV files of models
     classes: Annotated[dict[Name, RequestClass], NumberBounds(1, 100)]  #: by name
     profiles: list[str] = field(default_factory=list)  #: CSV files or tables of latencies
-    answers: list[str] = field(default_factory=list)  #: predictions of models on validation images
+    #: runs or files with predictions of models on validation images, for cascades
+    answers: list[str] = field(default_factory=list)
     #: split networks: folders of the verb split, or own measurements
     splits: list[str | SplitNetwork] = field(default_factory=list)
     survive: FailureTolerance = field(default_factory=FailureTolerance)
@@ -118,7 +124,7 @@ def read_service(path: Path) -> Service:
         result = read_yaml(Service, path, ConfigError)
     except FileNotFoundError:
         raise ConfigError(
-            f"service={path}: file not found; examples are in experiments/fleet."
+            f"service={path}: file not found. Correct the path, or write one, as {EXAMPLE}"
         ) from None
     for name, each in result.classes.items():
         _check(each, f"{path}: class '{name}'")

@@ -66,8 +66,8 @@ class ClassStatistics:
     requests: int  #: number of requests, without the first 5 % of the time
     late: float  #: fraction of requests that are later than ``p99_ms`` or lost
     late_after: float  #: the same within a minute after a failure; 0 without a failure
-    lost: int  #: number of requests without a response
-    p50_ms: float
+    lost: int  #: number of requests without a response, of all of the time
+    p50_ms: float  #: infinite if too many requests are lost, as ``p99_ms``
     p99_ms: float
 
 

@@ -86,7 +86,7 @@ def solve_task(
 
     Args:
         task: Task.
-        limit_s: Time limit in seconds.
+        limit_s: Time limit in seconds; column generation of large tasks may exceed it.
         progress: Receives phases.
         start: Initial hours and machines bought; used only for small tasks.
     """
@@ -202,7 +202,7 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
 
 
 def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> OptionColumns:
-    """Return the options of hour ``i`` after pruning: those of low reduced cost."""
+    """Return the options of hour ``i`` with low reduced costs, as columns of hour 0."""
     o, score = task.choices.options, np.full(len(task.choices.placements), np.inf)
     for s in range(task.n_scenarios):
         for k in range(len(task.problem.classes)):
@@ -236,7 +236,10 @@ def select_options(task: PlanningTask, guide: ColumnGenerationResult, i: int) ->
 
 
 def join_columns(kept: Sequence[OptionColumns], hours: Sequence[int]) -> OptionColumns:
-    """Return the options ``kept[h]`` of some hours ``h`` as columns of one program."""
+    """Return the options ``kept[h]`` of some hours ``h`` as columns of one program.
+
+    Their ``hour`` is the index into ``hours``.
+    """
     parts = [
         np.stack([kept[h].scenario, np.full_like(kept[h].hour, i), kept[h].option], 1)
         for i, h in enumerate(hours)
@@ -307,7 +310,8 @@ def solve_again(
 ) -> Solution:
     """Return a solution for corrected goodputs, given one for former goodputs.
 
-    Only ``hours`` (indices) are solved again, or everything if the task is small.
+    Only ``hours`` (indices) are solved again, with a time limit of 8 s or more each; if the task is
+    small, everything is, with ``limit_s`` seconds.
     """
     if not solution.hour_columns:
         return solve_task(task, limit_s, progress)

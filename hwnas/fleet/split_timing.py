@@ -108,7 +108,11 @@ def check_runs_parts(target: Target) -> None:
     """
     if _is_onnx(target) or backends.get(target.runtime).exits:
         return
-    able = [each.name for each in backends.known() if each.exits and each.measured]
+    able = [
+        each.name
+        for each in backends.known()
+        if each.measured and (each.exits or {*each.dtypes.values()} & {*_ONNX})
+    ]
     raise ConfigError(
         f"Target '{target.name}': target.runtime={target.runtime} cannot run parts of networks: "
         f"set target.runtime={' or '.join(able)}."

@@ -147,7 +147,8 @@ def machine_values(task: PlanningTask, objective: Objective) -> tuple[Array, Arr
 def penalty(task: PlanningTask, wanted: Array) -> Array:
     """Return the penalties of leaving demands unserved ``(n,)``, in the objective's unit.
 
-    They exceed any cost of serving them. ``wanted`` has the demands in requests/s ``(n,)``.
+    That of a whole demand exceeds any cost of serving it. ``wanted`` has the demands in requests/s
+    ``(n,)``.
     """
     rent, owned = machine_values(task, task.objective)
     money, bought = machine_values(task, "cost")

@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -181,6 +182,7 @@ def as_rows(samples: Sequence[TelemetrySample], *, by_hour: bool) -> list[Row]:
 
 
 _MAX_BYTES = 64 << 20  # of a response
+_UNAUTHORISED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class _Series(TypedDict):
@@ -208,7 +210,7 @@ class TimeRange:
 
     start_s: float
     end_s: float
-    step_s: float  #: distance of the values
+    step_s: float  #: seconds between values
 
 
 def query_samples(
@@ -225,7 +227,8 @@ def query_samples(
         plan: Plan with the classes.
 
     Raises:
-        RunError: the server does not respond, its response is invalid, or ``rate`` has no value.
+        RunError: the server does not respond or refuses a query, its response is invalid, a series
+            lacks its label, or ``rate`` has no value.
         ConfigError: a series names an unknown class.
     """
     result = []
@@ -343,11 +346,10 @@ def _read_response(address: str, where: str, timeout_s: float) -> str:
     except urllib.error.HTTPError as refused:
         with refused:
             text = _read_text(refused)
-        if text.lstrip().startswith("{"):
+        if refused.code not in _UNAUTHORISED and text.lstrip().startswith("{"):
             return text
         raise RunError(
-            f"{where} responds {refused.code} {refused.reason}: give the URL of a Prometheus "
-            "server, as http://HOST:9090."
+            f"{where} responds {refused.code} {refused.reason}: {_advice_on_status(refused.code)}."
         ) from None
     except urllib.error.URLError as problem:
         reason = problem.reason
@@ -359,6 +361,14 @@ def _read_response(address: str, where: str, timeout_s: float) -> str:
         text = f"no answer within {timeout_s:g} s" if isinstance(problem, TimeoutError) else (
             short_reason(problem))  # fmt: skip
         raise RunError(f"{where} cannot be reached: {text}.") from None
+
+
+def _advice_on_status(code: int) -> str:
+    if code in _UNAUTHORISED:
+        return "give a user and password with access, as http://USER:PASSWORD@HOST:9090"
+    if code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "try again later, or check the server"
+    return "give the URL of a Prometheus server, as http://HOST:9090"
 
 
 def _read_text(answer: Any) -> str:

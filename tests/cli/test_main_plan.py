@@ -97,7 +97,7 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
     ("arguments", "words"),
     [
         (["plan"], "plan needs service=FILE"),
-        (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: file not found"),
+        (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: file not found. Correct"),
         (["plan", "service=a", "fleet=b", "objective=money"], "Unknown objective 'money'"),
         (["simulate"], "simulate needs the folder of a plan"),
         (["simulate", "plan=no"], "has no plan.yaml"),
@@ -133,10 +133,14 @@ def test_what_is_wrong_is_one_line(
         ("replicas", 900_000_000, "replicas; a simulation holds at most 1,048,575"),
         ("demand", 1e9, "reduce the demand or load"),
         ("latency", 1e300, "must be above 0 and at most 1e+09"),
+        ("upper", 1e300, "is 5 with the upper end 1e+300; the upper end must be from 5 to 1e+09"),
+        ("upper", 0.0, "is 5 with the upper end 0; the upper end must be from 5 to 1e+09"),
+        ("route", "other", "leads to 'other', which is no pool of the hour"),
+        ("class", "other", "a route has the class 'other', which is not in 'classes'"),
     ],
 )
 def test_plans_beyond_all_bounds_are_refused_before_any_work(
-    folder: Path, key: str, value: float, words: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, key: str, value: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = yaml.safe_load((folder / "plan" / "plan.yaml").read_text())
     if key == "replicas":
@@ -144,10 +148,12 @@ def test_plans_beyond_all_bounds_are_refused_before_any_work(
     elif key == "demand":
         for requirements in content["classes"].values():
             requirements["demand"] = [value] * len(requirements["demand"])
+    elif key in ("route", "class"):
+        content["hours"][0]["routes"][0]["first" if key == "route" else "klass"] = value
     else:
         kind = content["kinds"][content["hours"][0]["pools"][0]["kind"]]
-        rows = {n: [value, "measured", None, None] for n in kind["latency_ms"]}
-        kind["latency_ms"] = rows
+        row = [5.0, "measured", None, value] if key == "upper" else [value, "measured", None, None]
+        kind["latency_ms"] = dict.fromkeys(kind["latency_ms"], row)
     Path("large").mkdir()
     Path("large/plan.yaml").write_text(yaml.safe_dump(content))
     assert run(["simulate", "plan=large"]) == 2
@@ -178,7 +184,7 @@ def test_what_was_not_said_counts_as_nothing_only_where_nobody_asks_for_it(
     said = capsys.readouterr()
     if words is None:
         assert code == 0
-        assert "Missing values, counted as 0: carbon.site, devices.box.busy_w." in said.out
+        assert "counted as 0: carbon.site, devices.box.busy_w (as idle_w)." in said.out
         assert "emits less" not in said.out
     else:
         assert code == 2

@@ -92,6 +92,9 @@ def test_what_was_down_once_is_not_down_now() -> None:
     [
         (400, {"r": {"status": "error", "error": "parse error"}}, "query 'r': parse error"),
         (404, b"<html>", "responds 404 Not Found: give the URL of a Prometheus server"),
+        (401, b"<html>", "responds 401 Unauthorized: give a user and password with access"),
+        (403, {"r": {"message": "no"}}, "responds 403 Forbidden: give a user and password"),
+        (503, b"<html>", "responds 503 Service Unavailable: try again later"),
         (200, b"<html>", "cannot be read: not JSON"),
         (200, {"r": {"status": "success", "data": {"resultType": "vector", "result": []}}},
          "'data.resultType' is 'vector'"),

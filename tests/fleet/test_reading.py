@@ -10,7 +10,7 @@ import pytest
 
 from hwnas.core.errors import ConfigError, HwnasError
 from hwnas.core.quantity import Quantity
-from hwnas.fleet import calendar, models
+from hwnas.fleet import calendar, fleet_file, models, service_file
 from hwnas.fleet.calendar import begin_minutes, parse_date
 from hwnas.fleet.demand import Arrivals, read_gaps
 from hwnas.fleet.fleet_file import Fleet, RegionLink, network_paths
@@ -57,6 +57,7 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
             "no model of fronts has a latency on target 'bx' (targets with latencies: box, cpu)",
         ),
         ("fleet", "devices.cpu.like", "cpu", "leads back to 'cpu'"),
+        ("fleet", "devices.cpu.like", "bix", "like of device 'cpu': Unknown device 'bix'"),
         ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
         ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "given twice"),
         ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
@@ -181,6 +182,8 @@ def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads
         HwnasError, match=r"batch size of a network is 1\+4, its threads 1; plans need one"
     ):
         _read(tmp_path, made.service(profiles=[silent]), made.fleet())
+    with pytest.raises(HwnasError, match="is 0, its threads 1; plans need one positive integer"):
+        models.batch_and_threads({}, 0, 1, "x")
 
 
 def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> None:
@@ -251,6 +254,8 @@ def _dates(*hours: int) -> list[str]:
         ("time", _dates(0, 2, 1), "row 1: column time is '2026-01-31T02:00', which is not one"),
         ("time", _dates(*range(6, 14)), "begins at 2026-01-31T06:00, but hour 0 of the plan is at "
          "00:00 UTC: begin the rows at that time, or set begin=2026-01-31T06:00"),
+        ("time", [f"2026-01-31 {hour:02}:00:30" for hour in range(8)], "rows at that time."),
+        ("time", [f"2026-01-31 {hour:02}:00" for hour in range(6, 14)], "begin=2026-01-31T06:00"),
         ("time", ["0:00", "1:00"], "'0:00' is not a time"),
     ],
 )  # fmt: skip
@@ -329,11 +334,32 @@ def test_a_begin_that_is_none_is_refused(said: str) -> None:
         begin_minutes(parse_date(said, "begin"), 24)
 
 
-def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "grid.csv").write_text("kg_per_kwh\n300\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kg_per_kwh\n300\n", "kg_per_kwh '300' is not allowed: give a number from 0 to 10"),
+        ("kg\n0.3\n", "Unknown column 'kg_per_kwh'"),
+    ],
+)
+def test_a_file_of_carbon_without_kg_per_kwh_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "grid.csv").write_text(text)
     there = made.fleet() | {"carbon": {"site": "grid.csv"}}
-    with pytest.raises(HwnasError, match="'300' is not allowed: give a number from 0 to 10"):
+    with pytest.raises(HwnasError, match=words):
         _read(tmp_path, made.service(), there)
+
+
+def test_examples_in_messages_are_valid(tmp_path: Path) -> None:
+    for name, example in (("s", service_file.EXAMPLE), ("f", fleet_file.EXAMPLE)):
+        (tmp_path / name).write_text(example)
+    service = service_file.read_service(tmp_path / "s")
+    assert fleet_file.read_fleet(tmp_path / "f", service).regions == service.regions
+
+
+def test_time_in_milliseconds_is_refused() -> None:
+    with pytest.raises(HwnasError, match=r"begin: time is 17.* or seconds \(not milli"):
+        parse_date("1.7e12", "begin")
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,10 @@ def test_too_much_to_serve_is_refused_and_says_which_limit_binds(
 ) -> None:
     _seen(read_plan(folder / "plan"), {"web": 500.0})
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "limit_s=5"]) == 2
-    assert "Quotas in fleet.yaml are too low" in capsys.readouterr().err
+    assert (
+        "Quotas in fleet.yaml, without machines that are down, are too low"
+        in capsys.readouterr().err
+    )
     assert not Path("runs").exists()
 
 
@@ -378,7 +381,7 @@ def test_where_all_is_down_it_says_how_many_of_what_would_do(
     rows = [f"{hour},{name},{at['quota']}" for hour in range(4) for name, at in devices.items()]
     Path("seen.csv").write_text("\n".join(["hour,device,machines_down", *rows]))
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv"]) == 2
-    said = r"Quotas in fleet.yaml are too low: (\d of \w+ \(quota 0\)(, )?)+ would suffice"
+    said = r"machines that are down, are too low: (\d of \w+ \(quota 0\)(, )?)+ would suffice"
     assert re.search(said, capsys.readouterr().err)
 
 

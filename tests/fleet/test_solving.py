@@ -200,7 +200,7 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
     content = yaml.safe_load((planned / "plan.yaml").read_text())
     content["hours"][0]["routes"][0]["first"] = "nothing"
     (planned / "plan.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(HwnasError, match="leads to pool 'nothing'"):
+    with pytest.raises(HwnasError, match="leads to 'nothing', which is no pool"):
         read_plan(planned)
     shutil.rmtree(planned)
     with pytest.raises(HwnasError, match=r"has no plan\.yaml"):
@@ -220,7 +220,7 @@ def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: 
             {},
             "budgets.power_w in service.yaml is too low: site=",
         ),
-        ({}, {"cpu": 1, "box": 1}, "Quotas in fleet.yaml are too low: "),
+        ({}, {"cpu": 1, "box": 1}, "Quotas in fleet.yaml, without machines that are down, are"),
     ],
 )
 def test_the_limit_that_binds_is_named(
@@ -257,6 +257,12 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
     [
         ("accuracy_min", 0.9, "accuracy_min=0.7800 is feasible"),
         (
+            "more",
+            {"accuracy_min": 0.9, "p99_ms": 15.0},
+            r"large-int8, has 0.7800: accuracy_min=0.6900 is feasible",
+        ),
+        ("more", {"accuracy_min": 0.9, "p99_ms": 1.0}, "and p99_ms too low for any model"),
+        (
             "p99_ms",
             15.0,
             "p99_ms is too low; the fastest accurate enough is large-int8 on cpu with 20 ms",
@@ -264,10 +270,11 @@ def test_no_limit_is_named_where_there_was_no_time_for_more(
     ],
 )
 def test_a_class_that_no_model_fits_is_told_the_nearest(
-    tmp_path: Path, name: str, value: float, words: str
+    tmp_path: Path, name: str, value: Any, words: str
 ) -> None:
     asked = made.service()
-    asked["classes"]["web"] |= {"accuracy_min": 0.75, name: value}
+    more = value if name == "more" else {name: value}
+    asked["classes"]["web"] |= {"accuracy_min": 0.75} | more
     made.write(tmp_path, asked, made.fleet())
     with pytest.raises(HwnasError, match=words):
         _solved(tmp_path)
@@ -311,6 +318,18 @@ def test_the_power_that_would_do_does(tmp_path: Path) -> None:
     found = re.search(r"power_w in service.yaml is too low: site=([\d.]+) W would suffice", told)
     assert found is not None, told
     asked["budgets"]["power_w"]["site"] = float(found[1])
+    made.write(tmp_path, asked, there)
+    assert _solved(tmp_path).serves
+
+
+@pytest.mark.parametrize("name", ["cost_per_day", "carbon_kg_per_day"])
+def test_a_budget_that_would_do_does(tmp_path: Path, name: str) -> None:
+    asked, there = made.service(budgets={name: 1e-3}), made.fleet() | {"carbon": {"site": 0.3}}
+    made.write(tmp_path, asked, there)
+    message = infeasibility.explain_unserved(_solved(tmp_path), NullProgress())
+    found = re.search(r"is too low: the best plan without it takes ([\d.]+) .* a day", message)
+    assert found is not None, message
+    asked["budgets"][name] = float(found[1])
     made.write(tmp_path, asked, there)
     assert _solved(tmp_path).serves
 
@@ -375,10 +394,13 @@ def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
     stations = range(len(task.choices.placements))
     task = replace(task, scale={(i, q): 1.05 for i in (0, 1) for q in stations})
     found = solve_task(task, 20, NullProgress())
+    plan = to_plan(found)
     (row,) = alternatives.sketch_rows(
-        problem, planner.PlanningOutcome(to_plan(found), found, [], {}, 0), 20, NullProgress()
+        problem, planner.PlanningOutcome(plan, found, [], {}, 0), 20, NullProgress()
     )
     assert 0.015 < float(str(row["saved_share"])) < 0.025
+    (message,) = alternatives.describe_sketches([row | {"saved": -1e-9}], plan)
+    assert message == "Buying next would save nothing: no better plan uses it."
 
 
 def test_corrections_simulate_what_they_change(

@@ -72,7 +72,7 @@ def to_yaml(*documents: Manifest) -> bytes:
 def node_label(device: str) -> str:
     """Return the value of the node label ``hwnas/device`` for a device of ``fleet.yaml``.
 
-    Invalid characters are replaced by hyphens.
+    Invalid characters are replaced by hyphens; it has at most 63 characters.
     """
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", device)[:_MAX_LABEL].strip("-_.")
 

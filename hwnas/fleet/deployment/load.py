@@ -38,7 +38,7 @@ class LatencySamples:
     """Times of requests in seconds ``(requests,)``, from the begin of the measurement."""
 
     due_s: Array  #: when requests should be sent, ascending
-    sent_s: Array  #: when they were sent: later if the generator was delayed
+    sent_s: Array  #: when they were sent: later if the generator was delayed; NaN: not sent
     done_s: Array  #: when the response was complete; NaN: no response, or an error
 
     @property
@@ -239,7 +239,7 @@ class LoadComparison:
 
     measured: LatencySamples
     simulated_ms: Array  #: simulated latencies of the same requests ``(requests,)``
-    #: factor of batch times that makes both p99 equal; NaN: too few requests were answered
+    #: factor of batch times, in [0.5, 4], that makes both p99 equal; NaN: over 1 % not answered
     slowdown: float
     #: factor of batch times relative to the profile, as the server reports; NaN: not reported
     batch_slowdown: float

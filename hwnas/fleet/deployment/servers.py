@@ -119,7 +119,10 @@ def choose_server(name: str, python: str, packages: InstalledPackages) -> str:
         if SERVERS[each].version(packages):
             return each
     commands = " or ".join(f"{python} -m {server.install}" for server in SERVERS.values())
-    raise RunError(f"serve-check needs a server; install one: {commands}")
+    raise RunError(
+        f"serve-check needs onnxruntime and a server in {python}; install a server with "
+        f"{commands}; if onnxruntime is missing, also: {python} -m pip install onnxruntime"
+    )
 
 
 @contextlib.contextmanager

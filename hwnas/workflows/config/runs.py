@@ -5,7 +5,7 @@ from typing import Any
 
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds, limits
-from hwnas.fleet.service_file import OBJECTIVES
+from hwnas.fleet import fleet_file, service_file
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.interfaces import MIN_NETWORKS
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
@@ -242,11 +242,11 @@ class PlanConfig:
         check_bounds(self)
         if not self.service or not self.fleet:
             raise ConfigError(
-                "plan needs service=FILE (requests and requirements) and fleet=FILE (devices); "
-                "examples of both are in experiments/fleet."
+                "plan needs service=FILE (requests and requirements) and fleet=FILE (devices). "
+                f"Examples: {service_file.EXAMPLE} and {fleet_file.EXAMPLE}"
             )
-        if self.objective not in OBJECTIVES:
-            raise ConfigError(unknown_name("objective", self.objective, OBJECTIVES))
+        if self.objective not in service_file.OBJECTIVES:
+            raise ConfigError(unknown_name("objective", self.objective, service_file.OBJECTIVES))
 
 
 @dataclass
