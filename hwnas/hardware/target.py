@@ -288,7 +288,7 @@ class Target:
 
     @property
     def running(self) -> Mapping[str, list[int]]:
-        """Options of ``batch`` and ``threads`` that each network may choose; empty: no choice."""
+        """Options of ``batch`` and ``threads`` that each network may choose; empty for none."""
         return {"batch": self.batches, "threads": self.thread_counts}
 
     @property

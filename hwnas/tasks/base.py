@@ -98,7 +98,7 @@ class Task(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the outputs: classes, or predicted values."""
+        """Names of the outputs, which are classes or predicted values."""
         ...
 
     @property

@@ -188,7 +188,7 @@ class RegressionTask:
 
     @property
     def confidence(self) -> None:
-        """``None``: values have no confidence."""
+        """``None``, as values have no confidence."""
         return
 
     def score_of_mean(self, mean: float, n: int) -> Quantity:

@@ -81,7 +81,7 @@ class MeasuredDevice:
 
     @property
     def interval_half_width(self) -> float:
-        """Relative half width of the interval: the median over the ``reference`` networks.
+        """Median relative half width of the intervals of the ``reference`` networks.
 
         Measured networks have smaller intervals.
         """

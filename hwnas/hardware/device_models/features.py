@@ -57,7 +57,7 @@ class FeatureEncoder:
         self._scale = WorkUnit.of(work, batch)
 
     def __call__(self, work: OperatorWork, curves: Floats | None = None) -> NetworkFeatures:
-        """Return the features of networks; arguments as for the constructor."""
+        """Return the features of networks from their work; ``curves`` as for the constructor."""
         fine = self._fine(_fine(work))
         standard = (fine - 1) / self._spread
         known = np.empty((len(work), 0)) if curves is None else curves

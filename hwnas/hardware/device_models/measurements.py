@@ -43,7 +43,7 @@ class Measurements:
     """Usable measurements of a file."""
 
     ms: Mapping[Genotype, float]  #: latency in ms
-    left_out: Sequence[str]  #: reasons for rows that were left out, one line each
+    left_out: Sequence[str]  #: rows and networks that were left out, with the reason, one line each
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class LatencyTable:
         return replace(self, entries={op: self.entries[op] for op in ops if op in self.entries})
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
-        """Return the operators that were not timed on this device."""
+        """Return those of ``ops`` that were not timed on this device, each once."""
         plans = self.plans()
         return [op for op in dict.fromkeys(ops) if op not in plans]
 

@@ -32,7 +32,7 @@ class TargetFacts(Protocol):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """``target.facts``: numbers by name, such as ``price_usd_per_h``; names have the unit."""
+        """Numbers of ``target.facts`` by name, such as ``price_usd_per_h``; names have the unit."""
         ...
 
 
@@ -63,7 +63,7 @@ class Metric:
 
     @property
     def relation(self) -> str:
-        """The relation of a limit: ``<=`` for upper limits, ``>=`` for lower limits."""
+        """The relation of a limit, ``<=`` for upper limits and ``>=`` for lower limits."""
         return ">=" if self.maximise else "<="
 
     def best(self, quantity: Quantity) -> float:

@@ -18,6 +18,6 @@ def backend(target: Target) -> EstimatedBackend:
 
     message = (
         f"Target '{target.name}' is hardware that does not exist (target.runtime=modelled): "
-        "nothing can be measured on it."
+        "nothing can be measured on it. Choose another target."
     )
     return EstimatedBackend(target, {"roofline": roofline}, estimate, message)

@@ -34,8 +34,8 @@ def backend(target: Target) -> EstimatedBackend:
         target,
         {COST: costs.device_model, "roofline": costs.roofline_model},
         costs.from_measurements if has_measurements else costs.from_data_sheet,
-        f"Target '{target.name}' is not connected: measure its networks with a kit "
-        "(hwnas profile kit=DIR).",
+        f"Target '{target.name}' is not connected: measure networks on it with a kit "
+        f"(hwnas profile +target={target.name} kit=DIR).",
         # A device file may be of other spaces, if the search was by the data sheet.
         {"roofline": costs.from_data_sheet},
         path if path.exists() else None,

@@ -101,7 +101,7 @@ class OnnxRuntimeSettings(BackendSettings):
 
     @property
     def substitutions(self) -> dict[str, str]:
-        """Code for ``SESSION`` in the runner scripts of exports: it opens a session."""
+        """Code for ``SESSION`` in the runner scripts of exports, which opens a session."""
         if self.is_cpu:
             return {"SESSION": _ON_CPU}
         loads = _LOADS if self.is_nvidia else ""
