@@ -176,6 +176,7 @@ def read_runs(
     directions: Mapping[str, str],
     group_by: str | None,
     labels: Sequence[str] = (),
+    storage: str | None = None,
 ) -> tuple[list[ComparedRun], tuple[Objective, ...]]:
     """Return the runs of folders and CSV files, and the compared objectives.
 
@@ -185,6 +186,7 @@ def read_runs(
         group_by: An option of the runs, as ``sampler``, whose value is the group; ``None``: one
             group per run.
         labels: Names of the runs, in their order; empty: from their paths.
+        storage: URL of the database of their studies, if the user gave it.
 
     Raises:
         RunError: a run cannot be read.
@@ -193,7 +195,8 @@ def read_runs(
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
-    runs = {path: [run_fronts.read_run_folder(path)] for path in paths if path.is_dir()}
+    folders = [path for path in paths if path.is_dir()]
+    runs = {path: [run_fronts.read_run_folder(path, storage=storage)] for path in folders}
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: read_foreign_csv(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]

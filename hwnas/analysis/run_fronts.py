@@ -16,17 +16,18 @@ from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
 
 
-def read_run_folder(path: Path, option: str = "runs") -> ComparedRun:
+def read_run_folder(path: Path, option: str = "runs", storage: str | None = None) -> ComparedRun:
     """Return the compared points of a search, finished or not.
 
     Args:
         path: Folder of a search, or of one target within a search for several.
         option: The option that named the folder, for messages.
+        storage: URL of the study's database, if the user gave it.
 
     Raises:
         RunError: it is not the folder of a search, or no trial is finished yet.
     """
-    run = Run.load(path, option)
+    run = Run.load(path, option, storage)
     if "targets" in run.manifest:
         return _for_all(run)
     config, observed = run.config, run.whole.observed

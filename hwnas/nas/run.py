@@ -49,14 +49,16 @@ class Run:
     path: Path
     manifest: Manifest
     option: str = "run"  #: the option that named the folder, for messages
+    storage: str | None = None  #: URL of the study's database, if the user gave it
 
     @staticmethod
-    def load(path: Path, option: str = "run") -> "Run":
+    def load(path: Path, option: str = "run", storage: str | None = None) -> "Run":
         """Return the search in a folder.
 
         Args:
             path: The folder.
             option: The option that named the folder, for messages.
+            storage: URL of the study's database, which is not opened unless the user gave it.
 
         Raises:
             RunError: it is not the folder of a search.
@@ -66,7 +68,7 @@ class Run:
             raise RunError(
                 f"{option}={path} is of 'hwnas {manifest['verb']}'. Give a search folder."
             )
-        return Run(path, manifest, option)
+        return Run(path, manifest, option, storage)
 
     @property
     def config(self) -> ManifestOptions:
@@ -89,7 +91,7 @@ class Run:
         """The search for several targets of which this folder is one; else this search."""
         if "part_of" not in self.manifest:
             return self
-        return Run.load(self.path.absolute().parent, self.option)
+        return Run.load(self.path.absolute().parent, self.option, self.storage)
 
     @property
     def targets(self) -> Targets:
@@ -109,7 +111,7 @@ class Run:
         """The study of the search; ``None`` if its file does not exist."""
         study = self.config.get("study")
         if study is not None and study["storage"] is not None:
-            return study_in_database(study["storage"], study["name"])
+            return study_in_database(study["storage"], study["name"], self.storage)
         file = self.path / "study.db"
         return study_in_file(file) if file.exists() else None
 
@@ -330,7 +332,11 @@ def _read_state(run: Run) -> RunState:
         objectives = _objectives(run)
         if (candidates := _from_file(run, _spaces(run.config), objectives)) is None:
             raise RunError(f"{run.option}={run.path}: {error}") from None
-        note = "its study cannot be read: candidates.parquet instead, which has no times"
+        refusal = "" if study is None else study.refusal
+        note = (
+            f"{refusal or 'its study cannot be read'}: candidates.parquet instead, which has no "
+            "times"
+        )
         return RunState(objectives, candidates, {}, (note,))
     return RunState(record.objectives, record.candidates, record.seconds)
 

@@ -162,6 +162,7 @@ class StudySource:
     name: str  #: name of the study
     where: str  #: description of the storage, for messages
     file: Path | None = None  #: path of the SQLite file; ``None`` for a database server
+    refusal: str = ""  #: why it must not be opened; empty: it may
 
     def read(self) -> StudyRecord:
         """Return all finished trials.
@@ -201,6 +202,8 @@ class StudySource:
     def _open(
         self, *, skip_compatibility_check: bool = False
     ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
+        if self.refusal:
+            raise RunError(self.refusal)
         with readable(self.where, writes=False):
             if self.file is not None:
                 check_intact(self.file)
@@ -238,13 +241,26 @@ def study_in_file(path: Path) -> StudySource:
     return StudySource("sqlite://", engine, NAME, str(path), path)
 
 
-def study_in_database(url: str, name: str) -> StudySource:
-    """Return the study ``name`` in the database of a URL, such as ``postgresql://...``."""
+def study_in_database(url: str, name: str, trusted: str | None) -> StudySource:
+    """Return the study ``name`` in the database that a run folder names.
+
+    Args:
+        url: URL of the database, such as ``postgresql://...``, without its password.
+        name: Name of the study.
+        trusted: URL that the user gave. Only this database is opened: a run may be foreign.
+    """
+    where, refusal = f"study.storage={database.redact(url)}", ""
+    if trusted is None or database.redact(trusted) != database.redact(url):
+        refusal = (
+            f"the run folder names {where}, and runs may not choose databases by themselves. If "
+            f"you trust it, add it to the command: {where}"
+        )
+    url = trusted or url
     engine = {"poolclass": NullPool, **database.connect_options(url, _TIMEOUT_S)}
     if (path := database.sqlite_file(url)) is not None:  # SQLite must not create it
         address = f"{path.absolute().as_uri()}?mode=rw"
         engine["creator"] = lambda: sqlite3.connect(address, uri=True)
-    return StudySource(url, engine, name, f"study.storage={database.redact(url)}")
+    return StudySource(url, engine, name, where, refusal=refusal)
 
 
 def _seconds(

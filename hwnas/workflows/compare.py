@@ -275,7 +275,7 @@ def compare(
     if config.run.dir:
         files.check_new_folder(Path(config.run.dir), "run.dir")
     runs, objectives = reading.read_runs(
-        config.paths, config.objectives, config.group_by, config.label
+        config.paths, config.objectives, config.group_by, config.label, config.study.storage
     )
     reporter.say([_words(runs)])
 

@@ -67,7 +67,7 @@ class SearchComponents:
         """
         if self.config.start_from is None:
             return ()
-        run = Run.load(Path(self.config.start_from), "start_from")
+        run = Run.load(Path(self.config.start_from), "start_from", self.config.study.storage)
         run.check_complete()
         own = in_space(run.candidates, self.space, "start_from")
         return tuple({c.id: c.genotype for c in own}.values())

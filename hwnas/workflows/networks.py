@@ -185,6 +185,7 @@ def read_networks(
     return Networks(config.target, found, by_name, data.signature), data
 
 
+DEFAULT_DATA = "digits"  #: data set of searches and profiles that name none
 #: Data set options that determine which images are read, and thus input shape and classes.
 _SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
@@ -198,7 +199,7 @@ def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -
     """Return the command ``hwnas VERB`` for the same target, spaces and data, and further words."""
     spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
-    options = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
+    options = [f"search_space={searched}", *_data(config.dataset)]
     if config.table.dir != TableConfig().dir:
         options.append(f"table.dir={config.table.dir}")
     if rpc.tracker:
@@ -213,4 +214,5 @@ def _data(dataset: DatasetConfig) -> list[str]:
     )
     known = {name: getattr(dataset, name) for name in _SOURCE}
     task = [f"task={dataset.task}"] if dataset.task != usual["task"] else []
-    return [*task, *changed_options("dataset", known, usual)]
+    name = [f"dataset={dataset.name}"] if dataset.name != DEFAULT_DATA else []
+    return [*name, *task, *changed_options("dataset", known, usual)]

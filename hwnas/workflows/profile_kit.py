@@ -24,7 +24,7 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.run import Run, in_space
 from hwnas.tasks.metrics import metric_of, quality_in
 from hwnas.workflows.config import ProfileConfig, SearchConfig
-from hwnas.workflows.networks import Networks, next_command, profile_command
+from hwnas.workflows.networks import DEFAULT_DATA, Networks, next_command, profile_command
 from hwnas.workflows.reporter import Reporter
 
 _N_SUGGESTED = 5  #: networks to measure next, suggested after a search
@@ -162,6 +162,8 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
     path = backend.device_path(target)
     notes += _lost(path, device, config.drift)
     e, reach = device.leave_one_out(), device.interval_half_width
+    is_default = config.dataset.name == DEFAULT_DATA
+    data = " (for your own images, add dataset=images dataset.path=DIR)" * is_default
     device.save(path)
     return path, [
         *(f"Left out: {note}" for note in notes),
@@ -169,7 +171,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         f"5 %: {e['within_5']:.1%}, within 10 %: {e['within_10']:.1%}, Spearman "
         f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
         f"Half width of the interval: {reach:.1%} (median). Search with: "
-        f"{next_command('search', config, f'cost={COST}')}",
+        f"{next_command('search', config, f'cost={COST}')}{data}",
     ]
 
 

@@ -38,7 +38,7 @@ def why(config: WhyConfig) -> WhyReport:
         RunError: the folder is not that of a search, or no trial is finished.
         ConfigError: there is no candidate with this id.
     """
-    run = read_run(Path(config.run))
+    run = read_run(Path(config.run), config.study.storage)
     if config.id == "front":
         return WhyReport("", [*_front(run)])
     candidates, objectives = run.record.candidates, run.record.objectives

@@ -154,15 +154,19 @@ def _epochs(n: int) -> str:
     return f"{n} epoch{'s' * (n != 1)}"
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, storage: str | None) -> Run:
     """Return the search in a folder with its trials.
+
+    Args:
+        path: The folder.
+        storage: URL of the study's database, if the user gave it.
 
     Raises:
         RunError: the folder is not that of a search, or no trial is finished.
     """
     if not path.is_dir():
         raise RunError(f"run={path}: folder not found. Give the folder of a search.")
-    run = Run.load(path)
+    run = Run.load(path, storage=storage)
     if "part_of" in run.manifest:
         raise RunError(
             f"run={path} is the folder of one target of a search. Write "

@@ -69,4 +69,4 @@ def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> N
         with pytest.raises(RunError, match=r"does not answer.*nothing is lost"):
             SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
         assert time.monotonic() - begun < 20
-        assert "connect_timeout" in str(study_in_database(url, "s").engine)
+        assert "connect_timeout" in str(study_in_database(url, "s", url).engine)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.core.errors import RunError
 from hwnas.core.run_folder import RunFolder, damaged_files, file_digests, initial_manifest
+from hwnas.nas.options import NAME
 from hwnas.nas.run import Run, check_files
 from hwnas.workflows.config import RunConfig
 from hwnas.workflows.config.compose import compose, keep_inputs, with_resumed
@@ -149,6 +151,28 @@ def test_run_folder_names_no_other_storage_and_starts_no_sweep(
     assert not any("hydra" in argument for argument in taken)
     assert taken[:2] == ["--config-dir", "mine"]
     assert "seed=0" in taken
+
+
+def test_why_and_compare_open_no_database_that_only_the_run_names(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((folder / "manifest.json").read_text())["config"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        url = f"postgresql://me@127.0.0.1:{server.getsockname()[1]}/x"
+        _changed_manifest(folder, config=config | {"study": {"storage": url, "name": "search"}})
+        assert run(["why", str(folder)]) == 2
+        assert f"add it to the command: study.storage={url}" in capsys.readouterr().err
+        copy = shutil.copytree(folder, tmp_path / "other")
+        output = tmp_path / "compared"
+        assert run(["compare", str(folder), str(copy), f"run.dir={output}"]) == 0
+        assert f"study.storage={url}: candidates.parquet instead" in capsys.readouterr().out
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    url = f"sqlite:///{folder / 'study.db'}"
+    _changed_manifest(folder, config=config | {"study": {"storage": url, "name": NAME}})
+    assert run(["why", str(folder), f"study.storage={url}"]) == 0
+    assert run(["why", str(folder), f"study.storage={url}x"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -197,9 +197,7 @@ def test_next_steps_name_folders_of_the_user_s_own(
 
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:
     plain = _search("table")
-    assert profile_command(plain) == (
-        "hwnas profile +target=cpu search_space=cpu_small dataset=digits"
-    )
+    assert profile_command(plain) == ("hwnas profile +target=cpu search_space=cpu_small")
     changed = replace(
         plain,
         table=TableConfig("my tables"),

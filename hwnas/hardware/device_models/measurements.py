@@ -6,6 +6,7 @@ A sentinel is a network that is measured again and again, to notice a change of 
 import csv
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +23,18 @@ from hwnas.models.spaces import Genotype, Space
 
 Row = Mapping[str, str]
 
-#: Latency columns, with milliseconds per unit.
+#: Milliseconds per unit, by the last word of a column's name.
 _UNITS = {
-    **dict.fromkeys(("p50_ms", "latency_ms", "median_ms", "ms"), 1.0),
-    **dict.fromkeys(("latency_us", "us"), 1e-3),
-    **dict.fromkeys(("latency_s", "s"), 1e3),
-    **dict.fromkeys(("latency_ns", "ns"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), 1.0),
+    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1e3),
+    **dict.fromkeys(("ns", "nsec", "nanosecond", "nanoseconds"), 1e-6),
 }
+_LATENCIES = ("", "latency", "p50", "median")  #: words before the unit
 #: Columns of images per second.
 _RATES = ("throughput_ips", "images_per_s", "ips", "fps")
+_NAMES = "latency_ms, latency_us, latency_s or latency_ns, or fps (images per second)"
+_SEPARATORS = ",;\t"
 _MIN_MS, _MAX_MS = 1e-6, 1e8  #: a clock cycle, and a day
 _MIN_READINGS = 2  #: minimum number of sentinel readings to check the speed
 _FACTS = ("batch", "dtype", "threads")  #: columns that must match the target, if present
@@ -66,8 +70,9 @@ def read_measurements(
 
     Networks are identified by the column ``genotype`` (JSON) and, for several spaces,
     ``search_space``; or by the column ``model`` with the file names of a kit, whose ``kit.json`` is
-    in the folder of the file. The latency column is named after its unit, such as ``latency_ms`` or
-    ``latency_us``; a rate, such as ``fps``, is converted.
+    in the folder of the file. The latency column is named after its unit, such as ``latency_ms``,
+    ``latency (us)`` or ``milliseconds``; a rate, such as ``fps``, is converted. Values are
+    separated by commas; or by semicolons or tabs, and may have decimal commas then.
 
     Args:
         paths: The files of one device, in the order of measurement.
@@ -143,8 +148,10 @@ def _rows(path: Path) -> list[dict[str, str]]:
     try:
         text = safe_read.read_text(path, MAX_CSV_BYTES)
         lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
-        # the file may be incomplete: the device is still measuring
-        rows = list(csv.DictReader(lines))
+        separator = max(_SEPARATORS, key=lines[0].count) if lines else ","
+        reader = csv.DictReader(lines, delimiter=separator)
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        rows = list(reader)  # the file may be incomplete: the device is still measuring
     except OSError as error:
         raise TableError(f"measured={path} cannot be read: {error.strerror}.") from None
     except (safe_read.CorruptFileError, csv.Error) as error:
@@ -154,13 +161,20 @@ def _rows(path: Path) -> list[dict[str, str]]:
             f"measured={path} has no rows. Run measure.py of the kit on the device, which writes "
             "them."
         )
+    columns = [*reader.fieldnames]
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise TableError(f"measured={path} has two columns '{twice[0]}'. Rename or remove one.")
+    if separator != "," and (column := _latency_column(path, rows[0])):
+        rows = [row | {column: (row[column] or "").replace(",", ".")} for row in rows]
     if "genotype" in rows[0]:
         return rows
     if "model" in rows[0]:
         return _with_genotypes(rows, path.parent / "kit.json")
     raise TableError(
-        f"measured={path} has neither a column 'genotype' (the choices of each network, in JSON) "
-        "nor 'model' (file names of a kit). Add one of them."
+        f"measured={path} has no column 'genotype', only: {', '.join(map(str, rows[0]))}. It must "
+        "hold the choices of each network in JSON, as kit.json of a kit has them; or a column "
+        "'model' must hold the file names of the kit's networks, beside kit.json. Other networks "
+        "cannot be used. To write a kit: hwnas profile +target=NAME kit=DIR"
     )
 
 
@@ -208,8 +222,7 @@ def _kit_columns(model: str, by_id: Mapping[str, _KitNetwork]) -> dict[str, str]
 
 
 def _latency_column(path: Path, row: Row) -> str:
-    columns = (*_UNITS, *_RATES)
-    given = [name for name in columns if name in row]
+    given = [name for name in row if name in _RATES or _unit(name) is not None]
     if len(given) == 1:
         return given[0]
     if given:
@@ -218,10 +231,15 @@ def _latency_column(path: Path, row: Row) -> str:
             "them."
         )
     raise TableError(
-        f"measured={path} has no column with the latency: its columns are "
-        f"{', '.join(map(str, row))}. Name one of them {', '.join(columns[:-1])} or {columns[-1]} "
-        "(images per second)."
+        f"measured={path} has no column with the latency and its unit: its columns are "
+        f"{', '.join(map(str, row))}. Name one of them {_NAMES}."
     )
+
+
+def _unit(column: str) -> float | None:
+    """Return the milliseconds per unit of a column; ``None`` if it holds no latency."""
+    *words, unit = re.findall(r"[^\W_]+", column.replace("\N{GREEK SMALL LETTER MU}", "µ")) or [""]
+    return _UNITS.get(unit) if "_".join(words) in _LATENCIES else None
 
 
 def _genotype(row: Row, space: Space) -> Genotype:
@@ -232,7 +250,9 @@ def _genotype(row: Row, space: Space) -> Genotype:
     if "model" in row and not row["genotype"]:
         raise ValueError(f"model {row['model']!r} is not a file of the kit")
     if not isinstance(options, dict):
-        raise ValueError("genotype is not JSON with the choices of a network")
+        raise ValueError(
+            f"genotype is not JSON with the choices of a network, got {row['genotype'][:40]!r}"
+        )
     name = row.get("search_space") or space.members[0].name
     members = {member.name: member for member in space.members}
     if name not in members:
@@ -247,10 +267,11 @@ def _milliseconds(row: Row, column: str, facts: Mapping[str, object]) -> float:
     try:
         value = float(row[column] or "")
     except (TypeError, ValueError):
-        raise ValueError(f"{column} must be a number, got {row[column]!r}") from None
+        raise ValueError(f"{column} must be a number like 1.5, got {row[column] or ''!r}") from None
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{column} must be above 0, got {row[column]}")
-    ms = 1e3 * float(str(facts["batch"])) / value if column in _RATES else value * _UNITS[column]
+    unit_ms = _unit(column)
+    ms = 1e3 * float(str(facts["batch"])) / value if unit_ms is None else value * unit_ms
     if not _MIN_MS <= ms <= _MAX_MS:
         raise ValueError(
             f"{column} {row[column]} is {ms:g} ms; allowed: {_MIN_MS:g} to {_MAX_MS:g} ms"

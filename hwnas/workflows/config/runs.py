@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from hwnas.core import database
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds, limits
 from hwnas.fleet import fleet_file, service_file
@@ -36,12 +37,25 @@ class AuditConfig:
 
 
 @dataclass
+class StoredStudyConfig:
+    """The database of runs whose study is not in their folder."""
+
+    #: URL of the database, as in the search: runs may not choose databases by themselves
+    storage: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.storage is not None:
+            self.storage = database.check_storage_url(self.storage)
+
+
+@dataclass
 class WhyConfig:
     """Options of ``hwnas why``."""
 
     run: str = ""  #: folder of a search
     #: id of a candidate or its prefix, whose evaluation is explained; front: list the front
     id: str = "front"
+    study: StoredStudyConfig = field(default_factory=StoredStudyConfig)
 
     def __post_init__(self) -> None:
         if not self.run:
@@ -194,6 +208,7 @@ class CompareConfig:
     #: number of bootstrap samples for intervals; 0: no intervals
     n_bootstrap: int = bounded("[0, 100_000]", 1000)
     seed: int = bounded(SEED, 0)  #: seed of the bootstrap
+    study: StoredStudyConfig = field(default_factory=StoredStudyConfig)
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:

@@ -105,7 +105,7 @@ def _search(
         manifest = _manifest(contexts, arguments, folder, earlier) | planner.facts()
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
         if earlier:
-            check_resumable(Run.load(folder.path, "run.resume"))
+            check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
         elif not shared:
             context.check_budget(search.problem)
         with engine.study(search, config, folder) as study:

@@ -55,7 +55,7 @@ def search_table(
             searched, partial(_again, config), benchmark.names, manifest["digests"]
         )
         if earlier:
-            check_resumable(Run.load(folder.path, "run.resume"))
+            check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
         with engine.study(search, config, folder) as study:
             folder.write_manifest(manifest)
             reporter.say([f"Run folder: {folder.path}"])

@@ -35,9 +35,24 @@ def test_units_are_read_from_the_column(
     tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
 ) -> None:
     first = genotypes[0]
-    for name, value in (("latency_ms", 2), ("latency_us", 2000), ("latency_s", 0.002)):
-        found = read(tmp_path, tiny, f"genotype,{name}", f"{cell(first)},{value}")
-        assert found.ms == {first: pytest.approx(2.0)}
+    for names, value in (
+        (("latency_ms", "ms", "Latency (ms)", "milliseconds", "p50_ms", " LATENCY [ms] "), 2),
+        (("latency_us", "µs", "microseconds", "latency (μs)"), 2000),
+        (("latency_s", "seconds", "sec"), 0.002),
+        (("FPS", "images_per_s"), 500),
+    ):
+        for name in names:
+            found = read(tmp_path, tiny, f"Genotype,{name}", f"{cell(first)},{value}")
+            assert found.ms == {first: pytest.approx(2.0)}
+
+
+@pytest.mark.parametrize(("separator", "value"), [(";", "2,5"), (";", "2.5"), ("\t", "2,5")])
+def test_exports_of_spreadsheets_are_read(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], separator: str, value: str
+) -> None:
+    rows = [f"{cell(g)}{separator}{value}{i}" for i, g in enumerate(genotypes)]
+    found = read(tmp_path, tiny, f"\ufeffgenotype{separator}latency_ms", *rows)
+    assert [*found.ms.values()] == pytest.approx([2.5 + i / 100 for i in range(len(genotypes))])
 
 
 @pytest.mark.parametrize(
@@ -46,10 +61,17 @@ def test_units_are_read_from_the_column(
         (
             "genotype,latency",
             "{g},1",
-            "no column with the latency: its columns are genotype, latency",
+            "no column with the latency and its unit: its columns are genotype, latency. Name one",
         ),
+        ("genotype,mean_ms", "{g},1", "its columns are genotype, mean_ms"),
+        ("genotype,ms,MS", "{g},1,2", "two columns 'ms'"),
+        ("genotype,ms", '{g},"1,5"', "must be a number like 1.5, got '1,5'"),
         ("genotype,latency_ms,latency_us", "{g},1,1000", "several columns with latencies"),
-        ("id,latency_ms", "abc,1", "has neither a column 'genotype'"),
+        (
+            "id,latency_ms",
+            "abc,1",
+            "no column 'genotype', only: id, latency_ms. It must hold the choices",
+        ),
         ("genotype,latency_ms", "{g},-1", "must be above 0"),
         ("genotype,latency_ms", "{g},", "must be a number"),
         ("genotype,latency_ms", "{g},nan", "must be above 0"),
