@@ -5,6 +5,7 @@ import platform
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 
@@ -23,11 +24,24 @@ def catalog(words: Sequence[str]) -> str:
     """Return the text of ``hwnas list``: names with descriptions, or the details of one name.
 
     Args:
-        words: The words after ``list``: none, a kind, or a kind and a name.
+        words: The words after ``list``: none, a kind, or a kind and a name; and ``--config-dir
+            DIR``, whose files are listed, too.
 
     Raises:
-        ConfigError: the kind or the name is unknown.
+        ConfigError: the kind, the name or the folder is unknown.
     """
+    words, folders = package.without_folders(words)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir={folder}: no such folder. Correct the path.")
+    token = _FOLDERS.set((package.ROOT / "conf", *folders))
+    try:
+        return _catalog(words)
+    finally:
+        _FOLDERS.reset(token)
+
+
+def _catalog(words: Sequence[str]) -> str:
     if not words:
         return "\n".join(["usage: hwnas list KIND [NAME]", "", f"kinds: {', '.join(_KINDS)}"])
     kind, *rest = words
@@ -65,15 +79,24 @@ def _listed(entries: Mapping[str, str]) -> Iterator[str]:
 # Configuration files: targets, budgets, data sets, samplers.
 
 
+#: Folders of configuration files.
+_FOLDERS: ContextVar[tuple[Path, ...]] = ContextVar("_FOLDERS", default=(package.ROOT / "conf",))
+
+
 def _files_of(group: str) -> Callable[[], dict[str, str]]:
-    return lambda: package.entries(package.ROOT / "conf" / group)
+    def found() -> dict[str, str]:
+        each = [package.entries(folder / group) for folder in _FOLDERS.get()]
+        return {name: text for entries in each for name, text in entries.items()}
+
+    return found
 
 
 def _content_of(group: str) -> Callable[[str], Iterator[str]]:
     def lines(name: str) -> Iterator[str]:
         option = f"+{group}" if group == "target" else group
         yield f"# {option}={name}"
-        yield from _text(package.ROOT / "conf" / group / f"{name}.yaml")
+        paths = [folder / group / f"{name}.yaml" for folder in _FOLDERS.get()]
+        yield from _text(next(path for path in paths if path.is_file()))
 
     return lines
 

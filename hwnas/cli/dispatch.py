@@ -23,7 +23,13 @@ from hwnas.core.errors import ConfigError, RunInterruptedError
 from hwnas.core.manifest import read_manifest
 from hwnas.core.run_folder import RESUMABLE, default_path
 from hwnas.workflows import config
-from hwnas.workflows.config.arguments import flags_first, for_targets, last_text, with_names
+from hwnas.workflows.config.arguments import (
+    TAKE_A_VALUE,
+    flags_first,
+    for_targets,
+    last_text,
+    with_names,
+)
 from hwnas.workflows.config.compose import (
     as_overrides,
     check_folders,
@@ -205,6 +211,8 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     """Return the configurations; none if Hydra only prints them (``--cfg``, ``--help``)."""
     if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
         return [compose(name, arguments)]  # Hydra's command line composes twice
+    if verb in _SWEPT and any(last_text(arguments, key) for key in ("+target", "target")):
+        compose(name, _unprinted(arguments))  # Hydra prints values that are not allowed, too
     # Hydra only composes; the verb runs after it, so that hwnas formats its errors.
     jobs: list[DictConfig] = []
     folder = _prepare(verb, name, arguments)
@@ -212,6 +220,18 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     with worded(name, arguments):
         _run_hydra(application)
     return [checked(name, composed, arguments) for composed in jobs]
+
+
+def _unprinted(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without the flags that only print the configuration."""
+    options, folders = package.without_folders(arguments)
+    found, rest = [f"--config-dir={folder}" for folder in folders], iter(options)
+    for argument in rest:
+        if argument in TAKE_A_VALUE:
+            next(rest, "")
+        elif not argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
+            found.append(argument)
+    return found
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """The version, and the location of ``conf/``, ``search_spaces/`` and ``latency_tables/``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
@@ -9,15 +10,34 @@ _PACKAGED = _HERE / "_content"
 ROOT = _PACKAGED if _PACKAGED.is_dir() else _HERE.parent
 
 
+#: The option that names a folder of the user's configurations.
+CONFIG_DIR = ("--config-dir", "-cd")
+
+
+def without_folders(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return arguments without ``--config-dir DIR``, and the folders."""
+    found, folders, rest = [], [], iter(arguments)
+    for argument in rest:
+        option, _, value = argument.partition("=")
+        if option in CONFIG_DIR:
+            folders.append(Path(value or next(rest, "")))
+        else:
+            found.append(argument)
+    return found, folders
+
+
 def entries(folder: Path) -> dict[str, str]:
-    """Return the first comment line of each YAML file in a folder, by file name without suffix."""
-    return {path.stem: _first_comment(path) for path in sorted(folder.glob("*.yaml"))}
+    """Return the title of each YAML file in a folder, by file name without suffix."""
+    return {path.stem: _title(path) for path in sorted(folder.glob("*.yaml"))}
 
 
-def _first_comment(path: Path) -> str:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("# ") and not line.startswith("# @package"):
-            return line.removeprefix("# ").strip()
+def _title(path: Path) -> str:
+    """Return the first comment, or else the description, of a YAML file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for start in ("# ", "description:"):
+        for line in lines:
+            if line.startswith(start) and not line.startswith("# @package"):
+                return line.removeprefix(start).strip()
     return ""
 
 

@@ -14,7 +14,7 @@ from hwnas.core.schema import Fraction, NumberBounds, SchemaError, Size, validat
 from hwnas.export import proof_file
 from hwnas.export.folder import PROOF
 from hwnas.fleet.fleet_file import DeviceType, Fleet
-from hwnas.fleet.plan import MAX_MS, TimedRuntime
+from hwnas.fleet.plan import MAX_MS, MIN_MS, TimedRuntime
 from hwnas.fleet.service_file import Service
 from hwnas.hardware import backends
 from hwnas.hardware.latency_tables import latency_table
@@ -266,7 +266,7 @@ def _add_model(
         catalogue.time(ran.target, model.name, batch, figures["latency_ms"], ran)
 
 
-_Ms = Annotated[float, NumberBounds(0, MAX_MS, exclusive=True)]
+_Ms = Annotated[float, NumberBounds(MIN_MS, MAX_MS)]
 
 
 class _ProfileRow(TypedDict):
@@ -281,7 +281,7 @@ class _ProfileRow(TypedDict):
     target: NotRequired[str]
     batch: NotRequired[Annotated[Size, NumberBounds(1, MAX_BATCH)]]
     latency_ms: NotRequired[_Ms]
-    latency_ms_low: NotRequired[_Ms]
+    latency_ms_low: NotRequired[Annotated[float, NumberBounds(0, MAX_MS)]]
     latency_ms_high: NotRequired[_Ms]
     source: NotRequired[QuantitySource]
 

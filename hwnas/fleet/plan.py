@@ -19,7 +19,7 @@ FORMAT = 1
 FILE = "plan.yaml"
 
 _Rate = Annotated[float, NumberBounds(0, 1e9)]
-MAX_MS = 1e9  #: largest latency
+MIN_MS, MAX_MS = 1e-6, 1e9  #: smallest latency, a clock cycle, and largest
 _Ms = Annotated[float, NumberBounds(0, MAX_MS)]
 _Count = Annotated[int, NumberBounds(0, 1e9)]
 
@@ -254,8 +254,8 @@ def _check_latencies(plan: DeploymentPlan) -> None:
     for name, kind in plan.kinds.items():
         for batch, (value, _, _, high) in kind.latency_ms.items():
             is_value = f"'kinds.{name}': latency_ms of batch {batch} is {value:g}"
-            if not 0 < value <= MAX_MS:
-                raise SchemaError(f"{is_value}; it must be above 0 and at most {MAX_MS:g}")
+            if not MIN_MS <= value <= MAX_MS:
+                raise SchemaError(f"{is_value}; it must be from {MIN_MS:g} to {MAX_MS:g}")
             if high is not None and not value <= high <= MAX_MS:
                 raise SchemaError(
                     f"{is_value} with the upper end {high:g}; the upper end must be from "

@@ -65,6 +65,25 @@ def shipped_options(group: str, name: str) -> dict[str, Any]:
     return read_yaml(dict[str, Any], path, ConfigError) if path.is_file() else {}
 
 
+def inherited_models(target: Target) -> str:
+    """Return the models of a user's target that equal those of a shipped one, as text, or empty.
+
+    ``defaults: [NAME]`` in a target file copies them without a word.
+    """
+    if shipped_options("target", target.name):
+        return ""
+    for path in sorted(Path(package.ROOT, "conf", "target").glob("*.yaml")):
+        shipped = from_facts(shipped_options("target", path.stem))
+        same = [
+            name
+            for name in ("roofline", "energy", "power")
+            if (model := getattr(target, name)) is not None and model == getattr(shipped, name)
+        ]
+        if same:
+            return f"{' and '.join(same)} of {path.stem}"
+    return ""
+
+
 def _facts(target: Target, section: str) -> dict[str, Any]:
     """Return the fields of a target that affect measurements, by option name."""
     settings = getattr(target, section, None)

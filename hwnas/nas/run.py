@@ -58,7 +58,7 @@ class Run:
         Args:
             path: The folder.
             option: The option that named the folder, for messages.
-            storage: URL of the study's database, which is not opened unless the user gave it.
+            storage: URL of the study's database, if the user gave it.
 
         Raises:
             RunError: it is not the folder of a search.
@@ -109,8 +109,7 @@ class Run:
     @property
     def study(self) -> StudySource | None:
         """The study of the search; ``None`` if its file does not exist."""
-        study = self.config.get("study")
-        if study is not None and study["storage"] is not None:
+        if (study := self.config.get("study")) is not None and study["storage"] is not None:
             return study_in_database(study["storage"], study["name"], self.storage)
         file = self.path / "study.db"
         return study_in_file(file) if file.exists() else None

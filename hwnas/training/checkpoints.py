@@ -2,17 +2,18 @@
 
 A checkpoint is a safetensors file, replaced atomically. ``model.*`` are the final weights:
 averages, if weights are averaged; the trained weights are ``trained.*`` then. ``optimiser.*`` is
-the state of the optimiser.
+the state of the optimiser. The metadata have a checksum of each of these three.
 """
 
 import json
 import math
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,9 @@ from torch import Tensor, nn
 from hwnas.core import files
 from hwnas.core.errors import RunError, TrainingError
 from hwnas.tasks.base import Task
+
+T = TypeVar("T")
+_KINDS = ("model", "trained", "optimiser")  # prefixes of tensors
 
 
 @final
@@ -155,7 +159,12 @@ class Checkpoint:
             files.write_file_with(
                 self.previous, lambda temporary: shutil.copyfile(self._file, temporary)
             )
-        metadata = {"n_steps": n_steps, "of": self._identity, "watch": state.watch.to_json()}
+        metadata = {
+            "n_steps": n_steps,
+            "of": self._identity,
+            "watch": state.watch.to_json(),
+            "crc32": {kind: _checksum(_of_kind(tensors, kind)) for kind in _KINDS},
+        }
         header = {"hwnas": json.dumps(metadata)}
         files.write_file_with(self.path, lambda temporary: save_file(tensors, temporary, header))
         self._keep_in_run()
@@ -207,12 +216,12 @@ class Checkpoint:
             metadata = self._metadata(file)
             n_steps = int(metadata["n_steps"])
             state.watch.restore(metadata["watch"])
-            state.module.load_state_dict(_part(file, "model"))
+            state.module.load_state_dict(_part(file, "model", metadata))
             if state.averages is not None:
                 for name, average in state.averages.tensors().items():
                     average.copy_(state.module.get_parameter(name).detach())
-                state.module.load_state_dict(_part(file, "trained"), strict=False)
-            optimiser = _part(file, "optimiser")
+                state.module.load_state_dict(_part(file, "trained", metadata), strict=False)
+            optimiser = _part(file, "optimiser", metadata)
         parameters = dict(state.module.named_parameters())
         for key, value in optimiser.items():
             kind, name = key.split(".", 1)
@@ -227,8 +236,7 @@ class Checkpoint:
             RunError: the file is missing, damaged or of another training.
         """
         with self._open() as file:
-            self._metadata(file)
-            return _part(file, "model")
+            return _part(file, "model", self._metadata(file))
 
     def _metadata(self, file: Any) -> dict[str, Any]:
         """Return the metadata of the file, which must match this checkpoint."""
@@ -282,14 +290,32 @@ def _finite(tensors: Mapping[str, Tensor]) -> bool:
     return bool(torch.stack([norm.cpu() for norm in largest]).isfinite().all())
 
 
-def _part(file: Any, kind: str) -> dict[str, Tensor]:
+def _of_kind(tensors: Mapping[str, T], kind: str) -> dict[str, T]:
     """Return the tensors with the prefix ``kind``, which is removed."""
     start = f"{kind}."
-    return {
-        key.removeprefix(start): file.get_tensor(key)
-        for key in file.keys()  # noqa: SIM118
-        if key.startswith(start)
-    }
+    return {k.removeprefix(start): value for k, value in tensors.items() if k.startswith(start)}
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    """Return the CRC-32 of tensors in the order of their names."""
+    value = 0
+    for name in sorted(tensors):
+        content = tensors[name].detach().cpu().reshape(-1).view(torch.uint8)
+        value = zlib.crc32(content.numpy().data, value)
+    return value
+
+
+def _part(file: Any, kind: str, metadata: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a kind by name.
+
+    Raises:
+        ValueError: they are damaged. Files of earlier versions have no checksums.
+    """
+    keys = {key: key for key in file.keys()}  # noqa: SIM118
+    found = {name: file.get_tensor(key) for name, key in _of_kind(keys, kind).items()}
+    if _checksum(found) != metadata.get("crc32", {}).get(kind, _checksum(found)):
+        raise ValueError("its weights are damaged: their checksum differs")
+    return found
 
 
 def _like(value: Tensor, parameter: Tensor) -> Tensor:

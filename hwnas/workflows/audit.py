@@ -22,6 +22,7 @@ from hwnas.models.graph import n_macs
 from hwnas.models.int8.simulation import with_graph_precision
 from hwnas.models.spaces import Genotype, Space
 from hwnas.models.spaces.union import join_spaces
+from hwnas.nas.run import Run, check_files
 from hwnas.nas.verified_files import MemberRow, read_front
 from hwnas.tasks.metrics import costs_in, format_value, maximise_flags, metric_of, quality_in
 from hwnas.training import inference, loop, supernet
@@ -68,11 +69,12 @@ def audit(config: AuditConfig, reporter: Reporter) -> AuditResult:
 
     Raises:
         ConfigError: the search has no supernet.
-        RunError: the search has no verified front, or its supernet is missing.
+        RunError: the search has no verified front, or a file of it is missing or damaged.
     """
     searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
     manifest = folder.reopen()
     with contextlib.closing(folder):
+        check_files(Run.load(folder.path))
         members = _members(folder)
         with reporter.timed("Load data"):
             trained = _trained(searched, manifest, folder.path, reporter)

@@ -1,5 +1,8 @@
 """Help of verbs, lists of names, versions and completion."""
 
+import re
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -67,6 +70,28 @@ def test_each_kind_lists_names_with_descriptions_and_details() -> None:
     assert "B, KB, MB" in catalog(["metrics", "flash_kib"])
     with pytest.raises(ConfigError, match=r"Unknown space 'tinyy'.*Did you mean 'tiny'"):
         catalog(["spaces", "tinyy"])
+
+
+def test_own_files_are_listed_with_their_descriptions(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "board.yaml").write_text("name: board\ndescription: My board\n")
+    for folder in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        assert re.search(r"^board +My board$", catalog(["targets", *folder]), re.MULTILINE)
+        assert "description: My board" in catalog([*folder, "targets", "board"])
+    assert "usage: hwnas list" in catalog(["--config-dir", str(tmp_path)])
+    with pytest.raises(ConfigError, match="no such folder"):
+        catalog(["targets", "--config-dir", "nowhere"])
+    assert "board" not in catalog(["targets"])
+
+
+@pytest.mark.parametrize("flag", [["--cfg", "job"], ["-c", "job", "--resolve"]])
+def test_a_configuration_with_a_value_that_is_not_allowed_is_not_printed(
+    flag: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["search", "+target=npu", "n_trials=-5", *flag]) == 2
+    assert "n_trials must be a whole number in" in capsys.readouterr().err
+    assert run(["search", "+target=npu", "n_trials=5", *flag]) == 0
+    assert "n_trials: 5" in capsys.readouterr().out
 
 
 def test_details_of_a_space_are_that_space() -> None:

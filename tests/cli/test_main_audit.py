@@ -105,6 +105,19 @@ def test_run_that_cannot_be_audited_is_refused_in_one_line(
     assert not (again / "audit").exists()
 
 
+def test_damaged_weights_are_refused_by_name(
+    again: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (weights,) = again.glob("weights/*/supernet.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 64
+    weights.write_bytes(content)
+    assert run(["audit", f"run={again}"]) == 2
+    error = capsys.readouterr().err
+    assert "supernet.safetensors does not have the digest" in error
+    assert f"To make it again: hwnas search run.resume={again}" in error
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -132,7 +132,8 @@ def test_what_is_wrong_is_one_line(
     [
         ("replicas", 900_000_000, "replicas; a simulation holds at most 1,048,575"),
         ("demand", 1e9, "reduce the demand or load"),
-        ("latency", 1e300, "must be above 0 and at most 1e+09"),
+        ("latency", 1e300, "must be from 1e-06 to 1e+09"),
+        ("latency", 1e-300, "must be from 1e-06 to 1e+09"),
         ("upper", 1e300, "is 5 with the upper end 1e+300; the upper end must be from 5 to 1e+09"),
         ("upper", 0.0, "is 5 with the upper end 0; the upper end must be from 5 to 1e+09"),
         ("route", "other", "leads to 'other', which is no pool of the hour"),

@@ -67,6 +67,19 @@ def test_damaged_file_says_how_to_go_on(
         checkpoint.n_steps()
 
 
+@pytest.mark.parametrize("at", [-1, -5000, -20000])
+def test_changed_bit_is_noticed(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, at: int
+) -> None:
+    state, checkpoint = _state(tiny, digits), Checkpoint(tmp_path / "c.safetensors", OF)
+    checkpoint.save(state, 7)
+    content = bytearray(checkpoint.path.read_bytes())
+    content[at] ^= 1
+    checkpoint.path.write_bytes(content)
+    with pytest.raises(RunError, match=r"their checksum differs.*train again: rm .*c.safetensors"):
+        checkpoint.load(state)
+
+
 @pytest.mark.parametrize(
     ("name", "other", "message"),
     [

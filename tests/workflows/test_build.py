@@ -193,6 +193,8 @@ def test_next_steps_name_folders_of_the_user_s_own(
     assert compose("profile", said[2:]).target == config.target
     photos = replace(_profile(), dataset=DatasetConfig("photos"))
     assert shlex.split(profile_command(photos))[2:4] == ["--config-dir", "more"]
+    assert suggested_commands.inherited_models(config.target) == "roofline and power of cpu"
+    assert suggested_commands.inherited_models(_profile().target) == ""
 
 
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:

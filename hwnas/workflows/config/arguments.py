@@ -9,6 +9,7 @@ from typing import Any
 
 from hwnas import tasks
 from hwnas.core.errors import ConfigError
+from hwnas.core.package import CONFIG_DIR
 from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendSettings
 from hwnas.tasks.metrics.budget import limit_in_unit
@@ -28,8 +29,6 @@ TAKE_A_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--cfg", "-c", "--package", "-p"),
 )
-#: Of them, the option that names a folder of the user's configurations.
-CONFIG_DIR = ("--config-dir", "-cd")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 

@@ -36,7 +36,6 @@ from hwnas.training.options import TrainingConfig
 from hwnas.workflows import config
 from hwnas.workflows.config import SCHEMAS, agreed, grammar
 from hwnas.workflows.config.arguments import (
-    CONFIG_DIR,
     TAKE_A_VALUE,
     check_meaning,
     check_places,
@@ -84,21 +83,9 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:
     """Return arguments with ``--config-dir DIR`` converted to ``hydra.searchpath``."""
-    found, folders = _parted(arguments)
+    found, folders = package.without_folders(arguments)
     paths = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
     return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
-
-
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return arguments without ``--config-dir DIR``, and the folders."""
-    found, folders, rest = [], [], iter(arguments)
-    for argument in rest:
-        option, _, value = argument.partition("=")
-        if option in CONFIG_DIR:
-            folders.append(Path(value or next(rest, "")))
-        else:
-            found.append(argument)
-    return found, folders
 
 
 def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) -> list[str]:
@@ -128,7 +115,7 @@ def check_folders(arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: A file has YAML tags, a key twice, or is too large.
     """
-    _, folders = _parted(arguments)
+    _, folders = package.without_folders(arguments)
     invalid: dict[str, ConfigError] = {}
     named = " ".join(argument.partition("=")[2] for argument in arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
@@ -277,7 +264,7 @@ def _of_run(run: Path, manifest: Manifest) -> list[str]:
     for argument in rest:
         key, sign, value = argument.partition("=")
         name = key.lstrip("+~")
-        if key in CONFIG_DIR:
+        if key in package.CONFIG_DIR:
             folders += [key, there(value if sign else next(rest, ""))]
         elif key in TAKE_A_VALUE and not sign:
             next(rest, None)
@@ -312,7 +299,7 @@ def keep_inputs(run: Path, arguments: Sequence[str]) -> None:
 
     A copy of the run can then be resumed and exported on machines without these files.
     """
-    rest, folders = _parted(arguments)
+    rest, folders = package.without_folders(arguments)
     values = [text_of(argument.partition("=")[2]).strip("[]").split(",") for argument in rest]
     files = {Path(text.strip()) for texts in values for text in texts}
     kept = {path: Path(path.name) for path in files if path.suffix in _KEPT and path.is_file()}

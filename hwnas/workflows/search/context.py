@@ -144,15 +144,17 @@ def _check_devices(configs: Sequence[SearchConfig]) -> None:
     """Check compilers and latency tables before data are loaded.
 
     Raises:
-        ConfigError: a compiler is not installed.
+        ConfigError: a compiler is not installed, or its configuration file is missing.
         TableError: a table is incomplete or damaged.
     """
-    measured = [c for c in configs if backends.get(c.target.runtime).measured]
-    if measured:
-        from hwnas.workflows.device import check_device
+    for config in configs:
+        backend = backends.get(config.target.runtime)
+        if backend.measured:
+            from hwnas.workflows.device import check_device
 
-        for config in measured:
             check_device(config)
+        elif backend.check_tools:
+            backends.resolve_reference(backend.check_tools, backend)(config.target, config.rpc)
 
 
 def _open_device(parts: components.SearchComponents, progress: Progress) -> "MeasuredTarget | None":

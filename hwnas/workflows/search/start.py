@@ -9,6 +9,7 @@ from statistics import fmean, linear_regression
 from typing import Protocol, final
 
 from hwnas.hardware import backends
+from hwnas.hardware.suggested_commands import inherited_models
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget, limit_words
@@ -41,6 +42,8 @@ def start_lines(
     for context in contexts:
         target = context.config.target
         lines.append(_row("target", f"{target.name}: {target.description}"))
+        if models := inherited_models(target):
+            lines.append(_row("", f"models: {models}, which its file does not change"))
     labels = itertools.chain(["data"], itertools.repeat(""))
     lines += [_row(label, text) for label, text in zip(labels, _data(parts), strict=False)]
     for context in contexts:

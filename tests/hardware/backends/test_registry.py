@@ -16,11 +16,13 @@ from hwnas.core.errors import ConfigError
 from hwnas.core.manifest import FORMAT
 from hwnas.hardware import backends
 from hwnas.hardware.backends import base
+from hwnas.hardware.backends.tvm import TvmSettings
+from hwnas.hardware.backends.vela import VelaSettings
 from hwnas.hardware.target import facts, from_facts
 from hwnas.models.graph import Graph
 from hwnas.workflows.config.compose import with_resumed
 from hwnas.workflows.config.search import checked_cost
-from tests.conftest import target
+from tests.conftest import target, with_settings
 
 ROOT = Path(hwnas.__file__).parent
 
@@ -30,6 +32,18 @@ def _fresh() -> Iterator[None]:
     yield
     backends._registered.cache_clear()
     backends.third_party.cache_clear()
+
+
+def test_files_and_names_of_compilers_are_checked_at_the_start() -> None:
+    vela, npu = backends.get("vela"), target("npu")
+    resolve = backends.resolve_reference(vela.check_tools, vela)
+    resolve(npu, None)
+    missing = with_settings(npu, replace(npu.section(VelaSettings), config="mine/vela.ini"))
+    with pytest.raises(ConfigError, match=r"target\.vela\.config=mine/vela\.ini: no such file\. G"):
+        resolve(missing, None)
+    with pytest.raises(ConfigError, match="LLVM has no architecture 'foo'"):
+        TvmSettings(mtriple="foo-bar-baz")
+    assert TvmSettings(mtriple="riscv64-linux-gnu").mtriple
 
 
 @dataclass

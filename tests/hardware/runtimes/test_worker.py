@@ -180,5 +180,5 @@ def test_meter_of_this_machine_is_none_of_a_remote_device() -> None:
 
 def test_crash_at_the_start_is_named() -> None:
     # TVM asks an LLVM that is not there.
-    target = with_settings(HOST, TvmSettings(mcpu="generic", mtriple="abacus-unknown-linux"))
+    target = with_settings(HOST, TvmSettings(mcpu="generic", mtriple="armabacus-unknown-linux"))
     _refused(target, ConfigError, r"it died of SIGSEGV \(start\)")

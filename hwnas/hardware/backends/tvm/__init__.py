@@ -1,5 +1,6 @@
 """The backend ``tvm``: CPUs, here or on a remote device, compiled by TVM and measured."""
 
+import re
 import shutil
 import socket
 from dataclasses import dataclass, field
@@ -9,6 +10,13 @@ from hwnas.core.errors import ConfigError, DeviceError, unknown_name
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
 
 ANSWER_S = 5.0  #: time limit for an answer of the tracker, in seconds
+
+
+#: Architectures of CPUs that LLVM knows. LLVM may crash for others, after data are loaded.
+_ARCHITECTURES = re.compile(
+    "aarch64|arm|thumb|x86|i[3-9]86|amd64|riscv|powerpc|ppc|mips|sparc|s390|systemz|loongarch|"
+    "hexagon|wasm|m68k|avr|msp430|lanai|ve|xtensa|csky|arc|kalimba|tce|bpf"
+)
 
 
 @dataclass
@@ -22,6 +30,12 @@ class TvmSettings:
     cc: str = ""  #: compiler that links libraries for the target; empty: this machine's
 
     def __post_init__(self) -> None:
+        architecture = self.mtriple.partition("-")[0]
+        if architecture and not _ARCHITECTURES.match(architecture):
+            raise ConfigError(
+                f"target.tvm.mtriple={self.mtriple}: LLVM has no architecture '{architecture}'. "
+                "Write ARCHITECTURE-VENDOR-SYSTEM, such as aarch64-linux-gnu."
+            )
         if self.kind != "llvm":
             raise ConfigError(f"target.tvm.kind: {unknown_name('kind', self.kind, ['llvm'])}")
 

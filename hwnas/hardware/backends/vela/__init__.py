@@ -1,7 +1,11 @@
 """The backend ``vela``: Arm Ethos-U NPUs, estimated by Arm's compiler Vela."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
+from hwnas.core.errors import ConfigError
 from hwnas.hardware.backends.description import ArtefactType, BackendDescription, RunnerScript
 
 
@@ -14,6 +18,22 @@ class VelaSettings:
     memory_mode: str  #: section of ``config`` with the use of memories
     #: a configuration file that is shipped with Vela, or the path of your own
     config: str = "Arm/vela.ini"
+
+
+def check_tools(target: Any, remote: object) -> None:
+    """Check that the configuration file of Vela exists.
+
+    Raises:
+        ConfigError: there is no such file, neither the user's nor one that Vela ships.
+    """
+    config, package = target.section(VelaSettings).config, find_spec("ethosu")
+    folders = [] if package is None else package.submodule_search_locations or []
+    places = [Path(config), *(Path(folder, "config_files", config) for folder in folders)]
+    if folders and not any(place.is_file() for place in places):
+        raise ConfigError(
+            f"target.vela.config={config}: no such file. Give the path of your own file, relative "
+            f"to {Path.cwd()}, or Arm/vela.ini, which Vela ships."
+        )
 
 
 _LITERT = {"ai_edge_litert": "ai-edge-litert"}
@@ -108,4 +128,5 @@ DESCRIPTION = BackendDescription(
         ),
     ),
     columns={".tflite": "tflite", "_vela.tflite": "tflite_vela"},
+    check_tools=f"{__name__}:check_tools",
 )
