@@ -48,6 +48,19 @@ def read_npz(
         raise CorruptFileError(" ".join(str(error).split())[:200] or type(error).__name__) from None
 
 
+def array_names(path: Path) -> list[str]:
+    """Return the names of the arrays of an archive.
+
+    Raises:
+        CorruptFileError: if it is not a valid archive.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise CorruptFileError(str(error)) from None
+
+
 def _check_size(archive: zipfile.ZipFile, name: str) -> int:
     """Return the size of an array in bytes by its header, which the file must contain."""
     with archive.open(name) as file:

@@ -311,6 +311,8 @@ class Classification:
             list(range(len(names))) if names else sorted(values, key=lambda v: (str(type(v)), v))
         )
         classes = list(map(str, names or ordered))
+        if len({*classes}) < len(classes):
+            raise DataError(f"{where}: two classes have one name, in {classes}. Rename one.")
         trained = set(raw["train"])
         if len(trained) < 2:
             (only,) = trained

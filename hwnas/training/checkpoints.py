@@ -196,6 +196,15 @@ class Checkpoint:
         with self._open() as file:
             return int(self._metadata(file)["n_steps"])
 
+    def check(self) -> None:
+        """Check the weights, if there is a file.
+
+        Raises:
+            RunError: the file is damaged or of another training.
+        """
+        if self._file.is_file():
+            self.weights()
+
     def describe(self, max_steps: float = math.inf) -> str:
         """Return a sentence that names the newest checkpoint after at most ``max_steps`` steps."""
         for path in (self.path, self.previous):

@@ -171,7 +171,7 @@ def _fit(config: ProfileConfig, parts: Networks) -> tuple[Path, list[str]]:
         f"5 %: {e['within_5']:.1%}, within 10 %: {e['within_10']:.1%}, Spearman "
         f"{e['spearman']:.4f}; the interval contains {e['coverage']:.1%} (target: 95 %).",
         f"Half width of the interval: {reach:.1%} (median). Search with: "
-        f"{next_command('search', config, f'cost={COST}')}{data}",
+        f"{next_command('search', config, f'cost={COST}', 'budget=none')}{data}",
     ]
 
 

@@ -81,7 +81,7 @@ def test_own_files_are_listed_with_their_descriptions(tmp_path: Path) -> None:
     assert "usage: hwnas list" in catalog(["--config-dir", str(tmp_path)])
     with pytest.raises(ConfigError, match="no such folder"):
         catalog(["targets", "--config-dir", "nowhere"])
-    assert "board" not in catalog(["targets"])
+    assert "My board" not in catalog(["targets"])
 
 
 @pytest.mark.parametrize("flag", [["--cfg", "job"], ["-c", "job", "--resolve"]])

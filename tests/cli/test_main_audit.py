@@ -118,6 +118,23 @@ def test_damaged_weights_are_refused_by_name(
     assert f"To make it again: hwnas search run.resume={again}" in error
 
 
+def test_a_resume_refused_for_damaged_weights_changes_no_manifest(
+    searched: Path, again: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = Path(shutil.copytree(searched / "supernets", tmp_path / "shared"))
+    (weights,) = shared.glob("*/supernet.safetensors")
+    content = bytearray(weights.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors = json.loads(content[8:start])
+    name = next(name for name in tensors if name.startswith("model."))
+    content[start + tensors[name]["data_offsets"][0]] ^= 1
+    weights.write_bytes(content)
+    before = (again / "manifest.json").read_text()
+    assert run(["search", f"run.resume={again}", f"run.supernets={shared}", "n_trials=7"]) == 2
+    assert "its weights are damaged: their checksum differs" in capsys.readouterr().err
+    assert (again / "manifest.json").read_text() == before
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

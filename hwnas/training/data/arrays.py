@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hwnas.core import files
 from hwnas.core.errors import ConfigError
-from hwnas.core.safe_arrays import read_npz
+from hwnas.core.safe_arrays import array_names, read_npz
 from hwnas.core.safe_read import CorruptFileError
 from hwnas.tasks.base import Targets, TaskType
 
@@ -81,20 +81,27 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
         ConfigError: the file has no valid arrays ``images`` and ``targets``.
         DataError: the targets are not those of the task.
     """
-    arrays = [f"{prefix}{name}" for prefix in _PREFIXES.values() for name in ("images", "targets")]
+    pairs = {s: (f"{prefix}images", f"{prefix}targets") for s, prefix in _PREFIXES.items()}
     try:
-        content = read_npz(path, [*arrays, "names"])
-        content["images"], content["targets"]
-    except (OSError, KeyError, CorruptFileError) as error:
+        present = {*array_names(path)}
+        content = read_npz(path, [name for name in _known(pairs) if name in present])
+    except (OSError, CorruptFileError) as error:
         message = (
             f"{path} cannot be read as arrays 'images' and 'targets': {error}. Write it again with "
             "numpy.savez, or pass the arrays from Python: hwnas.search(dataset=(images, labels))."
         )
         raise ConfigError(message) from None
+    needed = {name for split, pair in pairs.items() for name in pair if split == "train"}
+    needed |= {name for pair in pairs.values() if {*pair} & present for name in pair}
+    if needed - present or present - {*_known(pairs)}:
+        raise ConfigError(
+            f"{path} has the arrays {', '.join(sorted(present)) or 'none'}. Allowed: images and "
+            "targets; the same of a split with test_ or validation_ in front; names of classes."
+        )
     splits = {
-        split: (content[f"{prefix}images"], content[f"{prefix}targets"])
-        for split, prefix in _PREFIXES.items()
-        if f"{prefix}images" in content and f"{prefix}targets" in content
+        split: (content[images], content[targets])
+        for split, (images, targets) in pairs.items()
+        if images in content
     }
     _check(splits)
     raw = {split: targets for split, (_, targets) in splits.items()}
@@ -105,6 +112,10 @@ def read_arrays(path: Path, kind: TaskType) -> ArrayData:
     targets, names = kind.targets(ARGUMENT, values, given)
     images, notes = _square({split: images for split, (images, _) in splits.items()})
     return ArrayData(images, targets, names, notes)
+
+
+def _known(pairs: Mapping[str, tuple[str, str]]) -> Sequence[str]:
+    return [*(name for pair in pairs.values() for name in pair), "names"]
 
 
 def _square(

@@ -116,6 +116,8 @@ def _search(
                 manifest = _still_finished(manifest, earlier)
             remade = _remove_damaged(folder, earlier, Path(config.run.supernets))
             reporter.say(remade, alarming=True)
+            for setup in contexts[0].parts.setups.values():
+                setup.checkpoint().check()  # a refused resume must not change the manifest
             _begin(folder, manifest, arguments)
             if planner.is_first:
                 reporter.say(start_lines(contexts, arguments, folder.path))

@@ -222,3 +222,30 @@ def test_data_of_other_forms_are_refused_in_one_line(
         _read(save_data(data(), tmp_path))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": IMAGES, "y": LABELS}, "has the arrays x, y. Allowed: images and targets"),
+        ({}, "has the arrays none"),
+        (
+            {"images": IMAGES, "targets": LABELS, "test_images": IMAGES},
+            "targets, test_images. Allo",
+        ),
+        (
+            {"images": IMAGES, "targets": LABELS, "images_test": IMAGES},
+            "images_test, targets. Allo",
+        ),
+        (
+            {"images": IMAGES, "targets": LABELS, "names": np.array(["a", "a"])},
+            "two classes have one name",
+        ),
+    ],
+)
+def test_files_with_other_arrays_are_refused(
+    tmp_path: Path, arrays: dict[str, NDArray[np.generic]], message: str
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        _read(tmp_path / "x.npz")
