@@ -98,8 +98,9 @@ def uncertainty(
 def sampled(fronts: Sequence[RunFront], draws: BootstrapDraws) -> Iterator[list[Array]]:
     """Yield ``draws.n`` samples, each with an array ``(points, objectives)`` per front.
 
-    Each value has a split normal distribution: the median is the value, the 2.5 % and 97.5 %
-    quantiles are the ends of its interval.
+    Values have split normal distributions: the median is the value, the 2.5 % and 97.5 % quantiles
+    are the ends of its interval. Modelled values do not vary. A measurement that several fronts
+    share is sampled once for all of them.
     """
     rows: dict[tuple[object, ...], int] = {}
     indices = [_noise_indices(front, rows) for front in fronts]

@@ -57,9 +57,17 @@ def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:
     if not 2 <= len(directions) <= _MAX_OBJECTIVES:
         raise ConfigError(
             f"Fronts are compared in 2 to {_MAX_OBJECTIVES} objectives, got {len(directions)}: "
-            "select some by objectives='{accuracy: max, latency_ms: min}'."
+            f"select some by {directions_example(directions)}."
         )
     return tuple(Objective(name, direction == "max") for name, direction in directions.items())
+
+
+def directions_example(directions: Mapping[str, str]) -> str:
+    """Return the option ``objectives`` as text, with two of the given objectives if there are."""
+    pairs = [*directions.items()][:2]
+    if len(pairs) < 2:
+        pairs = [("accuracy", "max"), ("latency_ms", "min")]
+    return f"objectives='{{{', '.join(f'{name}: {direction}' for name, direction in pairs)}}}'"
 
 
 def declared(names: Sequence[str]) -> dict[str, str]:
@@ -140,8 +148,8 @@ def front(run: ComparedRun, objectives: Sequence[Objective], kind: FrontStage) -
     points = run.scored if kind == "searched" else run.verified
     if not points:
         raise RunError(
-            f"{run.name}: the front is empty, as no network fits the budget: leave the run out, or "
-            "search again with a larger budget."
+            f"{run.name}: the front is empty, as no network is feasible: leave the run out, or "
+            "search again, for example with a larger budget."
         )
     distinct = list({point.id: point for point in reversed(points)}.values())[::-1]
     for point in distinct:
@@ -168,9 +176,10 @@ def union(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> Array:
 
 def _check(run: ComparedRun, point: FrontPoint, objective: Objective) -> None:
     if objective.name not in point.figures:
+        known = {n: way for n, way in run.directions.items() if n in point.figures}
         raise RunError(
-            f"{run.name}: network {point.id} has no {objective.name}: choose other objectives, by "
-            "objectives='{accuracy: max, latency_ms: min}', or leave the run out."
+            f"{run.name}: network {point.id} has no {objective.name}: choose other objectives, as "
+            f"{directions_example(known)}, or leave the run out."
         )
     figure = point.figures[objective.name]
     for value in (figure.value, figure.low, figure.high):
@@ -232,7 +241,7 @@ def spanned(values: Array, objectives: Sequence[Objective]) -> ReferenceFrame:
     """Return the frame of all compared points ``(n, objectives)``.
 
     The ideal is the best value of each objective, the reference point the worst value plus a tenth
-    of the range; if all values are equal, plus a tenth of the value.
+    of the range; if all values are equal, plus a tenth of the value (0.1 if it is 0).
     """
     sign = np.array([-1.0 if o.maximise else 1.0 for o in objectives])
     best, worst = (values * sign).min(axis=0), (values * sign).max(axis=0)
@@ -268,8 +277,10 @@ def read_frame(path: Path, objectives: Sequence[Objective]) -> ReferenceFrame:
 
 def _point(content: Any, key: str, objectives: Sequence[Objective], where: str) -> list[float]:
     point = content.get(key) if isinstance(content, dict) else None
-    example = json.dumps({"ideal": {"accuracy": 0.9}, "reference": {"accuracy": 0.5}})
     names = [o.name for o in objectives]
+    best = {o.name: 0.9 if o.maximise else 0.5 for o in objectives}
+    worst = {o.name: 0.5 if o.maximise else 0.9 for o in objectives}
+    example = json.dumps({"ideal": best, "reference": worst})
     if not isinstance(point, Mapping) or not all(_is_number(point.get(n)) for n in names):
         raise ConfigError(
             f"{where}: '{key}' must give a number for each of {', '.join(names)}, as in {example}."

@@ -68,14 +68,18 @@ class Yardstick:
     is_given: bool  #: whether the reference set is a true front, not the union of the compared ones
 
     def share(self, values: Array) -> float:
-        """Return the hypervolume share of a front ``(n, objectives)``, in [0, 1]."""
+        """Return the hypervolume share of a front ``(n, objectives)``.
+
+        It is in [0, 1], and above 1 only with points better than the ideal.
+        """
         points = self.frame.normalised(values)
         return pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
 
     def indicators(self, values: Array) -> dict[str, float]:
         """Return the value of each indicator of a front ``(n, objectives)``, by name.
 
-        ``epsilon_multiplicative`` is NaN if a value is not positive.
+        ``epsilon_multiplicative`` is NaN if a value of the front or the reference set is not
+        positive.
         """
         share, points = self.share(values), self.frame.normalised(values)
         target = self.frame.normalised(self.target)
@@ -247,7 +251,8 @@ def common_levels(front: Array, baseline: Array) -> Array:
 def extremes(front: Array, baseline: Array) -> tuple[float, float, float]:
     """Return lowest, highest and geometric mean cost ratio over the common quality levels.
 
-    A ratio is the cost of the baseline over that of the front. All are 0 without a common level.
+    A ratio is the cost of the baseline over that of the front; in the mean it counts by the
+    difference of its level to the level below. All are 0 without a common level.
     """
     levels = common_levels(front, baseline)
     if not len(levels):

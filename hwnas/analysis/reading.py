@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.analysis import run_fronts
-from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, objectives
+from hwnas.analysis.fronts import (
+    ComparedRun,
+    FrontPoint,
+    Objective,
+    directions_example,
+    objectives,
+)
 from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
@@ -32,8 +38,9 @@ def read_foreign_csv(path: Path, objectives: Sequence[Objective]) -> list[Compar
     """Return the runs of a CSV file, in order of appearance.
 
     Raises:
-        RunError: a column is missing, a value is not a number, an interval does not contain its
-            value, or two points of a run have the same id.
+        RunError: the file cannot be read or has no rows, a column is missing, a value is not a
+            finite number (latency and energy: above 0), an interval does not contain its value, or
+            points of a run with the same id differ.
     """
     rows = _rows(path, objectives)
     if not rows:
@@ -130,9 +137,10 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 
 
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
-    """Return the verified members of a search's ``front.csv`` that are within the budget.
+    """Return the verified members of a search's ``front.csv`` that may be delivered.
 
-    ``None`` if the file is not a ``front.csv`` of a search.
+    They are within the budget, and no int8 networks that are no faster than in float32. ``None`` if
+    the file is not a ``front.csv`` of a search.
 
     Raises:
         RunError: as ``read_foreign_csv``.
@@ -341,10 +349,14 @@ def _common(runs: Sequence[ComparedRun], tables: Sequence[Path]) -> Mapping[str,
     first = runs[0]
     for run in runs:
         if {*run.directions} != {*first.directions}:
+            figures = run.scored[0].figures if run.scored else {}
+            common = {n: way for n, way in first.directions.items() if n in figures}
+            fix = "They have fewer than two in common: compare other runs."
+            if len(common) > 1:
+                fix = f"Choose common ones by {directions_example(common)}."
             raise ConfigError(
                 f"The objectives differ: {', '.join(first.directions)} in {first.name}, "
-                f"{', '.join(run.directions)} in {run.name}. Choose common ones by "
-                "objectives='{accuracy: max, latency_ms: min}'."
+                f"{', '.join(run.directions)} in {run.name}. {fix}"
             )
     return first.directions
 

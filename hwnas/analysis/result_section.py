@@ -23,7 +23,7 @@ class SearchResultData:
 
     run: str  #: path of the run folder
     members: Sequence[Member]  #: verified networks
-    recommended: Member | None  #: ``None``: no network meets the budget
+    recommended: Member | None  #: ``None``: none is left on the front, or at chance level
     objectives: Sequence[str]
     limits: Mapping[str, float]  #: of the budget; of several targets with their names
     facts: Sequence[tuple[str, str]]  #: name and text of target, time and sources
@@ -32,7 +32,7 @@ class SearchResultData:
 
 
 def result_section(result: SearchResultData) -> ResultSection:
-    """Return the first section: recommended network, front, and networks not different from it."""
+    """Return the first section: recommended network, front, members not significantly off it."""
     members, best = result.members, result.recommended
     costs = [name for name in costs_in(result.objectives) if name in members[0].figures]
     costs += [name for name in _memories(members[0]) if name not in costs]

@@ -104,7 +104,7 @@ def _verified(members: Sequence[Member]) -> list[FrontPoint] | None:
 
 
 def verified(member: Member) -> FrontPoint:
-    """Return the verified metric and costs of a member, measured from its compiled artefact.
+    """Return the verified metric and costs of a member, which are of its compiled artefact.
 
     Of several targets, the metric is that of the target where it is worst.
     """
@@ -128,7 +128,7 @@ def named(runs: Sequence[ComparedRun], labels: Sequence[str] = ()) -> list[Compa
     """Return runs with different names: labels in their order, or from the paths.
 
     Raises:
-        ConfigError: the labels are not as many as the runs, or not different.
+        ConfigError: the labels are not as many as the runs, not different, or blank.
     """
     return _labelled(runs, labels) if labels else _named_by_path(runs)
 
@@ -156,5 +156,5 @@ def _labelled(runs: Sequence[ComparedRun], labels: Sequence[str]) -> list[Compar
             f"{', '.join(run.path for run in runs)}."
         )
     if not all(label.strip() for label in labels) or len({*labels}) < len(labels):
-        raise ConfigError(f"label needs different names, got [{', '.join(labels)}].")
+        raise ConfigError(f"label needs different names, none blank, got [{', '.join(labels)}].")
     return [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]

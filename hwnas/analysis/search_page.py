@@ -273,7 +273,7 @@ def _fp32() -> dict[str, Metric]:
 
 
 def verified_figures(member: Member) -> Quantities:
-    """Return a member's figures measured from its compiled artefact, by name as ``latency_ms``.
+    """Return the verified figures of a member's compiled artefact, by name as ``latency_ms``.
 
     For several targets names begin with that of the target, as ``npu.latency_ms``.
     """

@@ -43,6 +43,8 @@ def class_tables(
 ) -> list[PageTable]:
     """Return a table of the images and recalls of each class, and one per confusion matrix.
 
+    For more than 24 classes, the latter has the most frequent errors. Empty without matrices.
+
     Args:
         images: Number of images by split and class.
         matrices: Confusion matrices of verified networks, by name of the network.

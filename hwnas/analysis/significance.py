@@ -222,7 +222,7 @@ def group_values(
 ) -> list[GroupSample]:
     """Return the values of each group; the arguments have one entry per run.
 
-    Groups are in the order in which they first occur. ``blocks`` are seeds.
+    Groups are in the order in which they first occur.
     """
     found: Mapping[str, list[int]] = {group: [] for group in dict.fromkeys(groups)}
     for i, group in enumerate(groups):

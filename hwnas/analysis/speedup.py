@@ -77,7 +77,8 @@ class AccuracyLevel:
     front_id: str | None
     front_cost: float | None
     ratio: CostRatio | None
-    #: highest quality of the front at no more than ``baseline_cost``; ``None``: all cost more
+    #: highest quality of the front at no more than ``baseline_cost``; ``None``: all cost more, or
+    #: the accuracy is that of the front
     quality_at_cost: float | None
     gain: float | None  #: ``quality_at_cost - quality``
     gain_interval: tuple[float | None, float | None] | None  #: 95 %; ``None``: unknown
@@ -94,7 +95,7 @@ class Speedup:
     cost: Objective
     front: Array  #: quality and cost of its members ``(k, 2)``, cheapest first
     baseline: Array  #: quality and cost of its members ``(m, 2)``, cheapest first
-    range: AccuracyRange | None  #: ``None`` if the front reaches no accuracy of the baseline
+    range: AccuracyRange | None  #: ``None`` if they have no accuracy in common
     #: one per member of the baseline, and the front's best if it is between them
     levels: Sequence[AccuracyLevel]
 
@@ -194,7 +195,11 @@ def speedup(
 
 
 def in_plane(run: ComparedRun, quality: Objective, cost: Objective, kind: FrontStage) -> RunFront:
-    """Return the front of a run in the quality and one cost; without points if it has none."""
+    """Return the front of a run in the quality and one cost; without points if it has none.
+
+    Raises:
+        RunError: a figure is missing or not finite.
+    """
     points = run.scored if kind == "searched" else run.verified
     if points:
         return front(run, (quality, cost), kind)

@@ -159,7 +159,7 @@ def title(speedup: Speedup) -> str:
 
 
 def equal_accuracy_table(speedup: Speedup, labels: FrontLabels, note: str) -> PageTable:
-    """Return a table of costs with a row for the accuracy of each member of the baseline.
+    """Return a table of costs with a row for each of ``speedup.levels``.
 
     Args:
         speedup: The comparison.

@@ -37,7 +37,8 @@ class Comparison:
     yardstick: Yardstick  #: reference point and reference set of the indicators
     indicators: Sequence[Mapping[str, float]]  #: of each front, by name of the indicator
     uncertainty: FrontUncertainty | None  #: ``None`` without intervals
-    samples: Mapping[str, Sequence[GroupSample]]  #: values of each group, by indicator
+    #: values of each group, by indicator; without indicators that are NaN for a front
+    samples: Mapping[str, Sequence[GroupSample]]
     tests: Mapping[str, Sequence[PairTest]]  #: one per pair of groups, by indicator
     rankings: Mapping[str, Ranking | None]  #: by indicator; ``None``: too few groups or seeds
 
@@ -165,10 +166,13 @@ def compare(
         runs: Runs with different names.
         objectives: Two to four objectives.
         kind: Whether searched or verified figures are compared.
-        frame: Ideal and reference point; default: from the best and worst values of all points.
+        frame: Ideal and reference point; default: those of ``spanned`` for all fronts.
         true_front: Reference set ``(k, objectives)``; default: the non-dominated points of all
             fronts.
         draws: Bootstrap samples of the intervals.
+
+    Raises:
+        RunError: a front is empty, or a figure is missing or not finite.
     """
     fronts = [front(run, objectives, kind_of(run, kind)) for run in runs]
     if frame is None:
@@ -202,7 +206,9 @@ def compare(
 
 
 def chosen_kind(runs: Sequence[ComparedRun], wanted: FrontStage | None) -> FrontStage:
-    """Return which figures to compare: ``wanted``, else ``verified`` if all runs have them.
+    """Return which figures to compare: ``wanted``, else ``verified`` if all searches have them.
+
+    CSV files do not count; ``searched`` if there are no others.
 
     Raises:
         RunError: verified figures are wanted, but a run has none.

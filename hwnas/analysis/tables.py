@@ -26,7 +26,11 @@ _EQUAL = 1e-9  # relative rounding error of a limit
 
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
-    """Return the quality (the metric of the task if compared) and the other objectives."""
+    """Return the quality and the other objectives.
+
+    The quality is the metric of the task if compared, else the first objective to be maximised,
+    else the first.
+    """
     metrics = [o for o in objectives if o.name in quality_names()]
     quality = [*metrics, *(o for o in objectives if o.maximise), *objectives][0]
     return quality, [o for o in objectives if o is not quality]
@@ -197,10 +201,11 @@ def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | Non
 def convergence(
     runs: Sequence[ComparedRun], frame: ReferenceFrame, objectives: Sequence[Objective]
 ) -> list[Row]:
-    """Return the rows of ``convergence.csv``: the hypervolume share of searched figures by trial.
+    """Return the rows of ``convergence.csv``: the hypervolume share of searched figures by trials.
 
-    ``evaluations`` counts different scored networks; ``seconds`` are since the start of the first
-    trial, including pauses. CSV files have no rows.
+    They are for up to 48 numbers of trials. ``evaluations`` counts different scored networks;
+    ``seconds`` are since the start of the first trial, including pauses, ``None`` if unknown. CSV
+    files have no rows.
     """
     return [row for run in runs for row in _growth(run, frame, objectives)]
 
@@ -305,7 +310,11 @@ def predictions(runs: Sequence[ComparedRun]) -> list[Row]:
 
 
 def shared(fronts: Sequence[RunFront]) -> list[Row]:
-    """Return the rows of ``shared.csv``: the networks that pairs of fronts have in common."""
+    """Return the rows of ``shared.csv``: one per pair of fronts that have networks in common.
+
+    They have the number and the ids of these networks, and their fraction of each front. Fronts of
+    CSV files are left out.
+    """
     members = {
         front.name: {p.id for p, on in zip(front.points, front.mask, strict=True) if on}
         for front in fronts

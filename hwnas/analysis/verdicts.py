@@ -253,7 +253,12 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def shared_networks_verdict(rows: Sequence[Row], n_fronts: int) -> str:
-    """Return a sentence on how many pairs of fronts share networks; empty for one front."""
+    """Return a sentence on how many pairs of fronts share networks; empty for one front.
+
+    Args:
+        rows: The rows of ``tables.shared``.
+        n_fronts: Number of fronts of searches.
+    """
     pairs = n_fronts * (n_fronts - 1) // 2
     if not pairs:
         return ""

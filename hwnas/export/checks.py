@@ -151,7 +151,7 @@ def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
     The upper end of the 95 % interval of the latency ratio (int8 over float32) must be at most 1.
 
     Args:
-        beside: The result of ``artefact_wrappers.compared``.
+        beside: The result of ``artefact_wrappers.compare_with_float32``.
     """
     if not beside:
         return []
@@ -162,7 +162,7 @@ def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
 
 
 def within_budget(limits: Mapping[str, float], figures: Quantities) -> list[Check]:
-    """Return a check per limit of the budget, with the worse end of the figure's interval.
+    """Return a check per limit of the budget, of the worse end of the figure's interval.
 
     Limits of figures that are not in ``figures`` are left out.
     """

@@ -30,6 +30,7 @@ from hwnas.tasks.predictions import NEVER, exit_indices
 
 EXITS, ANSWERS = "exits.json", "exits.npz"
 _KEY, _MAX_BYTES = "expected", 1 << 30  # of the array in ANSWERS
+_REPAIR = "The file was changed or damaged: restore it, or export the network again."
 
 
 @final
@@ -43,7 +44,7 @@ class LoadedSegments:
     task: Task
 
     def left(self, images: Floats, thresholds: Sequence[float]) -> "ExitPredictions":
-        """Return the outputs of images that leave at the first exit with enough confidence.
+        """Return the outputs of images, each at the first exit with enough confidence, or the end.
 
         Args:
             images: Normalised images ``(N, C, R, R)``.
@@ -71,8 +72,8 @@ class LoadedSegments:
         if outputs.shape != expected.transpose(1, 0, 2).shape:
             raise ProofError(
                 f"{self.folder / ANSWERS} has outputs of shape {expected.shape}, but "
-                f"{outputs.transpose(1, 0, 2).shape} is expected for the images of the export: the "
-                "file was exchanged; export the network again."
+                f"{outputs.transpose(1, 0, 2).shape} is expected for the images of the export. "
+                f"{_REPAIR}"
             )
         dtype, reference = self.target.dtype, TRAINED if trained else "float32"
         whole = runtimes.session(self.folder, _artefact_name(self.target), None).run(images)
@@ -98,7 +99,7 @@ def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
 
 
 def open_segments(folder: Path, target: Target, task: Task, n_segments: int) -> LoadedSegments:
-    """Load the segments of an export."""
+    """Return the segments of an export, loaded so that they can be run."""
     session = load_segments(paths(folder, target, n_segments), n_segments, _artefact_name(target))
     return LoadedSegments(session, folder, target, task)
 
@@ -125,19 +126,17 @@ def read_answers(folder: Path) -> Floats:
     """Return the outputs of torch in ``exits.npz`` ``(n_exits + 1, N, n_outputs)``.
 
     Raises:
-        ProofError: the file cannot be read.
+        ProofError: the file cannot be read, or holds another array.
     """
     path = folder / ANSWERS
     try:
         outputs: Floats = read_npz(path, [_KEY], _MAX_BYTES)[_KEY]
     except (OSError, KeyError, CorruptFileError) as error:
-        raise ProofError(
-            f"{path} cannot be read: {error}. It is damaged: export the network again."
-        ) from None
+        raise ProofError(f"{path} cannot be read: {error}. {_REPAIR}") from None
     if outputs.dtype != np.float32 or outputs.ndim != 3 or not np.isfinite(outputs).all():
         raise ProofError(
             f"{path} holds {outputs.dtype} of shape {outputs.shape}; expected finite float32 of "
-            "shape (outputs, images, values). It was exchanged: export the network again."
+            f"shape (outputs, images, values). {_REPAIR}"
         )
     return outputs
 

@@ -118,8 +118,8 @@ def check_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
     """
     if differing := differences(recorded, digests(folder)):
         raise ProofError(
-            f"{folder}: {'; '.join(differing)}. The export is not as it was written: restore the "
-            "files, or export the network again."
+            f"{folder}: {'; '.join(differing)}. The export is not as it was written: restore "
+            "changed and missing files and remove others, or export the network again."
         )
 
 
@@ -138,7 +138,7 @@ def private_key(path: str) -> "Ed25519PrivateKey":
     """Return the private key in the file ``path``, the value of the option ``sign``.
 
     Raises:
-        ConfigError: the file has no such key, or ``cryptography`` is not installed.
+        ConfigError: the file is missing or has no such key, or ``cryptography`` is not installed.
     """
     _check_installed(f"sign={path}")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -163,7 +163,7 @@ def sign(folder: Path, key: "Ed25519PrivateKey") -> None:
 
 
 def check_signature(folder: Path, key: str | None) -> str:
-    """Check the signature of an export, and return a sentence about it.
+    """Check the signature of an export, and return a sentence about it; empty without a proof.
 
     Args:
         folder: The export.

@@ -43,11 +43,11 @@ class ArtefactCosts:
     name: str  #: name of the file, or ``All segments``
     figures: Quantities  #: costs by name, as ``latency_ms``
     before: Quantities  #: the same in the proof; empty for another target
-    limits: Mapping[str, float]  #: of the budget; empty for another target
+    limits: Mapping[str, float]  #: of the budget, if they apply to the target
     #: figures and files that differ from the proof, though the compiler has the same version
     changed: Sequence[str] = ()
     same_file: bool | None = (
-        None  #: whether the compiler made the same file; ``None``: it made none
+        None  #: whether the compiler made the same file; ``None``: none, or for another target
     )
 
     def lines(self) -> list[str]:
@@ -120,6 +120,7 @@ def measure(
     Raises:
         ConfigError: the export has no artefact for the target, the artefact has another batch size,
             or a package is missing.
+        ProofError: ``images.npz`` cannot be read.
     """
     lowered = operators_from_json(recorded["model"]["operators"])
     target = _with_facts(target, target_of(recorded))

@@ -70,18 +70,20 @@ def pick(front: Front, wanted: str) -> list[str]:
 
     Raises:
         ConfigError: no member is within the limits, or the expression is invalid.
-        RunError: the front is empty, or no member is left on it after verification.
+        RunError: no member was verified, or none is left on the front after verification.
     """
-    if not front.members:  # of several targets: each may have a front
+    if not front.members:
+        several = any("." in name for name in front.objectives)  # each target may have a front
         raise RunError(
-            "No network was verified for all targets: choose one target by target_name=TARGET, or "
-            "a network by its id: pick=ID."
+            f"No network was verified{' for all targets' * several}: "
+            + "choose one target by target_name=TARGET, or " * several
+            + "select a network by its id: pick=ID."
         )
     offers = offered(front)
     if not offers:
         raise RunError(
-            "No member of the front fits the budget after verification; select one by its id: "
-            "pick=ID."
+            "No member of the front is left after verification (over the budget, or no faster in "
+            "int8 than in float32); select one by its id: pick=ID."
         )
     if wanted == "all":
         return [*offers]

@@ -112,7 +112,9 @@ class LimitRecord(TypedDict):
     """A limit of the budget."""
 
     limit: Positive  #: in the unit of the figure
-    margin: float | None  #: relative distance of the figure to it, above 0 if met
+    #: distance of the worse end of the figure's interval to the limit, as a fraction of the limit;
+    #: 0 or more if met; ``None``: not finite
+    margin: float | None
 
 
 class NormalisationRecord(TypedDict):
@@ -193,7 +195,7 @@ class Proof(TypedDict):
     figures: dict[str, QuantityRow]  #: costs of ``own_artefact`` on the target, by name
     details: dict[str, float | None]  #: further results of the measurement
     budget: dict[str, LimitRecord]  #: by figure
-    max_int8_drop: float  #: allowed loss by int8, in points of accuracy
+    max_int8_drop: float  #: allowed loss by int8, in points of accuracy or per cent of an error
     tolerances: dict[str, dict[str, float | str]]  #: allowed errors by type of numbers
     checks: list[CheckRecord]
     commands: dict[str, str]  #: how to repeat search, export and verification

@@ -42,7 +42,7 @@ class Prover:
     artefacts: Artefacts  #: runs the artefact of the target, and returns its costs
     worker: RetryingPool | None  #: process for artefacts that ``runtimes.needs_worker``
     limits: Mapping[str, float]  #: budget by figure
-    max_int8_drop: float  #: allowed loss by int8, in points of accuracy
+    max_int8_drop: float  #: allowed loss by int8, in points of accuracy or per cent of an error
     images: ReferenceImages  #: images of the export, with the outputs of torch
     #: whether the artefact of the target is compared with torch in the worker, because another
     #: runtime opens it in this process

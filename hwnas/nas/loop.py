@@ -76,7 +76,7 @@ class CandidateLimits(Protocol):
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Limits by column: upper limits, and lower limits of maximised quantities."""
+        """Limits by column, upper ones, and lower ones of maximised quantities."""
         ...
 
     def violations(self, figures: Quantities) -> dict[str, float]:

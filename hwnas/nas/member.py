@@ -146,7 +146,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """Text for tables: why it is not on the front (limits, int8 or dominance); else empty."""
+        """Why it is not on the front (limits, int8 or dominance) as text for tables, or empty."""
         if self.over_budget:
             of = "" if self.is_for_all else "budget."
             return "; ".join(f"{violated_side(name)} {of}{name}" for name in self.over_budget)

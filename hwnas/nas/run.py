@@ -127,7 +127,7 @@ class Run:
 
     @cached_property
     def state(self) -> RunState:
-        """The candidates: from ``candidates.parquet`` if the search ended, else from the study.
+        """The candidates, from ``candidates.parquet`` if the search ended, else from the study.
 
         After a search for one target the metric is the posterior estimate; see ``observed``.
 

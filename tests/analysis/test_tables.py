@@ -84,7 +84,11 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
             "ideal: {accuracy: 0.5, latency_ms: 1}\nreference: {accuracy: 0.9, latency_ms: 2}",
             "must be worse than the ideal",
         ),
-        ("ideal: {accuracy: yes, latency_ms: 1}", "'ideal' must give a number"),
+        (
+            "ideal: {accuracy: yes, latency_ms: 1}",
+            "'ideal' must give a number for each of accuracy, latency_ms, as in "
+            '{"ideal": {"accuracy": 0.9, "latency_ms": 0.5}, "reference": {"accuracy": 0.5, ',
+        ),
         ("a: [", "not YAML"),
     ],
 )

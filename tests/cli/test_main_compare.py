@@ -141,6 +141,7 @@ def test_joint_front_is_compared_by_all_its_objectives(
     assert len(_rows(tmp_path / "o" / "points.csv")) == len(staying)
     line = _refused([f"runs=[{targets},{targets / 'npu'}]"], capsys)
     assert "The objectives differ" in line
+    assert "compare other runs" in line
 
 
 def test_run_that_is_going_on_is_compared_as_it_stands(

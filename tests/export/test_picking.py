@@ -97,12 +97,14 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 
 
 def test_nothing_left_after_verification_is_said() -> None:
-    with pytest.raises(RunError, match="No member of the front fits the budget"):
+    with pytest.raises(RunError, match="No member of the front is left after verification"):
         pick(Front(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
     with pytest.raises(
         RunError, match=r"No network was verified for all targets: .*target_name=TARGET"
     ):
-        pick(Front(("accuracy",), []), "knee")
+        pick(Front(("accuracy", "npu.latency_ms", "cpu.latency_ms"), []), "knee")
+    with pytest.raises(RunError, match=r"No network was verified: select .* pick=ID\.$"):
+        pick(Front(("accuracy", "latency_ms"), []), "knee")
 
 
 def test_models_for_all_targets_have_the_figures_of_each() -> None:

@@ -24,7 +24,7 @@ class PagePoint:
     trial: int | None = None  #: ``None``: of a CSV file
     on_front: bool = False  #: True for members of the searched front
     verified: Quantities = field(default_factory=dict)  #: from the compiled artefact
-    note: str = ""  #: why verification removed it from the front; empty: it did not
+    note: str = ""  #: ``Member.label``: why it is not on the verified front; empty: it is
     stopped: bool = False  #: evaluation was stopped early as dominated
 
 
@@ -226,7 +226,8 @@ def content(explorer: FrontExplorer, n_runs: int) -> Content:
 
     Args:
         explorer: The section.
-        n_runs: Number of runs on the page, which share a maximum of 100,000 points.
+        n_runs: Number of runs on the page, which share a maximum of 100,000 points; members of
+            fronts are always shown.
     """
     choices = _Choices([point for run in explorer.runs for point in run.points])
     most = _MAX_POINTS // max(1, n_runs)

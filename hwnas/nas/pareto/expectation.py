@@ -167,7 +167,7 @@ class Expectation:
 
     @property
     def by_ratio(self) -> bool:
-        """Whether log costs count, too: costs are positive, and one spans a factor above 20."""
+        """Whether log costs count, too, as costs are positive and one spans a factor above 20."""
         low, high = self._cheapest, np.array(self.reference[1:])
         return bool((low > 0).all() and (high > _WIDE * low).any())
 
