@@ -109,7 +109,7 @@ def _search(
         elif not shared:
             context.check_budget(search.problem)
         with engine.study(search, config, folder) as study:
-            limit = planner.limit(study)
+            limit = planner.limit(study.spent_s)
             end_by = math.inf if limit is None else limit.search_end()
             check_resumed_weights(contexts[0], earlier, study.candidates, folder.path, reporter)
             if engine.is_searched(study, config, end_by):

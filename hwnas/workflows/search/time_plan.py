@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from hwnas.core import processes
 from hwnas.core.errors import ConfigError, RunError
@@ -35,7 +35,8 @@ _RESERVE = 0.5  # fraction of the other phases' time that a slow supernet may us
 _FINETUNING = 0.4  # maximum fraction of the remaining time for fine-tuning
 _MIN_TRIALS = 8  # without which there is no front
 _WANTED_TRIALS = 60  # the first 10 are startup trials; shorter trainings make room for the others
-_SHORTER = 1.0, 0.6, 0.4, 0.2, 0.0  # factors of the epochs of candidates, of which the first fits
+_SHORTER = 1.0, 0.6, 0.4, 0.2, 0.0  # factors of the epochs of candidates; the first that fits
+_TYPICAL = 1.5  # epoch of a mean candidate relative to a medium network: 1.3 to 2.2 on an NPU
 _TRIAL_S = 0.5  # of a trial besides training: proposal, costs, storage
 _N_MEMBERS, _N_VERIFIED = 25, 15  # for which time is reserved, if there is enough
 _INT8_TRAINING = 1.5  # duration of fine-tuning with int8 training of some members
@@ -198,13 +199,11 @@ def plan_time(
         finetuning_s = 60 * config.finish.minutes
     search_s = left_s - supernet_s - finetuning_s
     search_s = search_s if is_new else max(0.0, search_s)
-    if shortens:
+    if shortens and trains and config.accuracy == "trained":
         fidelities = times.fidelities(search_s, min(_WANTED_TRIALS, config.n_trials))
     verification_s = limit_s - left_s - preparation_s
-    plan = TimePlan(
-        limit_s, preparation_s, supernet_s, search_s, finetuning_s, verification_s,
-        str(config.accuracy), epochs, fidelities,
-    )  # fmt: skip
+    durations = (limit_s, preparation_s, supernet_s, search_s, finetuning_s, verification_s)
+    plan = TimePlan(*durations, str(config.accuracy), epochs, fidelities)
     least_supernet_s = times.supernet_s(1 if shortens else epochs) if supernet_s else 0.0
     n_least = min(1, n_epochs) if config.finish.epochs is None else n_epochs
     least_s = (
@@ -278,14 +277,17 @@ class _Times:
         """Seconds of an epoch of a medium network."""
         return self._epoch_s(self._by_size[len(self._by_size) // 2])
 
-    def trial_s(self, fidelities: tuple[int, ...]) -> float:
-        """Return the seconds of a trial; half of the candidates stop after the first fidelity."""
+    def trial_s(self, fidelities: tuple[int, ...], epoch_s: float | None = None) -> float:
+        """Return the seconds of a trial; half of the candidates stop after the first fidelity.
+
+        ``epoch_s`` is that of an epoch; default: of a network between smallest and medium.
+        """
         if not self._trains:
             return _TRIAL_S
         if self._parts.config.accuracy == "supernet":
             return _TRIAL_S + self.verification_s / 2
-        epochs = fidelities[0] + sum(fidelities[1:]) / 2
-        return _TRIAL_S + epochs * fmean([self.smallest_s, self.medium_s])
+        epoch_s = fmean([self.smallest_s, self.medium_s]) if epoch_s is None else epoch_s
+        return _TRIAL_S + (fidelities[0] + sum(fidelities[1:]) / 2) * epoch_s
 
     def fidelities(self, seconds: float, n_trials: int) -> tuple[int, ...]:
         """Return the longest fidelities with which ``n_trials`` trials fit into some seconds.
@@ -295,7 +297,8 @@ class _Times:
         full = self._parts.config.trained.fidelities
         for factor in _SHORTER:
             shorter = tuple(dict.fromkeys(max(1, round(factor * epochs)) for epochs in full))
-            if n_trials * self.trial_s(shorter) <= seconds * self.n_processes:
+            trial_s = self.trial_s(shorter, _TYPICAL * self.medium_s)
+            if n_trials * trial_s <= seconds * self.n_processes:
                 break
         return shorter
 
@@ -318,15 +321,6 @@ class _Times:
     def _epoch_s(self, genotype: Genotype) -> float:
         parts = self._parts
         return TrainedEvaluator(parts.setups, parts.config.trained).epoch_s(genotype)
-
-
-class TimedStudy(Protocol):
-    """A study that records the duration of its trials."""
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds of finished trials, and of the supernet's training."""
-        ...
 
 
 @final
@@ -386,11 +380,11 @@ class Planner:
         """Return the entry ``time_plan`` of the manifest; empty without a time limit."""
         return {} if self._plan is None else {"time_plan": self._plan.to_json()}
 
-    def limit(self, study: TimedStudy) -> TimeLimit | None:
-        """Return the time limit of the command; ``None`` if there is none."""
+    def limit(self, study_s: float) -> TimeLimit | None:
+        """Return the time limit after ``study_s`` seconds of earlier trials, if there is one."""
         if self._plan is None:
             return None
-        spent_s = study.spent_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
+        spent_s = study_s + self._earlier.get("finishing_s", 0.0) if self._earlier else 0.0
         return TimeLimit(self._plan, max(spent_s, self._earlier.get("elapsed_s", 0.0)))
 
     def outcome(self, candidates: Sequence[Candidate], n_trials: int) -> list[str]:
