@@ -146,7 +146,7 @@ class Manifest(TypedDict):
     n_infeasible: NotRequired[Count]  #: trials whose network misses the budget
     n_front: NotRequired[Count]  #: members of the front
     n_fronts: NotRequired[dict[str, Count]]  #: members of the front of each target
-    n_images_read: NotRequired[Count]  #: evaluated images of all candidates together
+    n_images_read: NotRequired[Count]  #: evaluations of images by all different candidates
     hypervolume_share: NotRequired[float | None]  #: of the best front of the table, in [0, 1]
     seconds: NotRequired[dict[str, float]]  #: duration of each phase in s
     time_plan: NotRequired[dict[str, Any]]  #: division of ``minutes`` (``TimePlan``)

@@ -65,7 +65,7 @@ class PoolType:
     goodput: Positive  #: requests/s of a replica, by simulation
     least: Size  #: minimum replicas for this goodput
     accuracy: QuantityRow | None  #: ``None``: a part of a split network
-    latency_ms: dict[str, QuantityRow]  #: of a batch, by batch size
+    latency_ms: Annotated[dict[str, QuantityRow], NumberBounds(1)]  #: of a batch, by batch size
     memory_mib: _Rate  #: of a replica; 0: unknown
     place: str  #: source folder or file of the model
     ran: TimedRuntime | None = None  #: ``None`` in plans of earlier versions
@@ -253,6 +253,11 @@ def _check_route(route: RequestRoute, where: str, classes: set[str], pools: set[
 def _check_latencies(plan: DeploymentPlan) -> None:
     for name, kind in plan.kinds.items():
         for batch, (value, _, _, high) in kind.latency_ms.items():
+            if not batch.isdecimal() or not int(batch):
+                raise SchemaError(
+                    f"'kinds.{name}': latency_ms has the batch size '{batch[:40]}'; allowed: a "
+                    "positive integer"
+                )
             is_value = f"'kinds.{name}': latency_ms of batch {batch} is {value:g}"
             if not MIN_MS <= value <= MAX_MS:
                 raise SchemaError(f"{is_value}; it must be from {MIN_MS:g} to {MAX_MS:g}")

@@ -136,6 +136,7 @@ def test_what_is_wrong_is_one_line(
         ("latency", 1e-300, "must be from 1e-06 to 1e+09"),
         ("upper", 1e300, "is 5 with the upper end 1e+300; the upper end must be from 5 to 1e+09"),
         ("upper", 0.0, "is 5 with the upper end 0; the upper end must be from 5 to 1e+09"),
+        ("batch", "x", "latency_ms has the batch size 'x'; allowed: a positive integer"),
         ("route", "other", "leads to 'other', which is no pool of the hour"),
         ("class", "other", "a route has the class 'other', which is not in 'classes'"),
     ],
@@ -155,6 +156,8 @@ def test_plans_beyond_all_bounds_are_refused_before_any_work(
         kind = content["kinds"][content["hours"][0]["pools"][0]["kind"]]
         row = [5.0, "measured", None, value] if key == "upper" else [value, "measured", None, None]
         kind["latency_ms"] = dict.fromkeys(kind["latency_ms"], row)
+        if key == "batch":
+            kind["latency_ms"] = {value: [5.0, "measured", None, None]}
     Path("large").mkdir()
     Path("large/plan.yaml").write_text(yaml.safe_dump(content))
     assert run(["simulate", "plan=large"]) == 2
