@@ -7,7 +7,7 @@ from typing import Any
 
 from hwnas.analysis import tables
 from hwnas.analysis.fronts import Objective, RunFront
-from hwnas.analysis.indicators import BY_NAME, INDICATORS
+from hwnas.analysis.indicators import INDICATORS
 from hwnas.analysis.page.data import PageTable
 from hwnas.analysis.significance import GroupStatistics, PairTest
 from hwnas.analysis.speedup_verdict import amount
@@ -81,7 +81,9 @@ def summary_table(comparison: Comparison) -> PageTable:
         values = (amount(o, value) for o, value in zip(objectives, best, strict=True))
         rows.append([name, str(n), f"{share.mean:.4f}{interval}", *values])
     first = ["group", "runs"] if comparison.is_grouped else ["front", "networks"]
-    note = f"Hypervolume share: {BY_NAME[_MAIN].meaning}; 1 is the best."
+    note = (
+        "Hypervolume share: fraction of the objective space that a front dominates; 1 is the best."
+    )
     note += " Means of hypervolume shares, and medians of the others." * comparison.is_grouped
     return PageTable("Verdict", [*first, "hypervolume share (95 %) ↑", *ends], rows, note)
 

@@ -3,18 +3,23 @@
 import io
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hwnas.analysis import run_fronts
 from hwnas.analysis.page.data import OverlaidFront
 from hwnas.analysis.search_page import FrontData
+from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import Row
 from hwnas.nas.front import pareto_front
 from hwnas.nas.member import NEAR, Member
+from hwnas.nas.run import Run
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in
+from hwnas.tasks.metrics.budget import Budget
 
 # Palette of Okabe and Ito, safe for colour blindness.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
@@ -41,6 +46,38 @@ class FrontPanel:
     front: FrontData
     title: str
     for_all: Container[str] = ()  #: ids of members of the joint front of all targets
+
+
+def front_panels(path: Path) -> list[FrontPanel]:
+    """Return the panels of a search: the metric over the first cost, for each target.
+
+    Raises:
+        RunError: the folder is not that of a search, or no trial is finished yet.
+    """
+    manifest = read_manifest(path, "path")
+    panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
+    return panels or [_panel(path)]
+
+
+def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
+    """Return the panel of one of several targets; it has no folder before the search ends."""
+    if (path / target / "manifest.json").exists():
+        return _panel(path / target)
+    config = manifest["targets"][target]["config"]
+    run = Run.load(path, "path")
+    run.check_complete()
+    front = FrontData(
+        run.candidates_for(target), [], config["objectives"], Budget.of(config["budget"])
+    )
+    return FrontPanel(front, f"{path.absolute().name} on {target}")
+
+
+def _panel(path: Path) -> FrontPanel:
+    run = run_fronts.read_run_folder(path, "path")
+    title = f"{run.name} on {run.target}" if run.target else run.name
+    return FrontPanel(
+        FrontData(run.candidates, run.members, [*run.directions], Budget(run.limits)), title
+    )
 
 
 def front_png(*panels: FrontPanel) -> bytes:

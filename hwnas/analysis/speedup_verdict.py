@@ -48,20 +48,17 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
     """
     if speedup.range is None:
         return ""
-    mean, names = speedup.range.mean, (labels.front, labels.baseline)
-    if mean.value < 1:
-        ends = mean.interval and (1 / mean.interval[1], 1 / mean.interval[0])
-        mean, names, larger = CostRatio(1 / mean.value, ends), (names[1], names[0]), -larger
-    first, second = names
+    mean, first, second = _cheaper(speedup.range.mean, labels)
+    larger = larger if first == labels.front else -larger
+    at = _at_equal(speedup)
     ratio = f"{ratio_text(mean.value)} times as {_adjective(speedup.cost)}"
-    at = f"at equal {speedup.quality.title.partition(' [')[0]}"
     if mean.interval is None:
         return f"{first} is {ratio} as {second} {at}. There are no intervals: this is not tested."
-    ratio += f" {at} (95 %: {' to '.join(map(ratio_text, mean.interval))})"
+    ratio += f" {at}{_plain_interval(mean)}"
     if mean.interval[0] <= 1:
         if not larger:
             return f"No significant difference: {first} is {ratio} as {second}."
-        best, other = names if larger > 0 else (second, first)
+        best, other = (first, second) if larger > 0 else (second, first)
         return (
             f"{best} is better than {other}: its front dominates a larger share of the objective "
             f"space. Costs {at} are not significantly different: {first} is {ratio}."
@@ -72,6 +69,42 @@ def plain_verdict(speedup: Speedup, labels: FrontLabels, larger: int) -> str:
             "dominates a larger share of the objective space."
         )
     return f"{first} is better than {second}: {ratio}."
+
+
+def device_verdict(speedup: Speedup, labels: FrontLabels) -> str:
+    """Return in one sentence how networks on two devices compare; empty if unknown.
+
+    Args:
+        speedup: Costs of the fronts at equal accuracy.
+        labels: Names of the two devices.
+    """
+    if speedup.range is None:
+        return ""
+    mean, first, second = _cheaper(speedup.range.mean, labels)
+    text = (
+        f"On {first} the networks are {ratio_text(mean.value)} times as "
+        f"{_adjective(speedup.cost)} as on {second}, {_at_equal(speedup)}{_plain_interval(mean)}"
+    )
+    is_equal = mean.interval is not None and mean.interval[0] <= 1
+    return f"{text}: not significantly different." if is_equal else f"{text}."
+
+
+def _cheaper(mean: CostRatio, labels: FrontLabels) -> tuple[CostRatio, str, str]:
+    """Return a ratio of at least 1, and the names of the cheaper and of the other front."""
+    if mean.value >= 1:
+        return mean, labels.front, labels.baseline
+    ends = mean.interval and (1 / mean.interval[1], 1 / mean.interval[0])
+    return CostRatio(1 / mean.value, ends), labels.baseline, labels.front
+
+
+def _at_equal(speedup: Speedup) -> str:
+    return f"at equal {speedup.quality.title.partition(' [')[0]}"
+
+
+def _plain_interval(mean: CostRatio) -> str:
+    return (
+        "" if mean.interval is None else f" (95 %: {' to '.join(map(ratio_text, mean.interval))})"
+    )
 
 
 def quality_amount(speedup: Speedup, value: float) -> str:

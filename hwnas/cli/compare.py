@@ -1,6 +1,7 @@
 """Command ``compare``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,11 +50,13 @@ def _print_comparison(console: Console, result: ComparisonResult) -> None:
         shown += _ladders(tables["ladder"], comparison)
     if equal := tables.get("equal_quality"):
         shown.append(_equal(equal, comparison.objectives))
+    verdict, *messages = result.messages
+    print_lines(console, [verdict], style="bold")
     for title, table in shown:
         console.print(Text(title))  # above the table: it may be wider
         console.print(table, "")
     print_lines(console, [_MEANINGS])
-    print_result(console, result)
+    print_result(console, replace(result, messages=messages))
 
 
 def _fronts(comparison: Comparison) -> _TitledTable:
@@ -120,7 +123,7 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> _TitledTable
 
 def _table(*heads: str) -> Table:
     # As text: names and units in brackets are no markup.
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         table.add_column(Text(head), justify="right" if i else "left", no_wrap=i > 0)
     return table

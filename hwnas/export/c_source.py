@@ -26,6 +26,7 @@ ABOUT = {
     "c/network.c": "preprocessing in C, and the meaning of outputs",
     "c/network.h": "its declarations and sizes",
     "c/example.cc": "example for TensorFlow Lite Micro",
+    "c/example.h": "its functions, for C and C++",
     "c/README.md": "how the C files were tested",
 }
 

@@ -22,6 +22,7 @@ from hwnas.analysis.page.html import render
 from hwnas.analysis.speedup import Speedup
 from hwnas.analysis.speedup_verdict import (
     FrontLabels,
+    device_verdict,
     equal_accuracy_table,
     plain_verdict,
     speedup_verdict,
@@ -143,12 +144,10 @@ def _found(
 
 def _plain(runs: Sequence[ComparedRun], found: Speedup, larger: int) -> str:
     """Return the verdict on two fronts in one sentence."""
-    labels = _names(runs, found)
-    a, b = runs
-    if a.target is not None and b.target is not None and a.target != b.target:
-        on = [f"{run.name} on {run.target}" for run in runs]
-        labels = replace(labels, front=on[0], baseline=on[1])
-    return plain_verdict(found, labels, larger)
+    a, b = (run.target for run in runs)
+    if a is not None and b is not None and a != b:
+        return device_verdict(found, FrontLabels("", a, b))
+    return plain_verdict(found, _names(runs, found), larger)
 
 
 def _names(runs: Sequence[ComparedRun], found: Speedup) -> FrontLabels:

@@ -71,7 +71,7 @@ class _Phase:
         rate = (self.done - self.before) / elapsed if elapsed else 0.0
         left = min((self.total - self.done) / rate if rate else math.inf, self.limit_s - elapsed)
         return f"{self.name}: {steps}{_clock(elapsed)}" + (
-            f", {_clock(max(left, 0.0))} left" if math.isfinite(left) else ""
+            f", {_clock(max(left, 0.0))} left in this phase" if math.isfinite(left) else ""
         )
 
 

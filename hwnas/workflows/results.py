@@ -13,9 +13,7 @@ import pyarrow.csv
 from matplotlib.figure import Figure
 from pyarrow import compute
 
-from hwnas.analysis import run_fronts
-from hwnas.analysis.figures import FrontPanel, draw_front, front_figure
-from hwnas.analysis.search_page import FrontData
+from hwnas.analysis.figures import draw_front, front_figure, front_panels
 from hwnas.core.errors import ConfigError, RunError, unknown_name
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import to_table
@@ -23,7 +21,6 @@ from hwnas.nas.candidates import read_table
 from hwnas.nas.run import Run
 from hwnas.nas.verified_files import read_front
 from hwnas.tasks.metrics import cost_names, is_better, metric_of, quality_in, quality_names
-from hwnas.tasks.metrics.budget import Budget
 from hwnas.workflows.result_folders import Export, html_image, html_lines, html_table
 
 if TYPE_CHECKING:
@@ -38,30 +35,32 @@ _SIZES = ("macs_m", "params_m")
 
 @final
 class FrontTable:
-    """A front with one row per verified network and the columns that are used most.
+    """A front with one row per network and the columns that are used most.
 
     Figures are those of the verified file: ``accuracy`` with its 95 % interval, ``latency_ms``,
-    ``energy_mj``, ``sram_kib``, ``flash_kib``. ``on_front`` is false for networks that
-    verification found dominated, over the budget, or slower in int8 than in float32. pandas, Polars
-    and pyarrow read it as a table; ``front["id"]`` is a column, also of those that only ``all``
-    has.
+    ``energy_mj``, ``sram_kib``, ``flash_kib``. pandas, Polars and pyarrow read it as a table;
+    ``front["id"]`` is a column, also of those that only ``all`` has.
 
     Args:
-        table: All columns.
+        table: All verified networks with all columns.
     """
 
     def __init__(self, table: pa.Table):
-        self.all = table  #: all columns, with choices, searched figures and sources
+        #: all verified networks, also those that are not significantly off the front, with all
+        #: columns: choices, searched figures, sources and ``verified_on_front``
+        self.all = table
+        is_verified = "verified_on_front" in table.column_names
+        self._front = table.filter(table["verified_on_front"]) if is_verified else table
         self._columns = _main_columns(table)
         self.table = pa.table(
-            {name: _first_known(table, names) for name, names in self._columns.items()}
-        )  #: the columns that are used most
+            {name: _first_known(self._front, names) for name, names in self._columns.items()}
+        )  #: the networks on the front, with the columns that are used most
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
-        return (self.table if name in self._columns else self.all)[name]
+        return (self.table if name in self._columns else self._front)[name]
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -89,11 +88,12 @@ class FrontTable:
             ConfigError: there is no such column, or no network is on the front or within the
                 limits.
         """
-        rows = [row for row in self.to_pylist() if row.get("on_front") is not False]
+        rows = self.to_pylist()
         if not rows:
             raise ConfigError(
-                "No network is on the front after verification: the column on_front is false for "
-                f"all {len(self)}. Search again with longer training or a larger budget."
+                "No network is on the front after verification: verified_on_front is false for all "
+                f"{len(self.all)} in front.all. Search again with longer training or a larger "
+                "budget."
             )
         others = list[str]()
         for name, limit in limits.items():
@@ -116,10 +116,17 @@ class FrontTable:
 
     def _repr_html_(self) -> str:
         titles = [_title(name, names[0]) for name, names in self._columns.items()]
-        return html_table(self.table.rename_columns(titles))
+        return html_table(self.table.rename_columns(titles)) + html_lines(self._more)
+
+    @property
+    def _more(self) -> list[str]:
+        """A sentence on the networks that only ``all`` has, if there are any."""
+        n = len(self.all) - len(self)
+        return [f"{n} more verified networks are not on the front: front.all."] * bool(n)
 
     def __repr__(self) -> str:
-        return f"FrontTable({len(self)} networks, columns: {', '.join(self._columns)}; .all)"
+        columns = ", ".join(self._columns)
+        return " ".join([f"FrontTable({len(self)} networks, columns: {columns}).", *self._more])
 
 
 def _metric(name: str) -> str:
@@ -151,8 +158,6 @@ def _main_columns(table: pa.Table) -> dict[str, list[str]]:
                     files.insert(0 if column.endswith("_int8") else len(files), name + part)
         elif column in cost_names() and column not in _SIZES:
             columns[plain] = [name]
-    if "verified_on_front" in table.column_names:
-        columns["on_front"] = ["verified_on_front"]
     return columns
 
 
@@ -284,6 +289,7 @@ class SearchResult(os.PathLike[str]):
                 "result.targets[NAME].plot(ax=ax)."
             )
         draw_front(ax, panels[0])
+        ax.legend(fontsize="small")  # inside: the caller's figure may have no room below the axes
         figure = ax.get_figure(root=True)
         assert figure is not None
         return figure
@@ -342,41 +348,6 @@ class SearchResult(os.PathLike[str]):
 
     def __repr__(self) -> str:
         return f"SearchResult('{self.path}': {self.manifest['status']})"
-
-
-# Pictures of a search, from its folder.
-
-
-def front_panels(path: Path) -> list[FrontPanel]:
-    """Return the panels of a search: the metric over the first cost, for each target.
-
-    Raises:
-        RunError: the folder is not that of a search, or no trial is finished yet.
-    """
-    manifest = read_manifest(path, "path")
-    panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
-    return panels or [_panel(path)]
-
-
-def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
-    """Return the panel of one of several targets; it has no folder before the search ends."""
-    if (path / target / "manifest.json").exists():
-        return _panel(path / target)
-    config = manifest["targets"][target]["config"]
-    run = Run.load(path, "path")
-    run.check_complete()
-    front = FrontData(
-        run.candidates_for(target), [], config["objectives"], Budget.of(config["budget"])
-    )
-    return FrontPanel(front, f"{path.absolute().name} on {target}")
-
-
-def _panel(path: Path) -> FrontPanel:
-    run = run_fronts.read_run_folder(path, "path")
-    title = f"{run.name} on {run.target}" if run.target else run.name
-    return FrontPanel(
-        FrontData(run.candidates, run.members, [*run.directions], Budget(run.limits)), title
-    )
 
 
 # Candidates of an unfinished search.

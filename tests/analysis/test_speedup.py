@@ -1,5 +1,6 @@
 """A front against a baseline: what the same accuracy costs on both."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,12 @@ import pytest
 from hwnas.analysis.bootstrap import BootstrapDraws
 from hwnas.analysis.fronts import Array
 from hwnas.analysis.speedup import Speedup, in_plane, speedup
-from hwnas.analysis.speedup_verdict import FrontLabels, plain_verdict, speedup_verdict
+from hwnas.analysis.speedup_verdict import (
+    FrontLabels,
+    device_verdict,
+    plain_verdict,
+    speedup_verdict,
+)
 from tests.analysis.made import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]
@@ -171,3 +177,13 @@ def test_plain_verdict_is_one_sentence(own: float, half: float, larger: int, wor
     assert plain_verdict(found, labels, larger).startswith(words)
     nothing = _found([(0.5, 0.1)], BASELINE)
     assert plain_verdict(nothing, labels, 0) == ""
+
+
+def test_verdict_on_two_devices() -> None:
+    found = _found([(0.92, 0.2), (0.94, 0.6)], [(0.92, 0.1), (0.94, 0.3)], half=(0.001, 0.0001))
+    text = device_verdict(found, FrontLabels("", "cpu", "npu"))
+    assert text.startswith(
+        "On npu the networks are 2.00 times as fast as on cpu, at equal accuracy"
+    )
+    assert re.search(r"\(95 %: 1\.\d\d to 2\.\d\d\)\.$", text)
+    assert device_verdict(_found([(0.5, 0.1)], BASELINE), NAMES) == ""

@@ -1,19 +1,35 @@
 """YAML files in the how-to guides are read by the commands that they are for."""
 
+import ast
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import ethosu.vela
+import numpy as np
 import pytest
 
+import hwnas
+from hwnas import tasks
 from hwnas.fleet.fleet_file import read_fleet
 from hwnas.fleet.service_file import read_service
 from hwnas.hardware.backends.base import backend_of
+from hwnas.hardware.device_models.measurements import read_measurements
 from hwnas.models.families import family_of
+from hwnas.models.spaces import SearchSpace
 from hwnas.models.spaces.files import load_space
+from hwnas.training.data.arrays import read_arrays
 from hwnas.workflows.config.compose import compose
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+
+
+def _python(page: str, first: str) -> str:
+    """Return the Python block of a page that begins with a line."""
+    text = (HOW_TO / page).read_text()
+    return next(b for b in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if first in b)
 
 
 def _write_examples(page: str, folder: Path) -> None:
@@ -49,3 +65,43 @@ def test_service_and_fleet(tmp_path: Path) -> None:
     _write_examples("fleet/plan.md", tmp_path)
     service = read_service(tmp_path / "service.yaml")
     assert read_fleet(tmp_path / "fleet.yaml", service).devices["next"].sketch
+
+
+def test_arrays_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.array([0, 1, 0, 1])}
+    data |= {f"test_{name}": values for name, values in data.items()}
+    exec(_python("own-images.md", "np.savez("), data)
+    found = read_arrays(Path("mine.npz"), tasks.get("classification"))
+    assert {*found.images} == {"train", "test"}
+
+
+def test_choices_are_added_to_measurements(tmp_path: Path, tiny: SearchSpace) -> None:
+    (tmp_path / "models").mkdir()
+    genotype = tiny.smallest()
+    content = json.dumps({"genotype": genotype.to_dict()})
+    (tmp_path / "models" / f"{genotype.id}.json").write_text(content)
+    (tmp_path / "mine.csv").write_text(f"model,latency_ms\na/{genotype.id}_vela.tflite,0.5\n")
+    script = tmp_path / "add_choices.py"
+    script.write_text(_python("own-latencies.md", "add_choices.py"))
+    command = [sys.executable, script, tmp_path, tmp_path / "mine.csv", tmp_path / "measured.csv"]
+    subprocess.run(command, check=True)
+    facts = {"batch": 1, "dtype": "int8", "threads": 1}
+    found = read_measurements([tmp_path / "measured.csv"], tiny, facts, 0.03)
+    assert found.ms == {genotype: 0.5}
+
+
+API = re.findall(
+    r"^```python\n(.*?)^```",
+    (HOW_TO.parent / "reference" / "python" / "index.md").read_text(),
+    re.M | re.S,
+)
+
+
+@pytest.mark.parametrize("code", API)
+def test_example_of_the_api_names_functions_that_exist(code: str) -> None:
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    called = [ast.unparse(call.func) for call in calls]
+    names = [name.partition(".")[2] for name in called if name.startswith("hwnas.")]
+    assert names
+    assert all(callable(getattr(hwnas, name)) for name in names)

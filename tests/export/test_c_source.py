@@ -43,7 +43,7 @@ def _built(folder: Path, files: dict[str, str]) -> Path:
     objects = []
     for name, program, standard in (
         ("model.c", "gcc", "c11"), ("network.c", "gcc", "c11"), ("example.cc", "g++", "c++17"),
-        (str(TFLM / "host.cc"), "g++", "c++17"),
+        (str(TFLM / "host.c"), "gcc", "c11"),
     ):  # fmt: skip
         objects.append(f"{Path(name).stem}.o")
         command = [program, f"-std={standard}", *FLAGS, "-I.", f"-I{TFLM}", "-c", name]

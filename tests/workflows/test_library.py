@@ -120,17 +120,18 @@ def test_front_shows_the_columns_that_are_used_most(found: SearchResult) -> None
     front = found.front
     costs = ["latency_ms", "energy_mj", "sram_kib", "flash_kib"]
     interval = ["accuracy", "accuracy_low", "accuracy_high"]
-    assert front.column_names == ["id", *interval, *costs, "on_front"]
+    assert front.column_names == ["id", *interval, *costs]
     assert pa.table(front).column_names == front.column_names
-    verified = front.all["verified_accuracy_int8"].to_pylist()
-    assert front["accuracy"].to_pylist() == verified
+    rows = [row for row in front.all.to_pylist() if row["verified_on_front"]]
+    assert front["accuracy"].to_pylist() == [row["verified_accuracy_int8"] for row in rows]
+    assert len(front["verified_on_front"]) == len(front) == len(rows)
     assert "accuracy (int8, test)" in front._repr_html_()
     assert "latency [ms]" in front._repr_html_()
 
 
 def test_best_network_within_limits(found: SearchResult) -> None:
     rows = found.front.to_pylist()
-    assert found.best()["accuracy"] == max(row["accuracy"] for row in rows if row["on_front"])
+    assert found.best()["accuracy"] == max(row["accuracy"] for row in rows)
     fastest = min(row["latency_ms"] for row in rows)
     assert found.best(latency_ms=fastest)["latency_ms"] == fastest
     with pytest.raises(ConfigError, match=f"within latency_ms=.*best value is {fastest:.4g}"):
@@ -159,6 +160,19 @@ def test_plot_draws_into_axes_of_the_caller(found: SearchResult) -> None:
     axes = Figure().subplots()
     assert found.plot(ax=axes) is axes.figure
     assert axes.get_ylabel() == "accuracy"
+    assert axes.get_legend() is not None
+
+
+def test_front_has_only_networks_on_the_front_and_counts_the_others(
+    found: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [{"id": name, "verified_on_front": name == "b"} for name in "abc"]
+    monkeypatch.setattr(results, "read_front", lambda path: {"members": members})
+    assert found.front["id"].to_pylist() == ["b"]
+    assert "2 more verified networks are not on the front: front.all." in repr(found.front)
+    assert "2 more verified networks" in found.front._repr_html_()
+    monkeypatch.setattr(results, "read_front", lambda path: {"members": members[::2]})
+    assert len(found.front) == 0
 
 
 def test_progress_shows_each_phase(capsys: pytest.CaptureFixture[str]) -> None:

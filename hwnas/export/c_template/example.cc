@@ -3,9 +3,13 @@
 // An example for TensorFlow Lite Micro. Written by hwnas. Link with model.c, network.c, TensorFlow
 // Lite Micro$driver.
 //
+// In a C or C++ file that includes example.h and network.h:
+//
 //     hwnas_setup();                     // once, after the board's initialisation$setup
 //     hwnas_resize(frame, 240, 320, pixels);  // of a camera; not needed for images of the right size
 //     hwnas_run(pixels, values);         // HWNAS_OUTPUTS numbers
+
+#include "example.h"
 
 #include "model.h"
 #include "network.h"
@@ -22,8 +26,7 @@ tflite::MicroInterpreter *interpreter = nullptr;
 
 }  // namespace
 
-// Prepare the network; returns false if the arena is too small or an operator is missing.
-extern "C" bool hwnas_setup() {
+bool hwnas_setup() {
   static tflite::MicroMutableOpResolver<$n_operators> resolver;
 $operators
   static tflite::MicroInterpreter instance(tflite::GetModel(hwnas_model), resolver, arena,
@@ -32,8 +35,7 @@ $operators
   return instance.AllocateTensors() == kTfLiteOk;
 }
 
-// Run the network on HWNAS_INPUTS pixels; returns false if an operator fails.
-extern "C" bool hwnas_run(const uint8_t *pixels, float *values) {
+bool hwnas_run(const uint8_t *pixels, float *values) {
   hwnas_preprocess(pixels, interpreter->input(0)->data.int8);
   if (interpreter->Invoke() != kTfLiteOk) return false;
   hwnas_dequantise(interpreter->output(0)->data.int8, values);

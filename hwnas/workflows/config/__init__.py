@@ -19,6 +19,7 @@ from hwnas.workflows.config.search import (
     TabularConfig,
     agreed,
     check_common,
+    fidelities_within,
     trials_within,
 )
 
@@ -71,5 +72,6 @@ def register(name: str) -> None:
 
     if not OmegaConf.has_resolver("trials_within"):  # the default of ``n_trials``
         OmegaConf.register_new_resolver("trials_within", trials_within)
+        OmegaConf.register_new_resolver("fidelities_within", fidelities_within)
     if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])

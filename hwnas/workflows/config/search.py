@@ -85,6 +85,11 @@ def too_many(n: int, metric: str, n_targets: int = 1) -> str:
     )
 
 
+def fidelities_within(epochs: int) -> list[int]:
+    """Return the default of ``trained.fidelities``: none is longer than ``train.epochs``."""
+    return [*dict.fromkeys(max(1, min(n, epochs)) for n in TrainedConfig().fidelities)]
+
+
 @dataclass
 class LinkConfig:
     """The network link from the other targets to the one that runs second stages of cascades."""

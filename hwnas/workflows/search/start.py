@@ -14,12 +14,15 @@ from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
 from hwnas.tasks.metrics.budget import Budget, limit_words
 from hwnas.training.batches import steps_per_epoch
+from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.workflows.components import SearchComponents
+from hwnas.workflows.config.search import fidelities_within
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.time_plan import COMPILE_S, INFERENCES, START_S, TimeLimit
 
 #: Phases of fine-tuning: one network, then the others.
 FINETUNING = ("Train the teacher", "Finish members")
+_REPORT_S = 2.0  # for reports
 _LARGE = 224  # pixels: the largest resolution of the spaces of hwnas
 _MOST = 0.99  # largest fraction of lost pixels that is printed
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
@@ -50,12 +53,16 @@ def start_lines(
         where = f"{context.target}: " * (len(contexts) > 1)
         budget = _budget(context.config.allowed, _given(arguments, context.target))
         lines.append(_row("budget", where + budget))
-    workers = config.study.workers or 1
+    workers, fidelities = config.study.workers or 1, config.trained.fidelities
     lines += [
         _row("space", f"{config.searched} ({parts.space.n_genotypes():,.4g} networks)"),
         _row("objectives", ", ".join(map(_objective, config.objectives))),
         _row("trials", f"{config.n_trials:,}, seed {config.seed}, {_counted(workers, 'worker')}"),
     ]
+    default, short = TrainedConfig().fidelities, fidelities_within(config.train.epochs)
+    if config.accuracy == "trained" and default != short == fidelities:
+        epochs = f"trained.fidelities={fidelities} instead of {default}"
+        lines.append(_row("epochs", f"{epochs}, as train.epochs={config.train.epochs}"))
     return lines
 
 
@@ -157,7 +164,7 @@ class RemainingTime:
         self._config, self._data = contexts[0].config, contexts[0].parts.data
         self._study, self._limit = study, limit
         self._n_targets, self._n_verified = len(contexts), 0
-        self._n_begun, self._phase = 0.0, ""
+        self._n_begun = 0.0
         self._fitted: tuple[int, float | None] = (0, None)  #: number of trials, and their epoch
         finish, is_trained = self._config.finish, self._config.accuracy == "trained"
         self._epochs = finish.epochs
@@ -169,7 +176,6 @@ class RemainingTime:
 
     def begin(self, name: str, n_steps: int) -> float:
         """Return the expected seconds of a phase, which no longer is later work."""
-        self._phase = name
         if name in FINETUNING:
             self._n_begun += n_steps / self._n_steps
             seconds, epoch_s = self._finetuning_s(n_steps / self._n_steps), self._epoch_s()
@@ -184,12 +190,13 @@ class RemainingTime:
     def left_s(self, phase_s: float) -> float | None:
         """Return the seconds until the end; ``None`` if the duration of an epoch is unknown."""
         n_networks = self._n_networks()
-        later_s = (self._n_targets - self._n_verified) * n_networks * self._verification_s()
+        n_later = (self._n_targets - self._n_verified) * n_networks
+        later_s = n_later * self._verification_s() + _REPORT_S
         if self._n_verified:
             return phase_s + later_s
-        if self._limit is not None:
-            ends_s = self._limit.plan.limit_s - self._limit.elapsed_s
-            return min(phase_s + later_s, ends_s) if self._phase == FINETUNING[1] else ends_s
+        if (limit := self._limit) is not None:
+            ends_s = limit.plan.limit_s - limit.elapsed_s
+            return min(phase_s + limit.plan.verification_s, ends_s) if self._n_begun else ends_s
         finetuning_s = self._finetuning_s(max(0.0, self._n_targets * n_networks - self._n_begun))
         if self._config.finish.minutes is not None:
             most_s = 60 * self._config.finish.minutes
