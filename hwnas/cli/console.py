@@ -86,9 +86,8 @@ def _estimate(task: Task) -> None:
     if task.total is not None and (speed := _speed(task)):
         step_s = 1 / speed
         if math.isfinite(fields["expected_s"]):  # it counts as a part of the steps
-            n = task.completed - fields["done"]
-            n_expected = _EXPECTED * (task.total - fields["done"])
-            step_s = (n * step_s + _EXPECTED * fields["expected_s"]) / (n + n_expected)
+            n = task.completed - fields["done"] + _EXPECTED * (task.total - fields["done"])
+            step_s = ((task.elapsed or 0.0) + _EXPECTED * fields["expected_s"]) / n
         fields["left_s"] = (task.total - task.completed) * step_s
 
 

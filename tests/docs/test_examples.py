@@ -29,7 +29,8 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 def _python(page: str, first: str) -> str:
     """Return the Python block of a page that begins with a line."""
     text = (HOW_TO / page).read_text()
-    return next(b for b in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if first in b)
+    blocks: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    return next(block for block in blocks if first in block)
 
 
 def _write_examples(page: str, folder: Path) -> None:
@@ -84,7 +85,8 @@ def test_choices_are_added_to_measurements(tmp_path: Path, tiny: SearchSpace) ->
     (tmp_path / "mine.csv").write_text(f"model,latency_ms\na/{genotype.id}_vela.tflite,0.5\n")
     script = tmp_path / "add_choices.py"
     script.write_text(_python("own-latencies.md", "add_choices.py"))
-    command = [sys.executable, script, tmp_path, tmp_path / "mine.csv", tmp_path / "measured.csv"]
+    files = (script, tmp_path, tmp_path / "mine.csv", tmp_path / "measured.csv")
+    command = [sys.executable, *map(str, files)]
     subprocess.run(command, check=True)
     facts = {"batch": 1, "dtype": "int8", "threads": 1}
     found = read_measurements([tmp_path / "measured.csv"], tiny, facts, 0.03)

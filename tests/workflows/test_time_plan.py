@@ -317,7 +317,7 @@ def _remaining(
 def test_time_left_includes_all_later_phases(digits: SearchComponents) -> None:
     remaining = _remaining(digits, "accuracy=trained")
     network_s = 20 * 0.4 / 2  # of 2 workers
-    verified_s = 0.3 + 0.6 * (360 + 720) * 0.4 / 1077
+    verified_s = (0.3 + 0.6 * (360 + 720) * 0.4 / 1077) / 2
     all_s = 20 * (network_s + verified_s) + 2  # seconds for reports
     assert math.isinf(remaining.begin("Search", 100))
     assert remaining.left_s(7.0) == pytest.approx(7 + all_s + START_S)
@@ -333,7 +333,7 @@ def test_time_left_includes_all_later_phases(digits: SearchComponents) -> None:
 def test_time_left_without_fine_tuning_and_with_unknown_epochs(digits: SearchComponents) -> None:
     remaining = _remaining(digits, "accuracy=trained", "finish.epochs=0")
     remaining.begin("Search", 100)
-    assert remaining.left_s(7.0) == pytest.approx(7 + 4 + 20 * 0.54 + 2, abs=0.1)
+    assert remaining.left_s(7.0) == pytest.approx(7 + 4 + 20 * 0.27 + 2, abs=0.1)
     unknown = _remaining(digits, "accuracy=supernet")
     unknown.begin("Search", 100)
     assert unknown.left_s(7.0) is None

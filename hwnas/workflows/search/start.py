@@ -23,6 +23,7 @@ from hwnas.workflows.search.time_plan import COMPILE_S, INFERENCES, START_S, Tim
 #: Phases of fine-tuning: one network, then the others.
 FINETUNING = ("Train the teacher", "Finish members")
 _REPORT_S = 2.0  # for reports
+_VERIFIED = 0.5  # fraction of the time reserved for verification that it takes on average
 _LARGE = 224  # pixels: the largest resolution of the spaces of hwnas
 _MOST = 0.99  # largest fraction of lost pixels that is printed
 _MANY_PIXELS = 0.5  # fraction of lost pixels beyond which a message warns
@@ -227,7 +228,7 @@ class RemainingTime:
         data, is_measured = self._data, backends.get(self._config.target.runtime).measured
         n_images = len(data.test) + 2 * len(data.validation)
         image_s = (self._epoch_s() or 0.0) / len(data.train)
-        return COMPILE_S[is_measured] + INFERENCES * n_images * image_s
+        return _VERIFIED * (COMPILE_S[is_measured] + INFERENCES * n_images * image_s)
 
     def _epoch_s(self) -> float | None:
         """Return the mean seconds of an epoch of a candidate; ``None`` before the first one."""
