@@ -74,7 +74,7 @@ def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> st
 
 def test_search_says_what_was_trained_and_finished(root: Path) -> None:
     lines = (root / "printed").read_text().splitlines()
-    table = lines[next(i for i, line in enumerate(lines) if line.startswith(" network ")) :]
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("network ")) :]
     assert max(len(line) for line in table[: table.index(next(filter(_is_summary, table)))]) <= 100
     text, rows = " ".join(" ".join(table).split()), _rows(root)
     manifest = _manifest(root)

@@ -321,7 +321,7 @@ def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
 
 
 def test_images_of_torch_without_channels_are_not_turned(tmp_path: Path) -> None:
-    images = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+    images = np.arange(2 * 8 * 9, dtype=np.uint8).reshape(2, 8, 9)
     tensors = TensorDataset(torch.from_numpy(images), torch.tensor([0, 1]))
     assert save_data(tensors, tmp_path) == save_data((images, [0, 1]), tmp_path)
 
