@@ -3,7 +3,7 @@
 #: One line for each verb, in the order of a first project.
 VERBS = {
     "search": "find and verify a Pareto front of networks for a target",
-    "resume": "continue an interrupted search",
+    "resume": "continue an interrupted search or training",
     "export": "write networks of a front as files for the device, with a proof",
     "verify": "repeat the proof of an export",
     "why": "explain a candidate: its proposal, its figures, what dominates it",
@@ -40,9 +40,9 @@ USAGE = {
     "serve-check": "PLAN [OPTION=VALUE ...]",
 }
 ABOUT = {
-    "resume": "Continue a search that was interrupted, or extend a finished one. The options are "
-    "those of the run; options given here replace them, such as n_trials, minutes and "
-    "finish.max_candidates. The same as hwnas search run.resume=RUN.",
+    "resume": "Continue a search or training that was interrupted, or extend a finished search. "
+    "The options are those of the run; options given here replace them, such as n_trials, minutes "
+    "and finish.max_candidates. The same as hwnas search (or train) run.resume=RUN.",
     "list": "List names with their descriptions. Kinds: targets, budgets, datasets, spaces, "
     "metrics, samplers, backends. With a name, print its details; those of spaces, targets, "
     "budgets, data sets and samplers are YAML files to start from.",

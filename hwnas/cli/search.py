@@ -33,7 +33,7 @@ _SHORT_LABELS = {"mae": "mean error"}
 
 
 def print_front(console: Console, outcome: SearchOutcome) -> None:
-    """Print the front of a search for one target, the next commands, and notes on the costs."""
+    """Print the front of a search for one target, the next commands, and notes."""
     (front,) = outcome.fronts
     print_members(console, front, "", outcome.folder.path)
     print_next(console, outcome)

@@ -1,5 +1,6 @@
 """Command ``search accuracy=table``."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -47,10 +48,11 @@ def _print(config: TabularConfig, console: Console, outcome: TabularOutcome) -> 
     of = f"{n} networks"
     if limits:
         of = f"the {len(benchmark.fitting(limits))} of {n} networks that fit the budget"
+    share = f"; hypervolume {outcome.share:.4f} of that of the exact front of {of}"
     lines = [
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
-        f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
-        f"hypervolume {outcome.share:.4f} of that of the exact front of {of}.",
+        f"Front of {len(members)} after {outcome.n_trials} trials by sampler={config.sampler.name}"
+        f"{'' if math.isnan(outcome.share) else share}.",
     ]
     print_lines(console, lines)
     files = ["front.csv", "candidates.parquet", "manifest.json"]

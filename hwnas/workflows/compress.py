@@ -66,7 +66,8 @@ def compress(
 
     Raises:
         BudgetError: no compression meets the budget.
-        ConfigError: the network meets the budget already, or the target measures costs.
+        ConfigError: not exactly one network is selected, it meets the budget already, a limit is
+            not supported, or the target measures costs.
     """
     if unreachable := compression.unsupported_limits(config.allowed):
         raise ConfigError(
@@ -208,7 +209,8 @@ class _CompressionJob:
         if cost is None:
             raise ConfigError(
                 f"Target '{config.target.name}' is measured, but compress needs a target whose "
-                "compiler estimates costs. To prune for this target: hwnas export prune=FRACTION."
+                f"compiler estimates costs. To prune for this target: hwnas export "
+                f"{self.config.run} pick={self.pick.genotype.id} prune=FRACTION"
             )
         return replace(cost, figures=config.derives(cost.figures))
 

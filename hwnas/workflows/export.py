@@ -77,6 +77,10 @@ def export(config: ExportConfig, arguments: Sequence[str], reporter: Reporter) -
         config: The options.
         arguments: Arguments of the command line.
         reporter: Receives phases and messages.
+
+    Raises:
+        ConfigError: no network matches the request, or a target lacks the format.
+        RunError: the search has no front, its networks are missing, or all exports exist.
     """
     exports: list[Export] = []
     failed: list[str] = []

@@ -67,7 +67,9 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Fo
         reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a file is invalid, or no model meets a class's requirements.
+        ConfigError: a package is missing, a file is invalid, or no model meets a class's
+            requirements.
+        RunError: the output folder is not empty.
         BudgetError: within a limit, some requests cannot be served.
     """
     check_ready("plan", config.run.dir)

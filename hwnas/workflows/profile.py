@@ -127,13 +127,20 @@ _ROUNDS = 8  #: maximum number of measured batches of networks: twice that of a 
 def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> ProfileResult:
     """Measure the missing entries of a target's latency table, calibrate it, and return it.
 
-    With ``kit``, ``measured`` or ``genotype``, write a kit, fit a device file, or return the
-    latency of one network by operator instead.
+    With ``transfer_from``, measure a few networks and scale another target's table. With ``kit``,
+    ``measured`` or ``genotype``, write a kit, fit a device file, or return the latency of one
+    network by operator instead.
 
     Args:
         config: The options.
         arguments: Arguments of the command line, or their equivalent.
         reporter: Is notified of progress.
+
+    Raises:
+        ConfigError: an option is invalid, or the target's compiler is not installed.
+        TableError: a search space has too few networks, or a table or device file does not fit.
+        CompileError: an operator cannot be compiled or timed.
+        DeviceError: the device does not respond.
     """
     check_device(config)
     with reporter.timed("Load data"):
@@ -163,8 +170,8 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
 def _transfer_message(table: LatencyTable, report: Mapping[str, float]) -> str:
     return (
         f"{len(table.entries)} operators in {table.path}, most of them transferred. Networks left "
-        f"out of the fit: Spearman {report['spearman']:.4f}, MAPE {report['mape']:.2%}; interval "
-        f"±{report['interval']:.1%} of {report['coverage']:.0%}."
+        f"out of the fit: Spearman {report['spearman']:.4f}, MAPE {report['mape']:.2%}. Interval: "
+        f"±{report['interval']:.1%}, contains at least {report['coverage']:.0%} of latencies."
     )
 
 
@@ -305,7 +312,8 @@ def _measure(
         raise TableError(
             f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
             f"calibrate on {counts.fit} and {counts.interval} and to hold out 10. Set "
-            "networks.fit and networks.interval to smaller numbers."
+            "networks.fit (6 or more) and networks.interval (19 or more) to smaller numbers, or "
+            "use a larger space."
         )
     plenty = effort(config, source(config) if config.tolerance is not None else None)
     table.forget_transfer()

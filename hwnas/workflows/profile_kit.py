@@ -38,6 +38,10 @@ def profile_offline(
     """Write a kit, or fit a device file to measurements; return its path and messages.
 
     A kit is a folder with networks and a script that measures them on the device.
+
+    Raises:
+        TableError: too few measurements can be used, or a device file has others, which would be
+            lost.
     """
     if config.measured is not None:
         with reporter.timed("Fit"):
@@ -98,7 +102,11 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 def measurement_advice(
     config: SearchConfig, parts: Networks, candidates: Iterable[Candidate], run: Path
 ) -> str:
-    """Return a message that names the networks of a search to measure next on the device."""
+    """Return a message that names the networks of a search to measure next on the device.
+
+    Raises:
+        TableError: no candidate has both an accuracy and a latency.
+    """
     device = backend.load_device(config.target)
     networks = next_to_measure(device, candidates, parts.lower, _N_SUGGESTED)
     kit = profile_command(config, "kit=DIR", f"n={len(networks)}", f"front_of={run}")

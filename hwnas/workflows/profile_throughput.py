@@ -25,7 +25,10 @@ _COMPARED = 8  #: networks that compare runtimes
 def throughput_messages(
     config: ProfileConfig, parts: Networks, held_out: Sequence[MeasuredNetwork], phases: Progress
 ) -> list[str]:
-    """Return messages with latency percentiles, latencies by batch size, and by runtime."""
+    """Return messages with latency percentiles, latencies by batch size, and by runtime.
+
+    What cannot be measured is replaced by the reason.
+    """
     extras = _Throughput(config, parts, held_out, phases)
     lines = []
     for name, extra in (
@@ -79,7 +82,7 @@ class _Throughput:
         found = throughput.time_batch_sizes(lowered, target, self._worker, self.phases)
         best = throughput.recommended_batch(found)
         sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
-        return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
+        return f"Batch sizes: {sizes}. Recommended: {best.size}."
 
     def runtimes(self) -> str:
         """Return the latencies of the installed runtimes relative to this target."""
@@ -94,7 +97,7 @@ class _Throughput:
         found = throughput.compare_runtimes(nets, _comparable(target), self._worker, self.phases)
         name = f"{target.runtime} {target.dtype}"
         if name not in found:
-            return f"{name} refuses a network of this search space; runtimes were not compared."
+            return f"{name} cannot run a network of this search space; runtimes are not compared."
         own = found[name]
         ratios = {
             name: statistics.median(a / b for a, b in zip(values, own, strict=True))
@@ -103,8 +106,8 @@ class _Throughput:
         fastest = min(ratios, key=lambda name: ratios[name])
         compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         return (
-            f"Latency of {len(nets)} networks over this target's, median: {compared}. "
-            f"Fastest here: {fastest}."
+            f"Latency relative to this target, median of {len(nets)} networks: {compared}. "
+            f"Fastest on this machine: {fastest}."
         )
 
     def _worker(self, target: Target) -> Worker:

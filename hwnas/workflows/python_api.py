@@ -2,7 +2,8 @@
 
 ``train__epochs=3``, ``train={"epochs": 3}`` and ``**{"train.epochs": 3}`` all set ``train.epochs``.
 Lists are lists; paths may be ``Path``. Nothing is printed: messages are in ``.messages`` of the
-result. In notebooks, bars show the progress; ``progress=False`` hides them.
+result. In notebooks, bars show the progress; ``progress=False`` hides them. All functions raise
+``HwnasError`` if an option or a file is invalid; the message says what to change.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def load(path: str | Path) -> SearchResult:
     """Return an existing search, finished or not.
 
     Raises:
-        RunError: the folder is not that of a search.
+        RunError: the folder does not exist, or is not that of a search.
     """
     from hwnas.workflows.results import SearchResult
 
@@ -167,7 +168,7 @@ def _run(
 
 
 def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
-    """Train the supernet of a search space, or with ``genotype=...`` one network; return it.
+    """Train the supernet of a search space, or with ``genotype=...`` one network; return results.
 
     Args:
         progress: As for ``search``.
@@ -186,6 +187,9 @@ def train(*, progress: ProgressOption = None, **options: Any) -> TrainResult:
 
 def profile(*, progress: ProgressOption = None, **options: Any) -> ProfileResult:
     """Measure the latency table of a target and its prediction error; return path and messages.
+
+    With ``genotype``, return latencies by operator; with ``kit`` or ``measured``, write a kit or a
+    device file.
 
     Args:
         progress: As for ``search``.

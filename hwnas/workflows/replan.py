@@ -43,8 +43,9 @@ def serve_check(
         reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a pool is unknown or has no file.
-        RunError: there is no such plan, or no server is installed.
+        ConfigError: a package is missing, or a pool is unknown or has no file.
+        RunError: there is no such plan, the server is unknown or not installed, or the output
+            folder is not empty.
         DeviceError: the server fails, or the speed of the machine changes meanwhile.
     """
     check_ready("serve-check", config.run.dir)
@@ -75,7 +76,6 @@ def serve_check(
         "when requests were due.",
         _worst(rows),
         *_slower(rows),
-        *_waits(name, pools),
         *_held_up(rows),
     ]
     facts = {
@@ -149,18 +149,7 @@ def _slower(rows: Sequence[Row]) -> list[str]:
         )
     return [
         f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
-        f"is as this machine, derate: {1 / (1 + more):.2f} in fleet.yaml counts with that."
-    ]
-
-
-def _waits(server: str, pools: "Sequence[DeployedPool]") -> list[str]:
-    """Return a warning if the server batches requests differently from the simulation."""
-    own = [pool.name for pool in pools if pool.kind.wait_ms > 0]
-    if server != "ray" or not own:
-        return []
-    return [
-        f"Batches of {', '.join(own)} wait, which is simulated as Triton does it; Ray Serve begins "
-        "to wait when a replica is free, and loses that time: leave wait_ms at 0 for it."
+        f"is as this machine, derate: {1 / (1 + more):.2f} in fleet.yaml allows for it."
     ]
 
 
@@ -223,8 +212,8 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         reporter: Is notified of progress.
 
     Raises:
-        ConfigError: a file is invalid, or does not match the plan.
-        RunError: there is no plan, or telemetry is not available.
+        ConfigError: a package is missing, or a file is invalid or does not match the plan.
+        RunError: there is no plan, telemetry is not available, or the output folder is not empty.
         BudgetError: within a limit, some requests cannot be served.
     """
     check_ready("replan", config.run.dir)

@@ -102,7 +102,11 @@ class Export(os.PathLike[str]):
 
     @property
     def proof(self) -> Row:
-        """Content of ``proof.json``, with costs, errors, checks and SHA-256 of files."""
+        """Content of ``proof.json``, with costs, errors, checks and SHA-256 of files.
+
+        Raises:
+            RunError: the folder is no export, or its proof is damaged.
+        """
         return dict(proof_file.read_proof(self.path))
 
     @property

@@ -48,7 +48,7 @@ def split(
         ConfigError: the network cannot be split, or a target cannot run it.
         ProofError: the export has changed, or both parts together compute other outputs than the
             whole network.
-        RunError: the folder is not an export.
+        RunError: the folder is not an export, or the output folder is not empty.
     """
     config = configs[0]
     if config.dir:
@@ -194,10 +194,13 @@ def _sentences(cuts: Sequence[SplitPoint], whole: ExportedNetwork, path: Path) -
     """Yield the accuracy, data size and use of the parts as text."""
     c, h, w = whole.network.graph[0].op.in_shape
     image, least = c * h * w / 1024, min(cut["activation_kib"] for cut in cuts)
-    exact = "bit by bit" if whole.precision == "int8" else "but for the order of summation"
-    yield f"Each head and its tail answer as the whole network does, {exact}."
-    fewer = "no cut sends less" if least >= image else f"the least that a cut sends is {least:.3g}"
-    yield f"KiB are sent and work is done before a cut. An image is {image:.3g}: {fewer}."
+    exact = "bit by bit" if whole.precision == "int8" else "except for rounding"
+    yield f"Each head and its tail have the outputs of the whole network, {exact}."
+    fewer = "no cut sends less" if least >= image else f"the smallest of a cut is {least:.3g} KiB"
+    yield (
+        "KiB: size of the tensor that is sent; work: fraction of the MACs before the cut. An image "
+        f"has {image:.3g} KiB; {fewer}."
+    )
     yield f"Plan with it: splits: [{path}] in service.yaml."
 
 

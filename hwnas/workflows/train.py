@@ -97,6 +97,11 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
 
     Returns:
         The result; ``None`` in worker processes of ``torchrun``.
+
+    Raises:
+        ConfigError: an option is invalid, there is no such network, or a package is missing.
+        RunError: the run cannot be resumed with these options.
+        TrainingError: the training diverged or collapsed.
     """
     files.check_folder_path(Path(config.run.supernets), "run.supernets")
     if config.train.tensorboard:
@@ -264,7 +269,7 @@ def _forms(
     try:
         check_int8(lowered)
     except CompileError as error:
-        reporter.say([f"Its space says int8, in which it has no figure: {error}"])
+        reporter.say([f"Only evaluated in float32, as it cannot run in int8: {error}"])
         return {_IN_FLOAT: network}
     evaluator = TrainedEvaluator({setup.space.name: setup}, config.trained)
     images = partial(evaluator.calibration_images, genotype)

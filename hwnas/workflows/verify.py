@@ -49,6 +49,8 @@ class RepeatedExits:
     def bits(self, images: Floats) -> list[str]:
         """Load the segments and compare their outputs with the whole network's; return messages.
 
+        If a package is missing, the message says so, and nothing is compared.
+
         Args:
             images: Normalised images ``(N, C, H, W)`` with stored outputs.
         """
@@ -96,7 +98,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     Raises:
         ProofError: a file has changed, or an artefact's results differ from the proof.
         RunError: the folder is not an export, or none of its artefacts runs here.
-        DataError: the named data set is not that of the export.
+        ConfigError: the public key cannot be read, or ``target`` cannot run the export.
+        DataError: the named data set is missing, or is not that of the export.
+        DeviceError: the devices of ``rpc.tracker`` do not respond.
     """
     folder = Path(config.export)
     signature = folders.check_signature(folder, config.key)
@@ -262,7 +266,7 @@ class _RepeatedProof:
         if importlib.util.find_spec("torch") is None:
             if data is not None:
                 raise DataError(f"data={data}: reading it needs torch: pip install torch")
-            self._say("The test split was not read: that needs torch.")
+            self._say("The test split was not read: that needs torch: pip install torch")
             return None
         from hwnas.export import proof_data
 

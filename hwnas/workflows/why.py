@@ -36,7 +36,7 @@ def why(config: WhyConfig) -> WhyReport:
 
     Raises:
         RunError: the folder is not that of a search, or no trial is finished.
-        ConfigError: there is no candidate with this id.
+        ConfigError: no candidate has this id, or several ids start with it.
     """
     run = read_run(Path(config.run), config.study.storage)
     if config.id == "front":

@@ -2,15 +2,22 @@
 
 import csv
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from hwnas.__main__ import run
+from hwnas.cli import tabular
 from hwnas.core.manifest import read_manifest
+from hwnas.workflows.config.compose import compose
+from hwnas.workflows.reporter import RecordingReporter
+from hwnas.workflows.search.tabular import search_table
 from tests.conftest import few_of, last_of
 
 OPS = ("conv1", "conv3", "none", "skip")
@@ -64,6 +71,16 @@ def test_search_keeps_rows_in_order_and_says_how_much_it_found(
     assert 0.95 < share <= 1.0
     assert f"hypervolume {share:.4f}" in capsys.readouterr().out
     assert (folder / "front.csv").read_text().count("\n") == 1 + read_manifest(folder)["n_front"]
+
+
+def test_printed_trials_are_finished_ones(table: Path, tmp_path: Path) -> None:
+    _, *arguments = _arguments(table, "sampler=random", "n_trials=5", f"run.dir={tmp_path / 'run'}")
+    config = compose("tabular", arguments)
+    outcome = search_table(config, arguments, RecordingReporter())
+    console = Console(width=200)
+    with console.capture() as captured:  # as if a time limit had ended it
+        tabular._print(replace(config, n_trials=100), console, replace(outcome, share=math.nan))
+    assert "after 5 trials by sampler=random.\n" in captured.get()
 
 
 @pytest.mark.parametrize("name", few_of(["pareto", "nsga2", "tpe", "random"], 1))

@@ -97,7 +97,7 @@ def as_overrides(name: str, arguments: Sequence[str], *, swept: bool = False) ->
         swept: Whether commas separate the values of several runs (``-m``).
 
     Raises:
-        ConfigError: An option was renamed or deleted, is empty, or is given twice.
+        ConfigError: An option was renamed or deleted, is empty, is given twice, or has no effect.
     """
     check_names(name, arguments)
     arguments = check_meaning(name, arguments)
@@ -113,7 +113,7 @@ def check_folders(arguments: Sequence[str]) -> None:
     that suggested commands repeat them.
 
     Raises:
-        ConfigError: A file has YAML tags, a key twice, or is too large.
+        ConfigError: A file is not valid YAML, has tags, a key twice, or is too large.
     """
     _, folders = package.without_folders(arguments)
     invalid: dict[str, ConfigError] = {}
@@ -205,7 +205,7 @@ def _refuse_missing(composed: Any, arguments: Sequence[str]) -> None:
         chosen = last_text(arguments, "+target") or last_text(arguments, "target")
         raise ConfigError(
             f"Target '{chosen}' lacks {', '.join(sorted(missing))}: add them to its file, or take "
-            "them from a shipped target by the line defaults: [ethos_u55_256]"
+            "them from a shipped target by a line such as defaults: [ethos_u55_256]"
         )
 
 

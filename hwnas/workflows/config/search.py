@@ -134,7 +134,7 @@ class SearchConfig:
     #: search space: a name, a path or a list of them; default: those of the target
     search_space: Any = None
     #: objectives of the front: the task's metric and one or more costs; default: the task's metric,
-    #: latency_ms and energy_mj
+    #: latency_ms and, for one target, energy_mj
     objectives: list[str] = field(default_factory=list)
     #: number of candidates to propose; with ``minutes`` the default is as many as fit
     n_trials: int = bounded("[1, 1_000_000]", 100, _WHY)

@@ -213,7 +213,9 @@ def read_baselines(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
     """Return the baseline of each target that has one, by name of the target.
 
     Raises:
-        RunError: a baseline is unfinished, for another target or other data, or lacks the cost.
+        RunError: a baseline is unfinished, for another target or other data, lacks the cost, or
+            has no network within the budget.
+        ConfigError: no objective of the search is a minimised cost.
     """
     found = {}
     for context in contexts:

@@ -110,12 +110,17 @@ def open_contexts(
 ) -> Iterator[list[TargetContext]]:
     """Yield a context for each configuration; data are loaded, nothing is trained yet.
 
+    If the latency table of a measured target lacks a search space, a few networks are measured.
+
     Args:
         configs: One for each target.
         progress: Progress of loading.
         own: Custom evaluator and cost model.
         data: The data, if another process has read them.
         settle: Returns the configurations with options that depend on the data.
+
+    Raises:
+        HwnasError: an option, the data, a search space or a target is invalid.
     """
     own = own or CustomComponents()
     own.check_alone(len(configs), configs[0].study.workers)

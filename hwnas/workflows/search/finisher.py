@@ -86,7 +86,7 @@ class Finetuner:
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).figure
 
     def network(self, genotype: Genotype) -> nn.Module:
-        """Return the fine-tuned network, with batch norm not folded."""
+        """Return the fine-tuned network, with batch norm not folded; train it if necessary."""
         return pipeline.finetune_float(self._origin(genotype), self.config, self.progress).network
 
     def finished(self, genotype: Genotype) -> DeployableNetwork:
@@ -95,7 +95,10 @@ class Finetuner:
         return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> DeployableNetwork:
-        """Return the network with an int8 version if possible, for any target."""
+        """Return the network with an int8 version if possible, for any target.
+
+        It is trained if necessary, for int8 too if time is left.
+        """
         left_s = 0.0 if genotype.id in self.without_int8_training else math.inf
         return self._in_int8(genotype, lambda: left_s)
 
@@ -256,6 +259,8 @@ class FinetuneSchedule:
         is_kept: Callable[[Genotype], bool],
     ) -> list[Genotype]:
         """Return the networks to start next: all stored ones, and others for half of the time.
+
+        If none fits into half of the remaining time, it is the first that fits into all of it.
 
         Args:
             wanted: Candidates that were not started, in the order of preference.

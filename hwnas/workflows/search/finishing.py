@@ -58,7 +58,7 @@ class NotFinetuned:
         name = self.option.partition("=")[0]
         return [
             f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
-            f"{name} ended before their fine-tuning. To continue: {again}"
+            f"were not fine-tuned because of {name}. To continue: {again}"
         ]
 
 

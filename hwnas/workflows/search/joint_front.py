@@ -55,7 +55,7 @@ def nothing(
         return []
     if any(map(context.targets(contexts).fits_all, candidates)):
         return ["No candidate that meets the budgets of all targets could be verified on each."]
-    return ["No candidate meets the budgets of all targets."]
+    return ["No candidate meets the budgets of all targets. Relax them, or search longer."]
 
 
 def folder_of(folder: RunFolder, target: str) -> RunFolder:

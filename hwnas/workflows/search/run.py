@@ -63,6 +63,12 @@ def search_for_front(
         arguments: Arguments of the command line, or their equivalent.
         reporter: Is notified of progress.
         own: Evaluator and cost model of the user, from Python.
+
+    Raises:
+        HwnasError: an option, the data or the target is invalid, or a resumed run differs.
+        BudgetError: no candidate is feasible on any target.
+        RunError: no feasible candidate could be verified.
+        KeyboardInterrupt: the user stopped it; the message has the command that continues.
     """
     config = configs[0]
     check_link(configs)

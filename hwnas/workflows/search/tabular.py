@@ -33,17 +33,20 @@ class TabularOutcome:
     folder: RunFolder
     benchmark: Benchmark
     members: Sequence[Candidate]  #: the front, fastest first
-    #: fraction of the hypervolume of the exact front within the budget; NaN if unknown
+    #: hypervolume as a fraction of that of the exact front within the budget; NaN if that is 0
     share: float
+    n_trials: int  #: number of finished trials
 
 
 def search_table(
     config: TabularConfig, arguments: Sequence[str], reporter: Reporter
 ) -> TabularOutcome:
-    """Search in a table, write candidates and front into the run folder, and return them.
+    """Search in a table, write candidates and front into the run folder, and return the front.
 
     Raises:
         BudgetError: no candidate is feasible.
+        RunError: a resumed run differs in settings that determine the results.
+        TableError: the table cannot be read.
     """
     benchmark = benchmark_table.load_benchmark(config.benchmark)
     shared = config.study.storage is not None
@@ -87,7 +90,7 @@ def search_table(
         }
         folder.write_manifest(manifest | finished)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
-        return TabularOutcome(folder, benchmark, members, share)
+        return TabularOutcome(folder, benchmark, members, share, len(candidates))
 
 
 @contextlib.contextmanager

@@ -363,7 +363,7 @@ class Planner:
             run: The run folder.
 
         Raises:
-            RunError: the schedule is that of an earlier command, or of others, too.
+            RunError: the schedule cannot change: the run was resumed, or its study is shared.
         """
         minutes = self.configs[0].minutes
         late = (
