@@ -16,7 +16,7 @@ from hwnas.tasks.metrics.budget import Budget, limit_words
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.workflows.components import SearchComponents
-from hwnas.workflows.config.search import fidelities_within
+from hwnas.workflows.config.search import MAX_TRIALS, fidelities_within
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.time_plan import COMPILE_S, INFERENCES, START_S, TimeLimit
 
@@ -55,10 +55,12 @@ def start_lines(
         budget = _budget(context.config.allowed, _given(arguments, context.target))
         lines.append(_row("budget", where + budget))
     workers, fidelities = config.study.workers or 1, config.trained.fidelities
+    limited = config.n_trials == MAX_TRIALS and config.minutes is not None
+    n_trials = f"within {config.minutes:g} min" if limited else f"{config.n_trials:,}"
     lines += [
         _row("space", f"{config.searched} ({parts.space.n_genotypes():,.4g} networks)"),
         _row("objectives", ", ".join(map(_objective, config.objectives))),
-        _row("trials", f"{config.n_trials:,}, seed {config.seed}, {_counted(workers, 'worker')}"),
+        _row("trials", f"{n_trials}, seed {config.seed}, {_counted(workers, 'worker')}"),
     ]
     default, short = TrainedConfig().fidelities, fidelities_within(config.train.epochs)
     if config.accuracy == "trained" and default != short == fidelities:
