@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.core.errors import ConfigError, ProofError, RunError
+from hwnas.core.errors import CompileError, ConfigError, ProofError, RunError
 from hwnas.core.schema import Fraction, NumberBounds
 from hwnas.core.typed_files import read_json
 from hwnas.export.checks import FP32_ERROR, Floats
@@ -62,7 +62,7 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
         recorded: Its ``proof.json``.
 
     Raises:
-        CompileError: the ONNX file is of another network.
+        CompileError: an ONNX file is invalid or of another network.
         ConfigError: the precision is neither int8 nor float32.
     """
     from hwnas.models.onnx.subgraphs import read_fp32, read_int8
@@ -74,9 +74,14 @@ def read_exported_network(folder: Path, recorded: Proof) -> ExportedNetwork:
             f"{folder} computes in {target.dtype}, but split supports {' and '.join(files)}: give "
             "an export in one of these precisions."
         )
-    weights = read_fp32((folder / onnx_files.FLOAT32).read_bytes(), graph)
-    model = (folder / files[target.dtype]).read_bytes()
-    int8 = read_int8(model, graph) if target.dtype == "int8" else None
+    path = folder / onnx_files.FLOAT32
+    try:
+        weights = read_fp32(path.read_bytes(), graph)
+        path = folder / files[target.dtype]
+        model = path.read_bytes()
+        int8 = read_int8(model, graph) if target.dtype == "int8" else None
+    except CompileError as error:
+        raise CompileError(f"{path}: {error}") from None
     network = TrainedNetwork(graph, weights, int8)
     return ExportedNetwork(name_of(recorded), target.dtype, network, model)
 

@@ -74,12 +74,12 @@ class OpSpec:
 
     @functools.cached_property
     def depthwise(self) -> bool:
-        """True for depthwise convolutions."""
+        """True for depthwise convolutions, and for attention with several heads."""
         return self.groups > 1
 
     @functools.cached_property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the weight in torch's layout; ``()`` for operators without weights."""
+        """Shape of the weight in torch's layout; ``()`` but for convolutions and linear layers."""
         c_in, c_out = self.in_shape[0], self.out_shape[0]
         if self.base == "conv2d":
             return (c_out, c_in // self.groups, self.kernel, self.kernel)
@@ -102,7 +102,7 @@ class OpSpec:
 
 
 def padding(kernel: int, stride: int) -> int:
-    """Return the zero padding on each side: half the kernel, or 0 if windows do not overlap."""
+    """Return the zero padding on each side: half the kernel, or 0 if the stride equals it."""
     return 0 if kernel == stride else kernel // 2
 
 
@@ -205,8 +205,8 @@ def fuse(graph: Graph, dtype: str, batch: int = 1) -> Graph:
     """Return the graph with fused additions, as compilers for CPUs and GPUs execute it.
 
     All operators get the given ``dtype`` and batch size. An addition is fused into the convolution
-    or linear layer that computes its last input, if nothing else reads that input. The fused
-    operator has the name of the layer.
+    or linear layer that computes its last input, if that layer has no activation, nothing else
+    reads it, and the other input is computed before it. The fused operator has the layer's name.
     """
     reads = Counter(source for node in graph for source in node.inputs)
     reads.update(graph.outputs)

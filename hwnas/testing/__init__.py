@@ -9,7 +9,7 @@ Add a subclass with fixtures for a new one::
 
         @pytest.fixture
         def family_space(self) -> SearchSpace:
-            return space.load(Path("mine.yaml"))
+            return spaces.load_space(Path("mine.yaml"))
 
 A failing test names the genotype and the operator. To see the compared values, call
 ``pytest.register_assert_rewrite("hwnas.testing")`` in ``conftest.py``. ``experiments/own_family``

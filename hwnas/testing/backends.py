@@ -142,7 +142,7 @@ class BackendContract:
         network: tuple[TrainedNetwork, Floats, Floats],
         tmp_path: Path,
     ) -> None:
-        """``evaluate`` runs the written files in batches of any size; outputs equal torch's."""
+        """``evaluate`` runs the written files in batches of any size, with outputs near torch's."""
         trained, images, expected = network
         files = _built(artefacts, trained, tmp_path)
         outputs, cost = artefacts.evaluate(files, trained.graph, iter([images[:3], images[3:]]))

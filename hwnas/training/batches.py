@@ -56,7 +56,7 @@ class TrainingBatch:
     targets: Tensor  #: targets of the data set; with mixup those of the larger part
     loss_targets: Tensor  #: targets in the form that the task's loss takes
     data: ImageData
-    #: indices of the images in the training split, ``(N,)``; ``None`` if they are augmented
+    #: indices of the images in the training split, ``(N,)``; ``None`` if augmented or mixed
     rows: Tensor | None = None
     _prepared: dict[int, Tensor] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class TrainingBatch:
 
 
 def steps_per_epoch(batch_size: int, n_images: int) -> int:
-    """Return the number of steps per epoch; an incomplete last batch is dropped."""
+    """Return the number of steps per epoch, at least 1; an incomplete last batch is dropped."""
     return max(1, n_images // batch_size)
 
 
@@ -127,7 +127,6 @@ def draw(
         originals = index[rows] if changes.none else None
         loss_targets = material.data.task.loss_targets(part.targets)
         return TrainingBatch(part.images, part.targets, loss_targets, material.data, originals)
-    share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     other = n - 1 - rows
     partner = part.take(other) if len(rows) == n else train.take(index[other], changes.at(other))
     share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)

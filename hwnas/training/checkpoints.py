@@ -88,6 +88,8 @@ class CollapseDetector:
     def count(self, done: int, total: float, n_images: int) -> float | None:
         """Add a step; return the mean metric of a window that is at chance level, else ``None``.
 
+        In the first quarter of the training, ``None`` is returned.
+
         Args:
             done: Number of completed steps, this one included.
             total: Sum of the per-image results before the weights were updated.
@@ -147,6 +149,7 @@ class Checkpoint:
 
         Raises:
             TrainingError: a weight or optimiser state is infinite or NaN; nothing is written.
+            RunError: the existing file is damaged or of another training.
         """
         tensors = _tensors(state)
         if not _finite(tensors):

@@ -19,7 +19,9 @@ _BATCH = 250  # images; larger batches were slower on the CPUs tried
 
 
 def recalibrate(network: nn.Module, images: Tensor) -> None:
-    """Set the statistics of every batch norm to those of ``images``, averaged over batches.
+    """Set the statistics of every ``BatchNorm2d`` to those of ``images``, averaged over batches.
+
+    Afterwards the network is in evaluation mode.
 
     Source: Yu & Huang, 2019, "post-statistics of batch normalization",
     https://arxiv.org/abs/1903.05134, section 3.3.
@@ -68,7 +70,7 @@ def _thread_pool(n_threads: int) -> ThreadPool:
 def at_chance_level(
     metric: str, figures: Mapping[str, Quantity], constant: Quantity
 ) -> dict[str, Quantity]:
-    """Return the networks that are not significantly better than the best constant answer.
+    """Return the metrics of networks not significantly better than the best constant answer.
 
     The 95 % intervals are scaled for the number of networks.
 

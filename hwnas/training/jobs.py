@@ -53,7 +53,7 @@ class TrainingJob:
 
     @property
     def options(self) -> TrainingConfig:
-        """Training options without optimiser and learning rate, which are in ``recipe``."""
+        """Training options; optimiser, learning rate and weight decay are those of ``recipe``."""
         train = self.setup.train
         return train if self.supernet is None else train.with_epochs(train.fine_tuning_epochs)
 

@@ -135,10 +135,10 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """Work done by one call of ``train``; zeros if the training was complete before."""
+    """Work done by one call of ``train``; no steps if the training was complete before."""
 
     n_steps: int  #: optimiser steps
-    seconds: float
+    seconds: float  #: duration of the call, about 0 without steps
     n_images: int  #: images processed, counted once per network trained on them
 
 
@@ -191,13 +191,13 @@ def train(
     """Train to the end, resuming from the checkpoint if there is one; return the work done.
 
     Batches, augmentation and subnets of step ``s`` are sampled from ``(seed, s)``, so a resumed
-    training ends with the same weights as an uninterrupted one. ``s`` counts from ``first_epoch``
-    of the trainee. With several processes (``parallel.joined``) each computes its share of every
-    batch, and only the first one writes. Afterwards the module is on the CPU and holds the final
-    weights (averages if ``config.ema`` is set).
+    training ends with the same weights as an uninterrupted one. ``s`` counts from ``first_epoch``.
+    With several processes (``parallel.joined``), each computes a part of every batch, and the first
+    one writes. Afterwards the module on the CPU holds the final weights (averages with ``ema``).
 
     Raises:
-        ConfigError: the batch size does not suit the data.
+        ConfigError: as of ``check_training``.
+        RunError: the checkpoint is damaged or of another training.
         TrainingError: the training collapsed, or a batch does not fit into memory.
         TimeLimitReached: ``stop_trainings`` stopped it.
     """
@@ -296,7 +296,7 @@ class _Training:
         step_context.seed_layers(_RNG_PURPOSE, self._device, self.processes.rank)
         losses, total = self._gradients(batch, step_context)
         norm = self._clipped()
-        for name, value in {**losses, "gradient_norm": norm}.items():
+        for name, value in {**losses, "gradient norm": norm}.items():
             if not math.isfinite(value):
                 raise self._collapse(step, f"the {name.replace('_', ' of the ', 1)} is {value}")
         self.state.optimiser.step()
@@ -304,8 +304,9 @@ class _Training:
             self.state.averages.update(step)
         mean = self.state.watch.count(step + 1, total, self._config.images_per_step)
         if mean is not None:
-            reason = f"the largest network {self._material.data.task.chance_level_message(mean)}"
-            raise self._collapse(step, reason, self.state.watch.last_good)
+            network = "the largest network" if "loss_largest" in losses else "the network"
+            reason = self._material.data.task.chance_level_message(mean)
+            raise self._collapse(step, f"{network} {reason}", self.state.watch.last_good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
     def _step_context(self, step: int) -> StepContext:
@@ -349,8 +350,8 @@ class _Training:
         size, n = self._config.images_per_step, self.processes.n
         message = f"train.batch_size={size} does not fit into memory"
         if n > 1:  # the other processes wait for this one
-            half = size // 2 // n * n
-            return TrainingError(f"{message} of one of {n} processes. Try train.batch_size={half}.")
+            remedy = f"train.batch_size={half}" if (half := size // 2 // n * n) else "fewer of them"
+            return TrainingError(f"{message} of one of {n} processes. Try {remedy}.")
         self.state.optimiser.zero_grad()
         self._reserve.close()
 

@@ -29,8 +29,8 @@ class Muon(torch.optim.Optimizer):
 
     Depthwise convolutions are no matrices over channels, so they belong to the others. The norm of
     a convolution stays constant; the batch norm that follows cancels it. The rotation per step is
-    proportional to ``1 / sqrt(n_steps)``, because random steps rotate a weight as far as the root
-    of their number.
+    proportional to ``1 / sqrt(n_steps)``, but at most 0.3, because random steps rotate a weight as
+    far as the root of their number.
 
     Args:
         module: Module to be trained.

@@ -151,9 +151,9 @@ class DatasetConfig:
     #: column of a table that holds classes or values; default: the only such column
     label_column: str | None = None
     test_split: str = "test"  #: split of the source that is used for verification only
-    #: fraction of the training images for validation, if the source has no validation split
+    #: fraction of the remaining training images for validation, if the source has no such split
     validation: float = bounded("(0, 1)", 0.1)
-    #: fraction of all images for the test split, if the source has none
+    #: fraction of the source's training images for the test split, if the source has none
     test: float = bounded("(0, 1)", 0.2)
     #: whether decoded images are kept in memory; default: splits that fit into a quarter of it
     in_memory: bool | None = None

@@ -42,9 +42,10 @@ class ProcessGroup:
         """
         if batch_size % self.n:
             below = batch_size // self.n * self.n
+            examples = f"{below} or {below + self.n}" if below else self.n
             raise ConfigError(
                 f"train.batch_size={batch_size} cannot be divided evenly among {self.n} processes. "
-                f"Allowed: multiples of {self.n}, such as {below or self.n} or {below + self.n}."
+                f"Allowed: multiples of {self.n}, such as {examples}."
             )
         share = batch_size // self.n
         return slice(self.rank * share, (self.rank + 1) * share)
@@ -103,7 +104,7 @@ T = TypeVar("T")
 
 @final
 class ThreadPool:
-    """Threads for independent tasks; tasks run in the caller if there is only one thread."""
+    """Threads for independent tasks; a single task, or one thread, runs in the caller."""
 
     def __init__(self, n_tasks: int):
         """Start at most ``n_tasks`` threads, and at most one per core that torch may use."""
@@ -160,7 +161,7 @@ _POLL_S = 1.0
 def train_once(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
     """Lock a training within the context, so that no other command runs it.
 
-    If another command runs it, wait until it has completed ``n_steps`` or has ended.
+    If it has fewer than ``n_steps`` and another command runs it, wait until that has ended.
     """
     processes = current()
     with contextlib.ExitStack() as stack:
@@ -178,7 +179,7 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
         folder.create()
     except LockedError:
         shown = checkpoint.n_steps()
-        with progress.phase("Wait for supernet", n_steps, shown) as advance:
+        with progress.phase("Wait for training", n_steps, shown) as advance:
             while True:
                 time.sleep(_POLL_S)
                 advance(checkpoint.n_steps() - shown)

@@ -13,7 +13,7 @@ from hwnas.models.graph import Graph
 AUTO, FLOAT32, BFLOAT16 = "auto", "float32", "bfloat16"
 
 _CPU_FEATURES = {"avx512_bf16", "amx_bf16"}  # CPUs with fast bfloat16 products
-#: Multiply-accumulates per output value of dense convolutions above which bfloat16 is faster;
+#: Multiply-accumulates per output value of dense convolutions from which bfloat16 is faster;
 #: measured by ``benchmarks/training_dtype.py``.
 DENSE = 50
 

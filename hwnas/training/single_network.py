@@ -66,7 +66,7 @@ class StudentNetwork:
     teacher: TeacherNetwork | None = None
     #: returns metrics of the current weights by name, for the log
     measure: Callable[[], LogRow] | None = None
-    #: quantisation grids of its weights of fewer than 8 bits, by parameter name
+    #: grids of its weights of fewer than 8 bits or with 2:4 sparsity, by parameter name
     grids: WeightGrids = field(default_factory=dict)
     phase: str = "Train network"  #: name in progress displays
     has_exits: bool = False  #: True: early exits are trained, too
@@ -90,8 +90,10 @@ def train_network(
     recalibrated, and it is in evaluation mode.
 
     Raises:
-        ConfigError: the batch size does not suit the data, or there are several processes.
+        ConfigError: the options do not suit the data, or there are several processes.
+        RunError: the checkpoint is damaged or of another training.
         TrainingError: the training collapsed, or a batch does not fit into memory.
+        TimeLimitReached: ``stop_trainings`` stopped it.
     """
     if parallel.current().n > 1:
         raise ConfigError(

@@ -64,9 +64,13 @@ def read_space_and_data(
         names: Names or paths of search spaces.
         dataset: Data set options; images are read at the largest resolution of the spaces.
         progress: Progress of loading.
-        numbers: Lists of values from which each candidate chooses one, by name of the option,
-            such as ``target.threads`` (see ``families.annotations``).
+        numbers: Options of the choices ``batch`` and ``threads`` (see ``with_run_choices``).
         data: The data, if another process has read them.
+
+    Raises:
+        SpaceError: a search space is not found or invalid.
+        ConfigError: an option does not suit the data set.
+        DataError: the data set cannot be read.
     """
     loaded = [spaces.load_space(spaces.find(name)) for name in names]
     space = join_spaces([annotations.with_run_choices(each, numbers) for each in loaded])
@@ -117,12 +121,12 @@ class TrainingSetup:
             return layers.build(self.family, self.space, genotype, self.data.signature)
 
     def grids(self, network: nn.Module, genotype: Genotype) -> WeightGrids:
-        """Return the quantisation grids of weights of fewer than 8 bits, by parameter name."""
+        """Return the grids of weights of fewer than 8 bits or 2:4 sparsity, by parameter name."""
         is_packed = annotations.weight_option_names(self.space)
         return weight_grids_of(network, self.graph(genotype)) if is_packed else {}
 
     def rounding(self, supernet: Supernet, genotype: Genotype) -> "Rounding":
-        """Return the rounding of the supernet's weights to the bits of a genotype."""
+        """Return the rounding of the supernet's weights to a genotype's bits and sparsity."""
         is_packed = annotations.weight_option_names(self.space)
         subnet = (supernet, genotype, self.graph(genotype))
         return weight_grids.subnet_rounding(*subnet) if is_packed else {}
@@ -181,7 +185,8 @@ class TrainingSetup:
         Raises:
             RunError: ``train.init_from`` cannot be read, is of another network, or has a
                 classifier for other data while ``train.epochs=0``.
-            ConfigError: the batch size does not suit the data, or the device is not available.
+            ConfigError: the batch size or class weights do not suit the data, or the device is not
+                available.
         """
         loop.check_training(self.train, len(self.material.data.train))
         if self.train.init_from and self._initialised()[1] and not self.train.epochs:
@@ -193,7 +198,13 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet and the work done, possibly by another process."""
+        """Return the trained supernet, in evaluation mode, and the work done by this call.
+
+        If another process trains it, wait for its checkpoint.
+
+        Raises:
+            HwnasError: as of ``untrained`` and ``loop.train``.
+        """
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))

@@ -469,7 +469,7 @@ def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     for text in (genotype.id, str(record)):
         assert genotype.id in _done("profile", *LAB, f"genotype={text}")
     record.write_text(json.dumps({"genotype": {"resolution": 999}, **rest}))
-    assert "choice 'stages.0.depth' is None" in _refused("profile", *LAB, f"genotype={record}")
+    assert "choice 'stages.0.depth' is missing" in _refused("profile", *LAB, f"genotype={record}")
     record.write_text("[]")
     assert "cannot be read" in _refused("profile", *LAB, f"genotype={record}")
 

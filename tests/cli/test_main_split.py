@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,10 +15,13 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.core.errors import CompileError
 from hwnas.export.proof_file import read_proof
 from hwnas.export.reference_images import prepared, read_reference_images
 from hwnas.fleet.deployment.pools import deployed_pools
+from hwnas.fleet.network_splits import read_exported_network
 from hwnas.fleet.plan import read_plan
+from hwnas.hardware.backends import onnx_files
 from tests.conftest import SHARED_WEIGHTS
 
 _ON_CPU = ("cpu.target.dtype=int8", "cpu.target.runtime=onnxruntime", "timing.repeats=3",
@@ -245,3 +249,11 @@ def test_a_changed_export_is_not_cut(
     (tmp_path / "e" / "labels.txt").write_text("other")
     assert run(["split", str(tmp_path / "e")]) == 1
     assert "labels.txt was changed" in capsys.readouterr().err
+
+
+def test_damaged_onnx_file_is_named(exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "e")
+    path = tmp_path / "e" / onnx_files.FLOAT32
+    path.write_bytes(b"nothing")
+    with pytest.raises(CompileError, match=f"{re.escape(str(path))}: This is not valid ONNX"):
+        read_exported_network(tmp_path / "e", read_proof(tmp_path / "e"))

@@ -88,6 +88,7 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
         (("family",), 3, "'family' is 3; allowed: text"),
         (("choices", "stem.width"), [8, 10**9], "is 1e\\+09; allowed: at most 65536"),
         (("choices", "stages.0.depth"), [1, 10**8], "is 1e\\+08; allowed: at most 1000"),
+        (("choices", "stem.width"), [-(10**9), 8], "is -1e\\+09; allowed: at least -65536"),
     ],
 )
 def test_space_that_contradicts_itself_is_refused(

@@ -104,7 +104,7 @@ def test_samples_are_of_all_spaces(both: Space) -> None:
 def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None:
     with pytest.raises(SpaceError, match=r"Unknown space 'tinyy'. Did you mean 'tiny'\?"):
         both.genotype({union.ROOT: "tinyy"})
-    with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is None; allowed: 1, 2"):
+    with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is missing; allowed: 1, 2"):
         both.genotype({union.ROOT: "other", "other.resolution": 8})
     with pytest.raises(SpaceError, match="two search spaces are named 'other'"):
         union.join_spaces([other, other])

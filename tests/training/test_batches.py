@@ -61,6 +61,8 @@ def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: floa
 def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> None:
     with pytest.raises(ConfigError, match=r"among 3 processes. Allowed: .* 63 or 66"):
         _draw(digits, CONFIG, 0, ProcessGroup(0, 3))
+    with pytest.raises(ConfigError, match=r"multiples of 4, such as 4\.$"):
+        ProcessGroup(0, 4).rows(2)
 
 
 def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:

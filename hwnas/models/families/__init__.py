@@ -22,7 +22,7 @@ def get(name: str) -> Family:
     """Return a family by name, built-in or from an installed package.
 
     Raises:
-        SpaceError: if there is none of that name, or a package's family cannot be imported or
+        SpaceError: if not exactly one has that name, or a package's family cannot be imported or
             lacks methods.
     """
     point = _entry_point(name)

@@ -105,7 +105,7 @@ def _defines(space: SearchSpace, key: str) -> bool:
 
 
 def annotate_precision(graph: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
-    """Return the graph of a genotype with its precision; unchanged if the space has none."""
+    """Return the graph of a genotype with its precision, if the space defines ``precision``."""
     values = space.values(genotype)
     if KEY not in values:
         return graph
@@ -118,7 +118,10 @@ def annotate_precision(graph: Graph, space: SearchSpace, genotype: Genotype) -> 
 
 
 def float_edges(graph: Graph) -> frozenset[str]:
-    """Return the names of the operators that read the image, and of those from the last mean."""
+    """Return the names of the operators that read the image, and of the last ones.
+
+    The last ones begin with the last pooling; without pooling, only the output is one.
+    """
     steps = {node.name: step for step, node in enumerate(graph)}
     means = [steps[node.name] for node in graph if node.op.base == "mean"]
     first = max(means, default=steps[graph.outputs[0]])

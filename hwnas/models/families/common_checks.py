@@ -44,7 +44,8 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
     """Check that a space has the names that a family reads.
 
     Raises:
-        SpaceError: if a name is unknown, missing, or overridden for all blocks.
+        SpaceError: if a name is unknown, missing, or overridden for all blocks, a condition is not
+            allowed, or there is no stage.
     """
     given, stages = {*space.names}, range(n_stages(space))
     if not stages:
@@ -67,9 +68,9 @@ def check_names(space: SearchSpace, names: ReadNames) -> None:
             read.add(source)
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
-    _check_conditions(space, names, required)
     for name in sorted(given - known):
         raise SpaceError(f"{_where(space)}: {unknown_name('name', name, known)}")
+    _check_conditions(space, names, required)
     for name in sorted(missing):
         also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
         raise SpaceError(f"{_where(space)}: '{name}' is missing; add it to choices or fixed{also}.")

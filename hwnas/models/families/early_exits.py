@@ -107,11 +107,13 @@ def _check_values(space: SearchSpace) -> None:
         check_one_of(space, active, (0, 1))
         stages = whole_numbers(space, at, minimum=0)
         if not behind < min(stages) <= max(stages) < last:
-            raise SpaceError(
-                f"{where}: '{at}' is {', '.join(map(str, stages))}; allowed: stages from "
-                f"{behind + 1} to {last - 1}, that is, after the stages of earlier exits and "
-                "before the last stage."
+            between = "after the stages of earlier exits and before the last stage."
+            allowed = (
+                f"allowed: stages from {behind + 1} to {last - 1}, that is, {between}"
+                if behind + 1 < last
+                else f"no stage is left {between} Remove '{active}' and '{at}'."
             )
+            raise SpaceError(f"{where}: '{at}' is {', '.join(map(str, stages))}; {allowed}")
         behind = max(stages)
         if at in space.choices and 0 in space.options(active) and at not in space.optional():
             raise SpaceError(

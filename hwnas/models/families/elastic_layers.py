@@ -67,7 +67,7 @@ def record_copies() -> Iterator[list[tuple[nn.Module, nn.Module]]]:
 
 
 def register_copy(layer: nn.Module, plain: nn.Module) -> None:
-    """Record that an elastic layer copied its weights to a plain one."""
+    """Record for ``record_copies`` that an elastic layer copied its weights to a plain one."""
     if (pairs := _copies.get()) is not None:
         pairs.append((layer, plain))
 

@@ -71,9 +71,10 @@ class _ReLU6(torch.autograd.Function):
 
 @contextlib.contextmanager
 def depthwise_in_float(x: Tensor, groups: int) -> Iterator[Tensor]:
-    """Yield the input of a convolution, converted to float32 if it is grouped and autocast on.
+    """Yield the input of a convolution; of a grouped one on a CPU with autocast, in float32.
 
-    In bfloat16 these take three times as long (oneDNN 3, Zen 4).
+    Autocast is then off in the context: in bfloat16, grouped convolutions take three times as long
+    (oneDNN 3, Zen 4).
     """
     if groups == 1 or x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         yield x
@@ -238,7 +239,10 @@ def global_mean(x: Tensor) -> Tensor:
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:
-    """Fold every batch norm of a plain network into its convolution, in place; return it."""
+    """Fold every batch norm of a plain network into its convolution, in place.
+
+    Return the network, in evaluation mode.
+    """
     for module in network.modules():
         if isinstance(module, ConvNormAct):
             module.fold()

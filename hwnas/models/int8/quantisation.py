@@ -62,8 +62,9 @@ def calibrate(
 ) -> ActivationScales:
     """Return the scales that ``choose`` selects from the activations on calibration images.
 
-    ``min_error_scale`` was the best of five methods (``experiments/calibration``). Arguments are
-    those of ``quantise``.
+    The scale of the image covers its range; some operators have fixed scales. The network is put
+    into evaluation mode. ``min_error_scale`` was the best of five methods
+    (``experiments/calibration``). Arguments are those of ``quantise``.
     """
     out = {INPUT: QuantisationScale.of_range(float(images.min()), float(images.max()))}
     outputs, inner = _observe(network, graph, images)

@@ -141,7 +141,7 @@ def _to_integers(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
 def random_int8_network(graph: Graph) -> QuantisedNetwork:
     """Return an int8 network with random weights (always the same) and arbitrary scales.
 
-    It costs the same on a device as a trained network.
+    It costs the same on a device as a trained network, but for the compression of the weights.
     """
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     scales = {INPUT: QuantisationScale(0.05, 0)}

@@ -138,9 +138,9 @@ class SimulatedInt8(nn.Module):
 def with_graph_precision(
     network: nn.Module, graph: Graph, images: Callable[[], Tensor]
 ) -> nn.Module:
-    """Return a network that computes in its graph's precision: int8 is simulated.
+    """Return a network that computes in its graph's precision.
 
-    Networks of other precisions are returned as they are.
+    Int8 is simulated, in evaluation mode. Networks of other precisions are returned as they are.
 
     Args:
         network: A plain network; for int8, its batch norm is folded in place.

@@ -109,8 +109,9 @@ def check_writable(graph: Sequence[Node]) -> None:
         if not fits.get(op.base, False) or {*op.fused} - _FUSED.get(op.base, set()):
             raise CompileError(
                 f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
-                "convolutions, dense or depthwise, and linear layers with relu, relu6, hardswish "
-                "or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d after a relu."
+                "convolutions, dense or depthwise, and linear layers on one pixel, with relu, "
+                "relu6, hardswish or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d "
+                "after a relu. Choose another search space or target."
             )
 
 

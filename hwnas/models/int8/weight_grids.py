@@ -29,8 +29,8 @@ _MIN_STEP = 1e-12  # of a channel of zeros
 def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
     """Return the step of the grid of a weight, ``(C,)`` by output channel or ``(1,)`` for all.
 
-    With 8 bits the largest weight is on the grid; with fewer, the grid has the least squared error.
-    Weights that are on a grid keep it.
+    With 8 bits the largest weight is on the grid; with fewer, the grid has the least squared error
+    of several candidates. Weights that are on a grid keep it.
     """
     flat = _rows(weight.detach(), by_channel)
     if bits == NATIVE_BITS:
@@ -40,7 +40,7 @@ def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
 
 
 def integers(weight: Tensor, step: Tensor, bits: int) -> Tensor:
-    """Return weights divided by ``steps``, rounded to integers of so many bits, as floats."""
+    """Return weights divided by ``step``, rounded to integers of so many bits, as floats."""
     return _nearest(weight / step.view(-1, *[1] * (weight.dim() - 1)), bits)
 
 
@@ -48,9 +48,9 @@ def two_of_four(weight: Tensor) -> Tensor:
     """Return a weight ``(C_out, C_in, ...)`` with 2:4 sparsity: the smaller two of four are zero.
 
     Groups are four consecutive input channels of the same position and output channel, as Ethos-U
-    stores them; remaining channels are unchanged. Gradients reach zeroed weights, which may become
-    nonzero again: Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From
-    Scratch", ICLR 2021, https://arxiv.org/abs/2102.04010.
+    stores them; remaining channels are unchanged. In training with ``WeightGrid``, gradients reach
+    zeroed weights, which may become nonzero again: Zhou et al., "Learning N:M Fine-grained
+    Structured Sparse Neural Networks From Scratch", ICLR 2021, https://arxiv.org/abs/2102.04010.
     """
     n = weight.shape[1] // 4 * 4
     fours = weight[:, :n].reshape(len(weight), n // 4, 4, *weight.shape[2:])
@@ -110,7 +110,7 @@ WeightGrids = Mapping[str, WeightGrid]  #: by parameter name
 def weight_grids_of(network: nn.Module, graph: Graph) -> WeightGrids:
     """Return the grids of a plain network's weights by parameter name, except dense 8-bit ones.
 
-    Grids are per output channel, as in int8, and so independent of batch norm, folded later.
+    Grids of convolutions are per output channel, and so independent of batch norm, folded later.
     """
     names = {id(module): name for name, module in network.named_modules()}
     return {

@@ -97,7 +97,7 @@ class ImportedTensor:
         return rows[:, 0]
 
     def per_channel(self, constant: NDArray[Any]) -> NDArray[np.float64] | None:
-        """Return a constant by channel, ``(C,)``; ``None`` if it differs from pixel to pixel."""
+        """Return a constant by channel, ``(C,)``; ``None`` if it is not one number per channel."""
         channels, full = self.channels % self.shape[1], _broadcast(constant, self.positions.shape)
         if full is None:
             return None
@@ -220,7 +220,7 @@ def activation(curve: Curve) -> str | None:
 
 
 def line(curve: Curve | None) -> tuple[float, float] | None:
-    """Return factor and constant of a linear function; ``None`` if it is not linear."""
+    """Return factor and constant of a linear function; ``None`` if it is constant or not linear."""
     if curve is None:
         return (1.0, 0.0)
     x, y = samples().astype(np.float64), curve.astype(np.float64)
@@ -353,7 +353,7 @@ def parse(model: bytes) -> OnnxGraph:
     if len(inputs) != 1 or len(graph.output) != 1:
         raise CompileError(
             f"The ONNX model has {len(inputs)} inputs and {len(graph.output)} outputs; allowed: "
-            "one input and one output. Export the part between them."
+            "one input and one output. Export the part from one input to one output."
         )
     nodes = tuple(_node(node, opset) for node in graph.node)
     return OnnxGraph(

@@ -35,8 +35,8 @@ _FUNCTIONS = {  # elementwise: activations and their parts
 def import_onnx(model: bytes) -> tuple[Graph, Weights]:
     """Return the float32 graph of an ONNX model, and weight and bias of its operators by name.
 
-    The batch size is the model's, or 1 if that is free. Batch norm is folded into convolutions, and
-    activations are fused into the operator before them.
+    The batch size is the model's, or 1 if that is free. Batch norm, scales and shifts are folded,
+    and activations are fused, into the operator before them.
 
     Args:
         model: Content of an ``.onnx`` file of opset 7 or more, exported for inference.

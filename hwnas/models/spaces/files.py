@@ -125,7 +125,8 @@ def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
     maximum = _MAX_DEPTH if name.rpartition(".")[2] == "depth" else _MAX_NUMBER
     for option in options:
         if not isinstance(option, str) and not abs(option) <= maximum:
-            raise SpaceError(f"{path}: '{name}' is {option:g}; allowed: at most {maximum}.")
+            bound = f"at least {-maximum}" if option < 0 else f"at most {maximum}"
+            raise SpaceError(f"{path}: '{name}' is {option:g}; allowed: {bound}.")
 
 
 def _check_options(path: Path, name: str, options: list[Option]) -> None:

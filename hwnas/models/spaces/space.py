@@ -54,7 +54,7 @@ class Space(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of family, choices, options and conditions, the first 16 hexadecimal digits."""
+        """SHA-256 of the content, the first 16 hexadecimal digits."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Space(Protocol):
         ...
 
     def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
-        """Return the names of the choices of the member that the assignment chooses."""
+        """Return the names of ``root``, if any, and of the choices of the chosen member."""
         ...
 
     def values(self, genotype: Genotype) -> dict[str, Option]:
@@ -198,9 +198,10 @@ class SearchSpace:
         for name, options in self.choices.items():
             if not self._is_active(name, assignment):
                 continue
-            if assignment.get(name) not in options:
+            if (value := assignment.get(name)) not in options:
+                problem = "is missing" if value is None else f"is {value!r}"
                 raise SpaceError(
-                    f"Space '{self.name}': choice '{name}' is {assignment.get(name)!r}; "
+                    f"Space '{self.name}': choice '{name}' {problem}; "
                     f"allowed: {', '.join(map(str, options))}."
                 )
             # The option itself, as an equal value (8.0 for 8) would change the id.

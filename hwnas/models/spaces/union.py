@@ -137,7 +137,7 @@ def join_spaces(spaces: Sequence[SearchSpace]) -> Space:
     """Return the only space, or the union of several.
 
     Raises:
-        SpaceError: if two of them have the same name.
+        SpaceError: if two of them, or two choices of the union, have the same name.
     """
     return spaces[0] if len(spaces) == 1 else SpaceUnion(tuple(spaces))
 

@@ -157,7 +157,8 @@ def _check(splits: Mapping[str, SplitArrays]) -> None:
     if len(shapes) > 1:
         raise ConfigError(
             f"{ARGUMENT}: images of the splits have different shapes: "
-            f"{', '.join(map(str, sorted(shapes)))}. Convert them to one."
+            f"{', '.join(map(str, sorted(shapes)))}. Give all images the same height, width and "
+            "channels."
         )
     for split, (images, targets) in splits.items():
         where = f"{ARGUMENT}: split '{split}'" if len(splits) > 1 else ARGUMENT

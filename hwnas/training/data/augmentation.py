@@ -48,7 +48,7 @@ class AugmentationParameters:
 
     crops: CropParameters | None = None
     mirrored: Tensor | None = None  #: bool, ``(N,)``
-    #: shift down and to the right, in pixels, int64, ``(2, N)``
+    #: shift up and to the left, in pixels, int64, ``(2, N)``
     moved: Tensor | None = None
 
     @property

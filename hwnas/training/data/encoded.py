@@ -30,7 +30,11 @@ class EncodedImages(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, row: int) -> bytes:
-        """Return the content of an image file."""
+        """Return the content of an image file.
+
+        Raises:
+            DataError: it is missing or cannot be read.
+        """
         ...
 
     def where(self, row: int) -> str:

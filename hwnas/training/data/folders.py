@@ -24,8 +24,8 @@ def files(where: str, path: Path) -> Iterator[Path]:
     """Yield all files below a folder that are not hidden, in alphabetical order.
 
     Raises:
-        DataError: a link leads to one of its parent folders, or an entry is neither file nor
-            folder.
+        DataError: a link leads to one of its parent folders, folders are nested too deeply or
+            belong to the operating system, or an entry is neither file nor folder.
     """
     return _files(where, path, ())
 
@@ -89,7 +89,8 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
         test_split: Name of the split to be used for verification only.
 
     Raises:
-        DataError: there is no training split, no split ``test_split``, or two names mean the same.
+        DataError: there is no training split, no split ``test_split`` (unless it is ``test``), it
+            is the training split, or two names mean the same.
     """
     found: dict[str, str] = {}
     for name in given:
@@ -98,16 +99,20 @@ def chosen_splits(where: str, given: Sequence[str], test_split: str) -> dict[str
             raise DataError(
                 f"{where} has two {split_of(name)} splits: '{other}' and '{name}'. Remove one."
             )
-    test_split = split_of(test_split)
     if "train" not in found:
         raise DataError(
             f"{where} has no split 'train', only: {', '.join(given)}. Rename the split or folder "
             "of the training images to 'train'."
         )
+    allowed = [found[split] for split in found if split != "train"] or ["test"]
+    remedy = f"Set dataset.test_split={' or '.join(allowed)}."
+    if split_of(test_split) == "train":
+        raise DataError(f"{where}: '{test_split}' is the training split. {remedy}")
+    test_split = split_of(test_split)
     if test_split not in found and test_split != "test":
         raise DataError(
             f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(given)}. "
-            "Set dataset.test_split to one of these, other than train."
+            f"{remedy}"
         )
     chosen = {"train": "train", "validation": "validation", "test": test_split}
     if test_split == "validation":
@@ -141,8 +146,8 @@ def read_folder(where: str, path: Path, test_split: str, kind: TaskType) -> Imag
     """Return the images of ``CLASS/`` or ``SPLIT/CLASS/`` folders, in any number of outer folders.
 
     Raises:
-        DataError: a split or a class has no images, an image has no class, or it is not clear
-            which folders are classes.
+        DataError: a split or a class has no images, an image has no class, it is not clear which
+            folders are classes, or the task has no classes.
     """
     if not kind.categorical:
         raise DataError(

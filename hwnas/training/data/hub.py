@@ -27,6 +27,7 @@ def read_table(where: str, config: DatasetConfig, path: Path | None, kind: TaskT
 
     Raises:
         DataError: they cannot be read, or are not images with targets.
+        OSError: the disk is full.
     """
     import datasets
 

@@ -64,7 +64,7 @@ class ImageData:
 
     @property
     def sendable(self) -> "ImageData | None":
-        """The data if they fit into 1 GiB and may be sent to another process, else ``None``."""
+        """The data for another process if they are in memory, at most 1 GiB, else ``None``."""
         splits = (self.train, self.validation, self.test)
         in_memory = [s.images.nbytes for s in splits if isinstance(s, InMemorySplit)]
         fits = len(in_memory) == len(splits) and sum(in_memory) <= _MAX_SENT_BYTES
@@ -82,7 +82,7 @@ class ImageData:
 
     @cached_property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """Number of images by name of the split and of the class; empty for other tasks."""
+        """Number of images by name of the split and of the class; empty without classes."""
         if not tasks.get(self.task.name).categorical:
             return {}
         splits = {"train": self.train, "validation": self.validation, "test": self.test}

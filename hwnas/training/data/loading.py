@@ -58,11 +58,11 @@ _CHUNK = 64  # images per task of a thread
 def load_data(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
     """Return a data set with its splits and task.
 
-    Images keep their size if all are squares of one size up to twice ``max_resolution`` (in
-    pixels); otherwise they are resized to ``max_resolution``.
+    Image files keep their size if all are squares of one size up to twice ``max_resolution`` (in
+    pixels); otherwise they are resized to ``max_resolution``. Arrays keep theirs.
 
     Raises:
-        ConfigError: an option has no effect on this source.
+        ConfigError: an option does not suit the source, or arrays are invalid.
         DataError: the source is not found, or is no set of images with targets of the task.
     """
     kind = tasks.get(config.task)

@@ -225,7 +225,7 @@ def describe_duplicates(
     targets: Mapping[str, Targets],
     where: Callable[[str, int], str],
 ) -> list[str]:
-    """Return warnings about identical images in several splits, and with different targets.
+    """Return warnings about images of the training split in others, and with several targets.
 
     Args:
         hashes: Hashes of the image files by split, uint8, ``(N, 16)``.
@@ -241,7 +241,7 @@ def describe_duplicates(
             messages.append(
                 f"{len(same)} of {len(keys[name])} {name} images are training images, too, for "
                 f"example {where(name, int(same[0]))} and {where('train', first)}: metrics are too "
-                "high."
+                "high. Remove them from one split."
             )
     places = [(split, i) for split in _ORDER for i in range(len(keys[split]))]
     _, first_of, image = np.unique(

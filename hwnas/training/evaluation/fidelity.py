@@ -86,9 +86,10 @@ def log_std(metric: str, figure: Quantity) -> float:
 
 
 def log_error(metric: str, value: float) -> float:
-    """Return the natural logarithm of the distance between a value and the perfect one.
+    """Return the natural logarithm of the error, the difference from the perfect value.
 
-    For example, the accuracy 0.9 gives ``log(0.1)``.
+    For example, the accuracy 0.9 gives ``log(0.1)``. The error is at least 1e-4 for metrics that
+    are maximised, and 1e-45 for others.
     """
     return math.log(_error(metric, value))
 

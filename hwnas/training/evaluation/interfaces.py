@@ -78,7 +78,7 @@ class NetworkProvider(Protocol):
 
     @property
     def next_epoch(self) -> int:
-        """Index of the epoch with which fine-tuning starts: the first one not trained on yet."""
+        """Index of the epoch with which fine-tuning starts: after those of separate training."""
         ...
 
     def extracted(self, genotype: Genotype) -> "nn.Module":

@@ -96,7 +96,7 @@ def select_networks(
     size: Callable[[Genotype], float],
     seed: int,
 ) -> list[AuditedNetwork]:
-    """Return ``n`` different networks: half from the front, half from the whole space.
+    """Return up to ``n`` different networks: at most half from the front, then from the space.
 
     They are evenly spaced along the front, and along the sizes of random networks. Genotypes that
     differ in batch, threads or precision only have the same weights and count as one network.
@@ -164,7 +164,8 @@ def rank_correlation(
 ) -> StatisticInterval:
     """Return Kendall's tau-b or Spearman's rho of two samples, with its 95 % interval.
 
-    The result is NaN for fewer than three values, or if all values of a sample are equal.
+    The result is NaN for fewer than three values, or if all values of a sample are equal. The
+    interval is [-1, 1] for up to four values (Kendall) or three (Spearman).
 
     Source: Fieller, Hartley & Pearson, "Tests for rank correlation coefficients. I", Biometrika
     1957, https://doi.org/10.1093/biomet/44.3-4.470: normal after Fisher's transform, with variance
@@ -212,7 +213,7 @@ def two_seeds(findings: Sequence[AuditFinding]) -> StatisticInterval | None:
     effects model", Annals of Statistics 6, 1978.
 
     Returns:
-        ``None`` if the seed noise is unknown or zero.
+        ``None`` if the seed noise is unknown or zero, or there are fewer than three networks.
     """
     sd, n = seed_deviation(findings), len(findings)
     if sd is None or sd.value == 0 or n < 3:

@@ -46,8 +46,8 @@ class SupernetEvaluator:
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric on the validation split, with its 95 % interval.
 
-        With an incumbent, evaluation stops early once the network is significantly worse. The
-        metric is predicted then.
+        With an incumbent, evaluation stops early once the network is significantly worse, unless
+        ``scoring.confidence`` is null. The metric is predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
         network, task = self._as_run(genotype), self._data.task
@@ -124,7 +124,7 @@ class SupernetEvaluator:
 
 @final
 class TrainedOnDemand:
-    """An evaluator that trains or loads a supernet when the first network is scored.
+    """An evaluator that trains or loads the supernet of a space when it is first needed.
 
     Nothing is trained if no network meets the budget.
 
@@ -137,7 +137,11 @@ class TrainedOnDemand:
         self._trained: dict[str, SupernetEvaluator] = {}
 
     def evaluator(self, genotype: Genotype) -> SupernetEvaluator:
-        """Return the evaluator of the genotype's space; train its supernet if necessary."""
+        """Return the evaluator of the genotype's space; train its supernet if necessary.
+
+        Raises:
+            TrainingError: the training failed.
+        """
         return self._of(genotype.space)
 
     def _of(self, space: str) -> SupernetEvaluator:
@@ -176,4 +180,4 @@ class TrainedOnDemand:
 
     def origin(self, genotype: Genotype) -> str:
         """Return ``supernet``, which identifies the source of the weights in digests."""
-        return self.evaluator(genotype).origin(genotype)
+        return "supernet"

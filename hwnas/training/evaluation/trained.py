@@ -126,7 +126,10 @@ class TrainedEvaluator:
         return None if len(pairs) < ENOUGH else fidelity.forecast(self._metric, figure.value, pairs)
 
     def extracted(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network with the weights of the search, ready for further training."""
+        """Return the plain network with the weights of the search, ready for further training.
+
+        It is trained first where weights are missing.
+        """
         return self._trained(genotype, self._n_done(genotype) - 1)
 
     def network(self, genotype: Genotype) -> nn.Module:
@@ -138,7 +141,7 @@ class TrainedEvaluator:
         return self._description(self._n_done(genotype) - 1)
 
     def n_missing(self, genotype: Genotype) -> int:
-        """Return the number of training steps that ``extracted`` would run first."""
+        """Return the number of steps of the last fidelity that ``extracted`` would run first."""
         return self._n_missing(genotype, self._n_done(genotype) - 1)
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
@@ -183,7 +186,10 @@ class TrainedEvaluator:
         return network
 
     def epoch_s(self, genotype: Genotype) -> float:
-        """Return the estimated duration of an epoch in seconds, by timing a few steps."""
+        """Return the estimated duration of a training of one epoch in seconds.
+
+        Batch norm recalibration and two validations are included.
+        """
         setup = self._setups[genotype.space]
         student = self._student(setup, setup.build(genotype), genotype, 0)
         options = setup.train.with_epochs(1)

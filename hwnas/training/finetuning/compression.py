@@ -66,7 +66,7 @@ def check_pruning(fraction: float, graph: Graph) -> None:
     if int(narrowest * (1 - fraction)) < 1:
         raise ConfigError(
             f"prune={fraction} removes all {narrowest} channels of the narrowest operator. "
-            f"Allowed: less than {1 - 1 / narrowest:.2f}."
+            f"Allowed: at most {math.floor(100 - 100 / narrowest) / 100:g}."
         )
 
 

@@ -54,7 +54,7 @@ class FinishConfig:
     #: candidates that are fine-tuned whatever their probability
     min_candidates: int = bounded("[1, 1_000_000]", 12, digest_key="n_least")
     #: maximum number of candidates per target; default: as many as ``minutes`` allow, or without
-    #: ``minutes`` a fifth of the scored ones
+    #: ``minutes`` a fifth of the scored ones, but at least ``min_candidates``
     max_candidates: int | None = field(
         default=None, metadata={**limits("[1, 1_000_000]"), **ADDED_AFTER_RELEASE}
     )

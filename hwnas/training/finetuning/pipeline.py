@@ -81,6 +81,7 @@ def finetune(
 
     Raises:
         ConfigError: the network does not support pruning.
+        TrainingError: a training collapsed, or a batch does not fit into memory.
     """
     if config.prune:
         from hwnas.training.finetuning.compression import check_pruning

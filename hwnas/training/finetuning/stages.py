@@ -74,7 +74,10 @@ class LargestSubnetTeacher:
 @final
 @dataclass(frozen=True)
 class FinetunedTeacher:
-    """A fine-tuned network of the same search, whose outputs are recorded for all students."""
+    """A fine-tuned network of the same search.
+
+    Its outputs are recorded for all students if they take at most 1 GiB.
+    """
 
     network: nn.Module
     genotype: Genotype
@@ -179,14 +182,14 @@ class TrainingStage:
         return summary.seconds if summary.n_steps else 0.0
 
     def fits(self, remaining_s: float) -> bool:
-        """Return whether the remaining training takes at most ``remaining_s`` seconds."""
+        """Return whether the remaining training is estimated to take at most ``remaining_s``."""
         if not self.n_left or remaining_s == float("inf"):
             return True
         return remaining_s > 0 and self.takes_s() <= remaining_s
 
     @property
     def n_left(self) -> int:
-        """Number of remaining steps."""
+        """Number of remaining steps, including ``n_before``."""
         total = loop.n_steps(self.options, len(self.setup.data.train))
         return self.n_before + max(0, total - self.checkpoint.n_steps())
 
@@ -205,7 +208,10 @@ class TrainingStage:
         )
 
     def epoch_s(self) -> float:
-        """Return the estimated duration of an epoch in seconds; the network is changed."""
+        """Return the estimated duration of a training of one epoch in seconds.
+
+        Batch norm recalibration and two validations are included. The network is changed.
+        """
         setup, options = self.setup, self.options.with_epochs(1)
         total = loop.n_steps(options, len(setup.data.train))
         return estimate_seconds(self.student, setup.material, options, setup.seed, total)
@@ -248,6 +254,8 @@ class FinetuneTraining:
         past: str,
     ) -> TrainingStage:
         """Return the training of a network; running it changes the network in place.
+
+        The teacher is loaded or trained, and its outputs recorded, unless the training is complete.
 
         Args:
             origin: Source of the network.
@@ -295,7 +303,10 @@ def first_stage(origin: NetworkSource, config: FinetuningConfig) -> TrainingStag
 
 
 def checkpoint(origin: NetworkSource, config: FinetuningConfig) -> Checkpoint:
-    """Return the checkpoint of a network after fine-tuning."""
+    """Return the checkpoint in which the fine-tuned network is or will be stored.
+
+    Nothing is trained; the file may not exist yet.
+    """
     return origin.checkpoint(_past(origin, config))
 
 
@@ -304,7 +315,10 @@ def _past(origin: NetworkSource, config: FinetuningConfig) -> str:
 
 
 def prepare(origin: NetworkSource, config: FinetuningConfig) -> None:
-    """Record the teacher's outputs for fine-tuning, so that later trainings only read them."""
+    """Record the teacher's outputs for fine-tuning, so that later trainings only read them.
+
+    Outputs of more than 1 GiB, and those of a supernet's largest subnet, are not recorded.
+    """
     if origin.tutor is not None and config.epochs and config.alpha:
         options = origin.setup.train.with_epochs(config.epochs)
         origin.tutor.teacher(origin.setup, options, origin.first_epoch, config.alpha)

@@ -73,13 +73,20 @@ class TimeBudget:
         return time.monotonic() - self._start
 
     def left_s(self, share: float = 1.0) -> float:
-        """Return the remaining seconds of a share of the limit, in (0, 1]."""
+        """Return the seconds until ``share`` of the limit is spent; negative if it is exceeded.
+
+        Args:
+            share: Fraction of the limit, in (0, 1].
+        """
         return share * self.limit_s - self.spent_s
 
     def slot(self, share: float) -> TimeWindow:
-        """Return the window of trainings that start within a share of the limit, in (0, 1].
+        """Return the window of trainings that start before ``share`` of the limit is spent.
 
         They end within the whole limit.
+
+        Args:
+            share: Fraction of the limit, in (0, 1].
         """
         return TimeWindow(self._start + share * self.limit_s, self._start + self.limit_s)
 
@@ -187,7 +194,7 @@ class TrainingTimes:
         return max(1, fitting(_N_MEMBERS), min(shortest, fitting(_MIN_MEMBERS)))
 
     def within(self, names: Iterable[str], epochs: int, core_s: float, left_s: float) -> list[str]:
-        """Return the networks that fit into the remaining time, longest first.
+        """Return the networks that fit into the remaining time, largest first.
 
         Args:
             names: Ids of the networks, in the order of preference.

@@ -16,7 +16,7 @@ from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.backends.vela.litert import LiteRTSession
 from hwnas.hardware.target import Target
 from hwnas.models import families, spaces
-from hwnas.models.families import annotations, layers
+from hwnas.models.families import annotations, common_checks, layers
 from hwnas.models.families.layers import fold_batch_norm, weights_of
 from hwnas.models.graph import INPUT, Graph, Signature, fuse, split_at_exits, without_exits
 from hwnas.models.int8.quantisation import quantise
@@ -215,6 +215,10 @@ def test_exits_are_in_order(small: SearchSpace) -> None:
     swapped = replace(space, choices={**space.choices, "exits.0.at": (1,), "exits.1.at": (0,)})
     with pytest.raises(SpaceError, match="after the stages of earlier exits"):
         families.family_of(swapped)
+    last = common_checks.n_stages(space) - 1
+    behind = replace(space, choices={**space.choices, "exits.0.at": (last - 1,)})
+    with pytest.raises(SpaceError, match=r"no stage is left .* Remove 'exits\.1\.active' and"):
+        families.family_of(behind)
 
 
 def test_a_place_that_may_not_count_says_so() -> None:

@@ -1,6 +1,7 @@
 """Kinds of blocks beside inverted residuals, multipliers, and the spaces that have them."""
 
 import random
+import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -291,7 +292,14 @@ def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
     ("parts", "message"),
     [
         ({"when": {}}, "'stages.0.blocks.0.expansion' has no effect if .* is plain; add when"),
-        ({"when": {"expansion": {"kind": ["fused", "plain"]}}}, "has no effect if"),
+        (
+            {"when": {"expansion": {"kind": ["fused", "plain"]}}},
+            "change the condition of 'expansion' to when",
+        ),
+        (
+            {"when": {"foo": {"kind": ["plain"]}}, "choices": {"stages.1.foo": [1, 2]}},
+            "Unknown name",
+        ),
         ({"fixed": {"kind": "residual"}}, "'stem.kernel' would have no effect"),
         ({"when": {"width": {"kind": ["plain"]}}}, "'width', which family 'mbconv' always needs"),
         ({"fixed": {"head.features": 8}}, "'head.features' needs a 'head.width' above 0"),
@@ -304,12 +312,30 @@ def test_space_with_choices_without_effect_is_refused(
 ) -> None:
     raw = yaml.safe_load((HERE / "kinds.yaml").read_text())
     raw["fixed"] = {**raw["fixed"], **parts.get("fixed", {})}
+    raw["choices"] = {**raw["choices"], **parts.get("choices", {})}
     raw["when"] = parts.get("when", raw["when"])
     path = tmp_path / "broken.yaml"
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message) as error:
         MBCONV.check(spaces.load_space(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("when", [{}, {"expansion": {"kind": ["residual", "plain", "inverted"]}}])
+def test_recommended_condition_is_accepted(tmp_path: Path, when: dict[str, Any]) -> None:
+    raw = yaml.safe_load((HERE / "kinds.yaml").read_text())
+    raw["choices"] |= {"stages.0.blocks.0.kind": ["residual", "plain"]}
+    raw["choices"] |= {"stages.1.kind": ["separable", "inverted"]}
+    del raw["choices"]["stages.0.blocks.0.se"]
+    raw["when"] = when
+    path = tmp_path / "kinds.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SpaceError) as error:
+        MBCONV.check(spaces.load_space(path))
+    (condition,) = re.findall(r"when: ({.*})", str(error.value))
+    assert condition == "{expansion: {kind: [inverted, residual]}}"
+    path.write_text(yaml.safe_dump({**raw, "when": yaml.safe_load(condition)}))
+    MBCONV.check(spaces.load_space(path))
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,8 @@ def test_bad_data_are_refused_in_one_line(
         ({"label_column": "fine_labels"}, "no column 'fine_labels'.*only: image, label"),
         ({"image_column": "img"}, "no column 'img'.*only: image, label"),
         ({"image_column": "label", "label_column": "label"}, "does not hold images"),
-        ({"test_split": "validation"}, "no split 'validation'.*only: train"),
+        ({"test_split": "validation"}, "no split 'validation'.*only: train.*test_split=test"),
+        ({"test_split": "Training"}, "'Training' is the training split.*test_split=test"),
     ],
 )
 def test_columns_and_splits_that_are_not_there_are_refused(
@@ -229,7 +230,7 @@ def test_columns_and_splits_that_are_not_there_are_refused(
 
 
 def test_split_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no split 'validation'.*only: train"):
+    with pytest.raises(DataError, match=r"no split 'validation'.*only: train.*test_split=test"):
         loaded(write_folder(tmp_path, {"a": TEN, "b": TEN}), test_split="validation")
 
 

@@ -55,7 +55,8 @@ class MBConvBlock:
     kind: str  #: a key of ``KIND_OPTIONS``
     activation: str
     expansion: int  #: inner channels / input channels (of ``residual``: / output channels)
-    se: float  #: channels between squeeze and excitation, as a fraction of the inner channels
+    #: channels between squeeze and excitation, as a fraction of the inner channels; 0: no gate
+    se: float
 
     @property
     def c_mid(self) -> int:
@@ -64,7 +65,7 @@ class MBConvBlock:
 
     @property
     def c_se(self) -> int:
-        """Channels between squeeze and excitation; 0 without a gate."""
+        """Channels between squeeze and excitation, a multiple of 8; 0 without a gate."""
         channels = int(self.c_mid * self.se)
         return round_width(channels) if channels else 0
 

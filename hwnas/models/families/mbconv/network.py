@@ -182,6 +182,8 @@ def is_once_for_all(state: Mapping[str, Tensor]) -> bool:
 def from_once_for_all(state: Mapping[str, Tensor], space: SearchSpace) -> dict[str, Tensor]:
     """Return Once-for-all's MobileNetV3 weights with the names of ``MBConvSupernet``.
 
+    Counters of batch norm are left out; a missing bias of ``features`` is zero.
+
     Args:
         state: Weights by Once-for-all's name; unknown names are kept.
         space: Space of the supernet: its depths give the stage of each block, as Once-for-all

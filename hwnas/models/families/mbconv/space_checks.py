@@ -27,7 +27,7 @@ def check_mbconv_space(space: SearchSpace) -> None:
     """Check a space of the family ``mbconv``.
 
     Raises:
-        SpaceError: if a name is missing, unknown, out of range or without effect.
+        SpaceError: if a name is missing or unknown, or an option is not allowed or without effect.
     """
     blocks = common_checks.blocks(space)
     unread = [f"{b}.expansion" for b in blocks if not _readers(space, b, "expansion")]
@@ -92,11 +92,24 @@ def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
     allowed = space.when.get(key, {}).get("kind", space.choices[of])
     for kind in map(str, space.choices[of]):
         if kind in allowed and not any(_can_read(space, b, name, of, kind) for b in blocks):
-            readers = ", ".join(kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind])
-            raise SpaceError(
-                f"Space '{space.name}': '{name}' has no effect if '{of}' is {kind}; add "
-                f"when: {{{key}: {{kind: [{readers}]}}}} to the space."
+            condition = f"when: {{{key}: {{kind: [{', '.join(_offered_readers(space, key))}]}}}}"
+            remedy = (
+                f"change the condition of '{key}' to {condition}"
+                if key in space.when
+                else f"add {condition} to the space"
             )
+            raise SpaceError(
+                f"Space '{space.name}': '{name}' has no effect if '{of}' is {kind}; {remedy}."
+            )
+
+
+def _offered_readers(space: SearchSpace, key: str) -> list[str]:
+    """Return the kinds that use a key and that a condition of the key may name."""
+    names = {*space.names}
+    places = [n.rpartition(".")[0] for n in space.choices if n.rpartition(".")[2] == key]
+    sources = {closest(names, place, "kind") for place in places} - {None}
+    offered = {option for source in sources for option in space.options(str(source))}
+    return [kind for kind in KIND_OPTIONS if key in KIND_OPTIONS[kind] and kind in offered]
 
 
 def _can_read(space: SearchSpace, block: str, name: str, of: str, kind: str) -> bool:

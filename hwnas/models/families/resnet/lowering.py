@@ -165,7 +165,7 @@ def check_resnet_space(space: SearchSpace) -> None:
     """Check a space of residual networks.
 
     Raises:
-        SpaceError: if a name is missing, unknown or out of range.
+        SpaceError: if a name is missing or unknown, or an option is not allowed.
     """
     common_checks.check_names(space, _NAMES)
     names = sorted(space.names)

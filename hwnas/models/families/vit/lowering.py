@@ -134,7 +134,7 @@ def check_vit_space(space: SearchSpace) -> None:
     """Check a space of vision transformers.
 
     Raises:
-        SpaceError: if a name is missing, unknown or out of range.
+        SpaceError: if a name is missing or unknown, or an option is not allowed.
     """
     if common_checks.n_stages(space) > 1:
         raise SpaceError(
