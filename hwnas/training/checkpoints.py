@@ -154,8 +154,9 @@ class Checkpoint:
         tensors = _tensors(state)
         if not _finite(tensors):
             raise TrainingError(
-                f"Training collapsed before step {n_steps}: weights are not finite. Try a smaller "
-                f"learning rate, train.lr=NUMBER. {self.describe(n_steps)}"
+                f"Training collapsed before step {n_steps}: weights are not finite. Try a lower "
+                "learning rate: train.lr=NUMBER, or finish.rate=NUMBER if a search fine-tunes. "
+                f"{self.describe(n_steps)}"
             )
         before = self.n_steps()
         if before // WINDOW < n_steps // WINDOW and before:

@@ -103,6 +103,7 @@ class TrainingJobSpec:
     #: returns metrics of the current weights by name, once per epoch for the log
     measure: Callable[[], LogRow] | None = None
     first_epoch: int = 0  #: index of the first epoch, after earlier trainings of the network
+    lower_lr: str = ""  #: option for a lower learning rate, for messages; empty: ``train.lr``
 
 
 class TrainingLog(Protocol):
@@ -205,9 +206,8 @@ def train(
     check_training(config, n_images)
     training = _Training(trainee, material, config, seed, saving)
     total, done = training.total, saving.checkpoint.load(training.state)
-    start = saving.clock()
+    start = saved_at = saving.clock()
     with torch.random.fork_rng(), progress.phase(trainee.phase, total, done) as advance:
-        saved_at = start
         steps = range(done, total)
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)
@@ -341,9 +341,10 @@ class _Training:
         return float(nn.utils.clip_grad_norm_(self._parameters, _MAX_GRADIENT_NORM))
 
     def _collapse(self, step: int, reason: str, last_good: float = math.inf) -> CollapseError:
+        option = self._trainee.lower_lr or f"train.lr={self._recipe.lr / 4:g}"
         return CollapseError(
-            f"Training collapsed at step {step}: {reason}. Try a smaller learning rate: "
-            f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.describe(last_good)}"
+            f"Training collapsed at step {step}: {reason}. Try a lower learning rate: {option}. "
+            f"{self._saving.checkpoint.describe(last_good)}"
         )
 
     def _out_of_memory(self, step_context: StepContext, reason: str) -> TrainingError:
@@ -394,7 +395,6 @@ class _LogMeans:
         self._rows.append(row)
         if done % self._every and done % self._per_epoch:
             return {}
-        n = len(self._rows)
-        means = {name: sum(row[name] for row in self._rows) / n for name in row}
+        means = {name: sum(row[name] for row in self._rows) / len(self._rows) for name in row}
         self._rows.clear()
         return {**means, "lr": row["lr"]}

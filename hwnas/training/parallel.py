@@ -197,7 +197,7 @@ def lock_folder(folder: RunFolder, progress: Progress) -> RunFolder:
     with contextlib.suppress(LockedError):
         folder.create()
         return folder
-    with progress.phase("Wait for answers", 1):
+    with progress.phase("Wait for teacher", 1):
         while True:
             time.sleep(_POLL_S)
             with contextlib.suppress(LockedError):

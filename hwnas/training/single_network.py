@@ -73,6 +73,7 @@ class StudentNetwork:
     dtype: str = FLOAT32  #: number format of its forward pass
     #: index of the first epoch; the seed of a batch follows from it
     first_epoch: int = 0
+    lower_lr: str = ""  #: option for a lower learning rate, for messages; empty: ``train.lr``
 
 
 @parallel.one_thread()
@@ -143,7 +144,7 @@ def _trainee(student: StudentNetwork, config: TrainingConfig) -> TrainingJobSpec
     student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = _SingleNetworkStep(student, config)
     options = (student.recipe, student.phase, student.measure, student.first_epoch)
-    return TrainingJobSpec(student.network, step, *options)
+    return TrainingJobSpec(student.network, step, *options, student.lower_lr)
 
 
 @final

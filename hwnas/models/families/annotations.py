@@ -54,7 +54,7 @@ def with_run_choices(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -
         numbers: Options of ``batch`` and ``threads``; without any, the space is returned.
 
     Raises:
-        SpaceError: if the space defines such a choice itself, or threads.
+        SpaceError: if the space defines one of these choices itself, or ``threads``.
     """
     if _defines(space, THREADS):
         raise SpaceError(

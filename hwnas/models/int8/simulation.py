@@ -188,7 +188,7 @@ class DeployableNetwork:
 
     @property
     def without_exits(self) -> "DeployableNetwork":
-        """The network without early exits."""
+        """The network whose ``graph`` and ``int8`` have no early exits; its modules keep them."""
         graph = without_exits(self.graph)
         int8 = None if self.int8 is None else self.int8.subnetwork(graph)
         return replace(self, graph=graph, int8=int8)

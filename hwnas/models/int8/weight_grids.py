@@ -86,7 +86,7 @@ def _nearest(scaled: Tensor, bits: int) -> Tensor:
 class WeightGrid:
     """The allowed values of the weight of one layer."""
 
-    bits: int  #: 3 to 8
+    bits: int  #: 2 to 8
     by_channel: bool  #: one step per output channel instead of one for all
     is_sparse: bool = False  #: 2:4 sparsity
 

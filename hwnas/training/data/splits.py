@@ -38,7 +38,7 @@ class DataSplit(Protocol):
 
     @property
     def side(self) -> int:
-        """Height and width of all images."""
+        """Height and width of all images, in pixels."""
         ...
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> "InMemorySplit":
@@ -67,7 +67,7 @@ class InMemorySplit:
 
     @property
     def side(self) -> int:
-        """Height and width of all images."""
+        """Height and width of all images, in pixels."""
         return self.images.shape[1]
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> "InMemorySplit":
@@ -153,7 +153,7 @@ class StreamedSplit:
 
     @property
     def side(self) -> int:
-        """Height and width of all images."""
+        """Height and width of all images, in pixels."""
         return self.decoder.shape.side
 
     def take(self, index: Tensor, changes: AugmentationParameters = UNCHANGED) -> InMemorySplit:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hwnas.tasks.base import Incumbent, Score
 
 MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
-ENOUGH = 5  #: minimum number of networks with both trainings for a forecast
+ENOUGH = 5  #: minimum number of networks with short and long training for a forecast
 
 
 @dataclass

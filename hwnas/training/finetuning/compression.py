@@ -242,7 +242,7 @@ class NetworkCompressor:
         before = _upper_ends(self.estimate(graph).figures, names)
         tried = list(_single_changes(graph, self.methods.bits))
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
-        with self.progress.phase("Ask what bits gain", len(tried)) as advance:
+        with self.progress.phase("Measure fewer bits", len(tried)) as advance:
             for i, (name, bits) in enumerate(tried):
                 one = graph.with_bits({name: bits})
                 gains[i] = before - _upper_ends(self.estimate(one).figures, names)

@@ -286,6 +286,7 @@ class FinetuneTraining:
             dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
             has_exits=bool(graph.exits),
             first_epoch=origin.first_epoch,
+            lower_lr=f"finish.rate={config.rate / 4:g} in a search",
         )
         return TrainingStage(setup, student, options, checkpoint)
 

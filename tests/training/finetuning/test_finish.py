@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas.core.errors import ConfigError
+from hwnas.core.errors import CollapseError, ConfigError
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.hardware.backends.vela.litert import LiteRTSession
@@ -24,7 +24,7 @@ from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
 from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.pipeline import finetune
-from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource
+from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource, first_stage
 from hwnas.training.loop import CheckpointPolicy
 from hwnas.training.options import TrainingConfig
 from hwnas.training.supernet import TrainingSetup
@@ -227,6 +227,17 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
             untrained("vit_small", tmp_path), FinetuningConfig(prune=0.3), litert, NullProgress()
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_collapse_names_the_option_of_fine_tuning(tmp_path: Path) -> None:
+    config = FinetuningConfig(epochs=1, alpha=0, rate=0.1)
+    stage = first_stage(untrained("tiny", tmp_path), config)
+    with torch.no_grad():
+        next(stage.student.network.parameters()).fill_(torch.nan)
+    with pytest.raises(
+        CollapseError, match=r"the loss is nan\. .*: finish\.rate=0\.025 in a search"
+    ):
+        stage.run(NullProgress())
 
 
 @pytest.mark.parametrize(

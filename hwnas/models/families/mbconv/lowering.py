@@ -115,7 +115,7 @@ def dimensions(
 
 
 def dimensions_of_values(space: SearchSpace, values: Mapping[str, Option]) -> MBConvDimensions:
-    """Return the dimensions of a network from its values by name; inactive ones are ignored."""
+    """Return the dimensions of a network from values by name; inactive choices may have one."""
     reader = _Values(values)
     blocks: list[MBConvBlock] = []
     stem_width = width = reader.width("stem.width")
