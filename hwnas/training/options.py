@@ -37,7 +37,7 @@ class TrainingConfig:
     lr: float | None = bounded(
         "(0, 1000]", None
     )  #: peak learning rate of the cosine schedule; default: that of the family
-    #: decoupled weight decay; default: that of the family
+    #: weight decay, decoupled for adamw; default: that of the family
     weight_decay: float | None = bounded("[0, 100]", None)
     momentum: float = bounded("[0, 1)", 0.9)  #: momentum of sgd and muon
     warmup: float = bounded("[0, 1)", 0.05)  #: first fraction of the steps, with a rising rate
