@@ -185,8 +185,7 @@ class TrainingSetup:
         Raises:
             RunError: ``train.init_from`` cannot be read, is of another network, or has a
                 classifier for other data while ``train.epochs=0``.
-            ConfigError: the batch size or class weights do not suit the data, or the device is not
-                available.
+            ConfigError: options do not suit the data, or the device is not available.
         """
         loop.check_training(self.train, len(self.material.data.train))
         if self.train.init_from and self._initialised()[1] and not self.train.epochs:
@@ -198,13 +197,7 @@ class TrainingSetup:
     def trained(
         self, progress: Progress, log: TrainingLog | None = None
     ) -> tuple[Supernet, TrainingSummary]:
-        """Return the trained supernet, in evaluation mode, and the work done by this call.
-
-        If another process trains it, wait for its checkpoint.
-
-        Raises:
-            HwnasError: as of ``untrained`` and ``loop.train``.
-        """
+        """Return the trained supernet, in evaluation mode, and the work done by this call."""
         loop.check_training(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         trainee, total = self._trainee(supernet), loop.n_steps(self.train, len(self.data.train))
