@@ -114,7 +114,7 @@ class ImageColumn:
                 ) from None
             is_missing = isinstance(problem, FileNotFoundError)
             reason = "was not found" if is_missing else f"cannot be read: {problem}"
-            message = f"{self.where(row)}: {file} {reason}. Replace or remove it."
+            message = f"{self.where(row)}: {file} {reason}. Replace it, or remove the row."
             raise DataError(message) from None
 
     def where(self, row: int) -> str:

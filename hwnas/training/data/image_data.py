@@ -38,7 +38,7 @@ class ImageData:
     mean: tuple[float, ...]  #: mean of each channel of the training images, in [0, 1]
     std: tuple[float, ...]  #: standard deviation of each channel, in the same unit
     notes: tuple[str, ...] = ()  #: messages to the user about how the data were read
-    #: number of image files by width and height; empty if their pixels were not changed
+    #: number of image files by width and height; empty for arrays and embedded data sets
     file_sizes: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property

@@ -151,7 +151,7 @@ def _split_notes(split: str, counts: Mapping[str, int]) -> Iterator[str]:
             f"The {split} split has few images of the classes {listed}: one image is "
             f"{100 / sum(counts.values()):.3g} points of accuracy, and {100 / n_worst:.3g} "
             f"points of the recall of '{worst}'; smaller differences cannot be seen. Add "
-            f"images, or give the split a larger part with dataset.{split}."
+            f"images, or, if the source has no {split} split, set a larger dataset.{split}."
         )
 
 
