@@ -107,6 +107,13 @@ def print_result(
     print_lines(console, [*result.messages, files, page])
 
 
+def stored_option(storage: str | None) -> str:
+    """Return the option for the database of a study, which run folders may not choose."""
+    if storage is None:
+        return ""
+    return f" {shlex.quote(f'study.storage={database.redact(storage)}')}"
+
+
 def print_files(
     console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
 ) -> None:
@@ -121,9 +128,10 @@ def print_files(
     run, study = str(folder.path), database.redact(storage or database.sqlite_url(folder.study))
     there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
     page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
+    stored = stored_option(storage)
     commands = {
-        f"hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
-        f"hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
+        f"hwnas why {shlex.quote(f'run={run}')} id=front{stored}": "why these networks",
+        f"hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}{stored}": "with another run",
         f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
     }
     lines = [

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas.cli.console import run_verb
-from hwnas.cli.output import DISPLAY, print_lines
+from hwnas.cli.output import DISPLAY, print_lines, stored_option
 from hwnas.cli.search_notes import counted, derived_metrics_of, notes
 from hwnas.core.run_folder import Row
 from hwnas.export import picking
@@ -86,8 +86,9 @@ def print_next(console: Console, outcome: SearchOutcome) -> None:
     commands = {}
     if any(front.recommended for front in outcome.fronts):
         commands[f"hwnas export {path}"] = "files for the device, of the knee"
-    commands[f"hwnas why {path}"] = "the history of each network"
-    commands[f"hwnas compare {path} OTHER"] = "with another run"
+    stored = stored_option(outcome.fronts[0].context.config.study.storage)
+    commands[f"hwnas why {path}{stored}"] = "the history of each network"
+    commands[f"hwnas compare {path} OTHER{stored}"] = "with another run"
     width = max(map(len, commands)) + 2
     lines = ["Next", *(f"  {c:<{width}}{text}" for c, text in commands.items())]
     page = outcome.folder.path / "report.html"

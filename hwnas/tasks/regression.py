@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, final
 
 import numpy as np
@@ -347,7 +348,7 @@ def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
     rows = [value if isinstance(value, list | tuple) else [value] for value in raw]
     for row, numbers in enumerate(rows):
         for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int | float):
+            if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
                 raise DataError(
                     f"{where}, row {row} has the value {number!r}: regression needs numbers. For "
                     "classes set task=classification."

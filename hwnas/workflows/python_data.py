@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -58,7 +59,10 @@ def save_data(data: Any, folder: Path) -> Path:
 
 def is_by_split(data: object) -> bool:
     """Return whether an object is a dict of data by split, and not of options."""
-    return isinstance(data, Mapping) and "train" in map(split_of, map(str, data))
+    return isinstance(data, Mapping) and any(
+        split_of(str(name)) in SPLITS and not isinstance(part, str | Number | NoneType)
+        for name, part in data.items()
+    )
 
 
 def _splits(data: Any) -> dict[str, Any]:
@@ -72,6 +76,8 @@ def _splits(data: Any) -> dict[str, Any]:
                     "train, validation and test at most once."
                 )
             found[split] = part
+        if "train" not in found:
+            raise ConfigError(f"{ARGUMENT} has no split train, only {', '.join(found)}. Add it.")
         return {split: found[split] for split in SPLITS if split in found}
     if isinstance(data, tuple) and all(map(_is_split, data)):
         if len(data) == 2:

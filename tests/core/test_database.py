@@ -7,6 +7,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from hwnas.cli.output import stored_option
 from hwnas.core import database
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.models.spaces import SearchSpace
@@ -70,3 +71,8 @@ def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> N
             SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
         assert time.monotonic() - begun < 20
         assert "connect_timeout" in str(study_in_database(url, "s", url).engine)
+
+
+def test_suggested_commands_name_the_database_without_its_password() -> None:
+    assert stored_option(None) == ""
+    assert stored_option("postgresql://me:pw@h/db") == " study.storage=postgresql://me@h/db"

@@ -172,6 +172,9 @@ def test_space_of_which_no_network_was_measured_is_refused(
     model(small.name)
     with pytest.raises(TableError, match=r"none of tiny\. Make a kit with: hwnas profile kit=DIR"):
         model(small.name, "tiny")
+    (tmp_path / "device.json").unlink()
+    with pytest.raises(TableError, match=r"is missing\. Make a kit with: hwnas profile kit=DIR"):
+        model(small.name)
 
 
 def test_what_was_searched_by_the_data_sheet_is_verified_by_it(

@@ -197,7 +197,7 @@ def _read(path: Path) -> ImageData:
         (lambda: (np.zeros((N, 50, 9)), LABELS), "convert sensor or audio data to images"),
         (lambda: ((IMAGES, LABELS), (IMAGES[:0], LABELS[:0])), "split 'test': there are no images"),
         (lambda: ([], []), "there are no images"),
-        (lambda: {"test": (IMAGES, LABELS)}, "of type dict"),
+        (lambda: {"test": (IMAGES, LABELS)}, "has no split train, only test"),
         (lambda: Items(lambda i: (None, 0)), "image 0 is missing"),
         (lambda: (np.repeat(IMAGES[..., None], 4, 3), LABELS), "images have 4 channels"),
         (lambda: (IMAGES.reshape(N, -1), LABELS), r"of shape \(40, 64\)"),

@@ -4,6 +4,7 @@ import gc
 import io
 import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -398,8 +399,10 @@ def test_paths_in_a_table_start_at_its_folder(tmp_path: Path) -> None:
 
 def test_whole_floats_are_classes_and_a_gap_is_named(tmp_path: Path) -> None:
     """pandas turns integers with a gap into floats."""
-    path = write(tmp_path / "x.parquet", _images(40), [0.0, 1.0] * 20)
-    assert loaded(path).task.names == ("0", "1")
+    path = tmp_path / "x.parquet"
+    for labels in ([0.0, 1.0], [Decimal("0.00"), Decimal("1.00")]):
+        assert loaded(write(path, _images(40), labels * 20)).task.names == ("0", "1")
+    assert loaded(path, task="regression", label_column="label").train.targets.max() == 1
     write(path, _images(40), [0.0, 1.0, math.nan, 1.0] * 10)
     with pytest.raises(DataError, match="row 2 has no label"):
         loaded(path)

@@ -53,8 +53,12 @@ def device_path(target: Target) -> Path:
     return Path(file or f"measured/{target.name}-{device_setting(target)}.json")
 
 
-def load_device(target: Target) -> MeasuredDevice:
+def load_device(target: Target, command: str = "") -> MeasuredDevice:
     """Return the measured device of a target.
+
+    Args:
+        target: The target.
+        command: The command that measures its networks, for messages; default: by its name alone.
 
     Raises:
         TableError: the device file is missing or damaged, has a newer format, or has another batch,
@@ -64,7 +68,8 @@ def load_device(target: Target) -> MeasuredDevice:
     if not path.exists():
         raise TableError(
             f"Target '{target.name}' ({setting}) has no measurements: {path} is missing. Make a "
-            f"kit with: {suggested_command('profile', target, 'kit=DIR')}   {_USE_ROOFLINE}"
+            f"kit with: {command or suggested_command('profile', target)} kit=DIR   "
+            f"{_USE_ROOFLINE}"
         )
     device = device_file.load_device_file(path)
     if device.setting != setting:
@@ -93,7 +98,7 @@ class _OfflineCosts:
 
     def device_model(self, context: CostContext) -> CostModel:
         """Return the cost model that is fitted to measurements."""
-        known = self._device.spaces
+        known = load_device(self._target, context.command).spaces
         if others := [space for space in context.spaces if space not in known]:
             raise TableError(
                 f"{device_path(self._target)} has networks of {', '.join(known)}, none of "
