@@ -345,10 +345,11 @@ class Regression:
 
 def _to_array(where: str, raw: Sequence[Any]) -> NDArray[np.float64]:
     """Return numbers, or lists of equal length, as ``(N, n)``; raise ``DataError`` for others."""
-    rows = [value if isinstance(value, list | tuple) else [value] for value in raw]
+    plain = [float(value) if isinstance(value, Decimal) else value for value in raw]
+    rows = [value if isinstance(value, list | tuple) else [value] for value in plain]
     for row, numbers in enumerate(rows):
         for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+            if isinstance(number, bool) or not isinstance(number, int | float):
                 raise DataError(
                     f"{where}, row {row} has the value {number!r}: regression needs numbers. For "
                     "classes set task=classification."
