@@ -85,14 +85,12 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
         raise RunError(f"{path} cannot be read as CSV: {short_reason(error)}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
-            if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
-                raise RunError(
-                    f"{path}: its first line is '{columns[0]}'. Separate values by commas, and "
-                    "write decimals with a point."
-                )
+            remedy = "Rename one of them, or choose other objectives."
+            if len(columns) == 1 and {*";\t"} & {*columns[0]}:
+                remedy = "Separate values by commas, and write decimals with a point."
             raise RunError(
                 f"{path} has no column '{name}', which is an objective. Its columns: "
-                f"{', '.join(columns)}. Rename one of them, or choose other objectives."
+                f"{', '.join(columns)}. {remedy}"
             )
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise RunError(f"{path} has two columns '{twice[0]}': rename or remove one.")

@@ -77,7 +77,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
             "no column 'latency_ms', which is an objective. Its columns: accuracy, lat",
         ),
         ("accuracy,latency_ms\n", "has no rows"),
-        ("accuracy;latency_ms\n0,9;1\n", "first line is 'accuracy;latency_ms'. Separate values by"),
+        ("accuracy;latency_ms\n0,9;1\n", "columns: accuracy;latency_ms. Separate values by commas"),
         ("", "no column 'accuracy'"),
         ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms must be a finite number, got 'nan'"),
         ("accuracy,latency_ms\n0.9,1\n0.8,fast\n", "line 3: latency_ms must be a number"),

@@ -70,7 +70,7 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
 
 
 def _first(path: Path, space: SearchSpace) -> list[str]:
-    config: Any = SimpleNamespace(start_from=str(path))
+    config: Any = SimpleNamespace(start_from=str(path), study=StudyConfig())
     networks: Any = SimpleNamespace(space=space)
     none: Any = None
     return [genotype.id for genotype in SearchComponents(config, networks, none).first]
