@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hwnas.core.run_folder import Row
 from hwnas.fleet import plan_conversion, resolve
-from hwnas.fleet.plan import DeploymentPlan, HourPlan
+from hwnas.fleet.plan import DeploymentPlan, HourPlan, format_hours
 from hwnas.fleet.plan_changes import ReplanCause
 from hwnas.fleet.replanner import ReplanningOutcome
 from hwnas.fleet.resolve import Running, RunningPool
-from hwnas.fleet.summary import format_hours
 
 _OF_DEVICES = ("down", "back")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hwnas.fleet.column_generation import ColumnGenerationResult
+from hwnas.fleet.program import OptionColumns
 from hwnas.fleet.task import Array, PlanningTask
 
 Flow = tuple[int, int, float]  #: scenario, option, requests a second
@@ -31,24 +31,23 @@ class Hour:
     unserved: Array  #: unserved fraction of the demand, in [0, 1] ``(scenarios, classes)``
 
 
-def round_up(task: PlanningTask, guide: ColumnGenerationResult, i: int) -> Hour:
+def round_up(task: PlanningTask, columns: OptionColumns, rates: Array, i: int) -> Hour:
     """Return hour ``i`` with the flows of the linear program, served by whole replicas.
 
-    The hour may exceed quotas.
+    ``rates`` are the requests/s of the columns ``(columns,)``. The hour may exceed quotas.
     """
-    c = guide.columns
     flows = [
-        (int(c.scenario[j]), int(c.option[j]), float(guide.rates[j]))
-        for j in np.flatnonzero((c.hour == i) & (guide.rates > 1e-9))
+        (int(columns.scenario[j]), int(columns.option[j]), float(rates[j]))
+        for j in np.flatnonzero((columns.hour == i) & (rates > 1e-9))
     ]
-    rates = placement_rates(task, flows)
+    sent = placement_rates(task, flows)
     machines, pools = np.zeros(len(task.problem.devices)), []
     for d in range(machines.size):
         own = [
-            q for q, s in enumerate(task.choices.placements) if s.device == d and rates[:, q].any()
+            q for q, s in enumerate(task.choices.placements) if s.device == d and sent[:, q].any()
         ]
         tried = [
-            _pools_of_device(task, rates, i, own, spread) for spread in task.replica_limits(i, d)
+            _pools_of_device(task, sent, i, own, spread) for spread in task.replica_limits(i, d)
         ]
         machines[d], rows = min(tried, key=lambda found: found[0])
         pools += rows

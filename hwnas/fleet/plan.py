@@ -3,6 +3,7 @@
 ``plan.yaml`` holds everything that a simulation needs.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -266,3 +267,14 @@ def _check_latencies(plan: DeploymentPlan) -> None:
                     f"{is_value} with the upper end {high:g}; the upper end must be from "
                     f"{value:g} to {MAX_MS:g}"
                 )
+
+
+def format_hours(hours: Sequence[int]) -> str:
+    """Return ascending hours as text, as ``0-3 5``."""
+    parts: list[list[int]] = []
+    for hour in hours:
+        if parts and hour == parts[-1][-1] + 1:
+            parts[-1].append(hour)
+        else:
+            parts.append([hour])
+    return " ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

@@ -189,7 +189,7 @@ def _by_hours(task: PlanningTask, limit_s: float, progress: Progress) -> Solutio
     began = time.perf_counter()
     guide = generate_columns(task, progress)
     kept = [select_options(task, guide, i) for i in range(len(task.hours))]
-    firsts = [round_up(task, guide, i) for i in range(len(task.hours))]
+    firsts = [round_up(task, guide.columns, guide.rates, i) for i in range(len(task.hours))]
     seconds = {"columns": time.perf_counter() - began}
     owned, hours = _solve_peaks(task, kept, firsts, limit_s / 3, progress)
     seconds["hours"] = time.perf_counter() - began - seconds["columns"]

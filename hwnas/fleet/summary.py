@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
-from hwnas.fleet.plan import DeploymentPlan, HourPlan, to_yaml
+from hwnas.fleet.plan import DeploymentPlan, HourPlan, format_hours, to_yaml
 from hwnas.fleet.planner import PlanningOutcome
 from hwnas.fleet.simulation import LATE, HourStatistics, mean_with_interval
 
@@ -82,17 +82,6 @@ def _accuracy(hour_plan: HourPlan, name: str) -> float:
     routes = [r for r in hour_plan.routes if r.klass == name]
     rate = sum(r.rate for r in routes)
     return sum(r.rate * r.accuracy for r in routes) / rate if rate else 0.0
-
-
-def format_hours(hours: Sequence[int]) -> str:
-    """Return ascending hours as text, as ``0-3 5``."""
-    parts: list[list[int]] = []
-    for hour in hours:
-        if parts and hour == parts[-1][-1] + 1:
-            parts[-1].append(hour)
-        else:
-            parts.append([hour])
-    return " ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
 def _pools(plan: DeploymentPlan, statistics: Sequence[HourStatistics]) -> Iterable[Row]:

@@ -11,8 +11,14 @@ from hwnas.export import proof_file
 from hwnas.export.folder import PROOF
 from hwnas.fleet.deployment.onnx_served import ServedModel, to_served_model
 from hwnas.fleet.models import runtime_of_target, target_of_run
-from hwnas.fleet.plan import DeploymentPlan, HourPlan, PoolType, RequestRoute, TimedRuntime
-from hwnas.fleet.summary import format_hours
+from hwnas.fleet.plan import (
+    DeploymentPlan,
+    HourPlan,
+    PoolType,
+    RequestRoute,
+    TimedRuntime,
+    format_hours,
+)
 from hwnas.hardware import backends
 from hwnas.hardware.backends import onnx_files
 
