@@ -15,7 +15,7 @@ from hwnas.hardware import backends
 from hwnas.hardware.backends.description import BackendDescription, BackendSettings
 from hwnas.hardware.target import Target
 from hwnas.models.graph import INPUT, Graph, Node
-from hwnas.models.parameters import Weights
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.tasks.base import Task
 
 RUNNER = "run.py"  #: the runner of the target's own artefact

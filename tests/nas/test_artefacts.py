@@ -30,8 +30,8 @@ from hwnas.models import families
 from hwnas.models.families.layers import fold_batch_norm, weights_of
 from hwnas.models.graph import Graph, OpSpec, Signature
 from hwnas.models.int8.quantisation import quantise
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.models.int8.simulation import DeployableNetwork
-from hwnas.models.parameters import Weights
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.verification import Verifier, verify

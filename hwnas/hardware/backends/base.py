@@ -17,8 +17,7 @@ from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.int8.quantised_network import QuantisedNetwork
-from hwnas.models.parameters import Weights
+from hwnas.models.int8.quantised_network import QuantisedNetwork, Weights
 from hwnas.models.spaces import Genotype, SearchSpace
 
 if TYPE_CHECKING:

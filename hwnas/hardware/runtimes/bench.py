@@ -29,7 +29,7 @@ from hwnas.hardware.timing import (
     percentiles,
 )
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 _QUICK_S = 2e-3  #: seconds of each of three repeats that compare plans
 #: of energy measurements; meters update about 10 times a second

@@ -17,7 +17,7 @@ from hwnas.core.quantity import Quantity
 from hwnas.hardware.meters.meter import MeasuredEnergy
 from hwnas.hardware.timing import Timer, Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 #: Compilation plan of each operator; may be empty for runtimes that schedule by themselves.
 OperatorPlans = Mapping[OpSpec, str]

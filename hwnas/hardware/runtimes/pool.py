@@ -18,7 +18,7 @@ from hwnas.hardware.runtimes.worker import GRACE_S, Worker
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings, Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from hwnas.hardware.runtimes.interfaces import DeviceEvaluation, Engine, Operato
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import InterleavedTimings, Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 from hwnas.tasks.metrics import builtin
 
 #: Workers of remote devices may finish a call before they are killed: a server may not survive a

@@ -1,4 +1,4 @@
-"""Int8 networks as data, for the TFLite and ONNX writers.
+"""Weights of networks: in float32, or int8 networks as data for the TFLite and ONNX writers.
 
 Source of the scheme: Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877; symmetric weights
@@ -43,7 +43,7 @@ class QuantisedWeights:
     bias: NDArray[np.int32]  #: ``(C_out,)``; its scale is that of weight times that of the input
 
 
-#: Weight and bias in torch's layout.
+#: Weight and bias of an operator, of the shapes that torch has.
 Real = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
@@ -80,6 +80,12 @@ class QuantisedNetwork:
         scale = known[read].out if read in known else self.input
         ops = tuple(replace(known[node.name], node=node) for node in graph)
         return QuantisedNetwork(graph[0].op.in_shape, scale, ops, graph.outputs)
+
+
+#: Weight and bias by node name; batch norm folded.
+Weights = Mapping[str, Real]
+#: The weights of a network: in float32, or quantised with all scales.
+Parameters = Weights | QuantisedNetwork
 
 
 def int8_tensors(graph: Iterable[Node]) -> frozenset[str]:

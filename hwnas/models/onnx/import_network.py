@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError
 from hwnas.models.graph import ACTIVATIONS, BASES, INPUT, Graph, Node, OpSpec
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.models.onnx import import_graph
 from hwnas.models.onnx.import_graph import AttentionScores, ImportedTensor, OnnxGraph, OnnxNode
-from hwnas.models.parameters import Weights
 
 #: Kinds of nodes that scale and shift channels; their weights are scale and shift.
 BATCH_NORM, AFFINE = "bn", "affine"

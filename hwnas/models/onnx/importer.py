@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import CompileError
 from hwnas.models.graph import Graph
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.models.onnx.import_graph import ImportedTensor, OnnxNode, parse, samples
 from hwnas.models.onnx.import_network import WEIGHTED, ImportedNetwork
 from hwnas.models.onnx.import_operators import OPERATORS
-from hwnas.models.parameters import Weights
 
 _OF_CONSTANTS = {  # evaluated on import, mostly for shapes
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",

@@ -15,10 +15,10 @@ from hwnas.models.int8.quantised_network import (
     QuantisedNetwork,
     QuantisedOp,
     QuantisedWeights,
+    Weights,
     int8_tensors,
     needs_inner,
 )
-from hwnas.models.parameters import Weights
 
 _Constants = Mapping[str, NDArray[Any]]
 BOUNDARY = "activation"  #: name of the tensor between head and tail

@@ -19,11 +19,11 @@ from hwnas.models.int8.quantised_network import (
     QuantisationScale,
     QuantisedNetwork,
     QuantisedOp,
+    Weights,
     int8_tensors,
     needs_inner,
 )
 from hwnas.models.onnx import BATCH, OPERATORS, THREADS
-from hwnas.models.parameters import Weights
 
 #: Names of the input, normalised images ``(N, C, H, W)``, and of the last output. Outputs of exits
 #: have the names of their operators.

@@ -14,7 +14,7 @@ from hwnas.hardware.runtimes.bench import DeviceBench
 from hwnas.hardware.runtimes.interfaces import LoadedNetwork, OperatorPlans
 from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 OP = OpSpec("linear", (16, 1, 1), (16, 1, 1), dtype="float32")
 NETWORK = (Node("linear", OP, (INPUT,)),)

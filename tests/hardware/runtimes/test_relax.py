@@ -25,7 +25,7 @@ from hwnas.hardware.runtimes.interfaces import Session
 from hwnas.models import families, spaces
 from hwnas.models.families.layers import fold_batch_norm, weights_of
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Signature, fuse
-from hwnas.models.parameters import Weights
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.testing import SessionContract
 from hwnas.training.inference import recalibrate
 from tests.conftest import few_of

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
-from hwnas.models.parameters import Weights
+from hwnas.models.int8.quantised_network import Weights
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,

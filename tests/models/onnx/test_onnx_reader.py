@@ -15,9 +15,9 @@ from hwnas.core.errors import CompileError
 from hwnas.hardware.backends.onnx_files import random_weights
 from hwnas.hardware.backends.onnxruntime.session import OrtSession
 from hwnas.models.graph import ACTIVATIONS, Graph, OpSpec, Shape, fuse
+from hwnas.models.int8.quantised_network import Weights
 from hwnas.models.onnx.importer import import_onnx
 from hwnas.models.onnx.writer import write_fp32
-from hwnas.models.parameters import Weights
 from tests.hardware.runtimes.torch_models import MODELS, model
 from tests.models.onnx.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 

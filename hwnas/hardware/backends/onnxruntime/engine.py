@@ -21,8 +21,8 @@ from hwnas.hardware.runtimes.interfaces import LoadedNetwork, OperatorPlans
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure, summarise
 from hwnas.models.graph import INPUT, Graph, Node, OpSpec, Shape
+from hwnas.models.int8.quantised_network import Parameters
 from hwnas.models.onnx.writer import write_fp32
-from hwnas.models.parameters import Parameters
 
 
 def backend(target: Target) -> MeasuredBackend:

@@ -21,7 +21,7 @@ from hwnas.hardware.backends.tvm.templates import Cpu, Plan
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 
 @final

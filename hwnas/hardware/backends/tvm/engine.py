@@ -21,7 +21,7 @@ from hwnas.hardware.runtimes.interfaces import Buffer, LoadedNetwork, OperatorPl
 from hwnas.hardware.target import Remote, Target
 from hwnas.hardware.timing import Timer, Timing, TimingConfig, measure
 from hwnas.models.graph import Graph, OpSpec
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters
 
 _UNCOUNTED = 1  #: untimed inferences of each ``time_evaluator`` call
 

@@ -22,8 +22,7 @@ from hwnas.hardware.backends.tvm.dots import Dot
 from hwnas.hardware.backends.tvm.templates import Cpu, Plan
 from hwnas.hardware.runtimes.interfaces import Buffer
 from hwnas.models.graph import INPUT, Graph, OpSpec, Shape
-from hwnas.models.int8.quantised_network import QuantisedNetwork, QuantisedOp
-from hwnas.models.parameters import Parameters
+from hwnas.models.int8.quantised_network import Parameters, QuantisedNetwork, QuantisedOp
 
 Array = NDArray[Any]
 
