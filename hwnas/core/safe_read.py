@@ -1,17 +1,23 @@
-"""Reading of untrusted files: bytes, JSON and YAML with limits on size and nesting."""
+"""Reading of untrusted files: bytes, JSON, YAML and numpy archives, with limits on size."""
 
 import contextlib
 import json
+import math
 import os
 import stat
-from collections.abc import Hashable, Iterable
+import zipfile
+from collections.abc import Collection, Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 MAX_JSON_BYTES = 64 << 20
 MAX_YAML_BYTES = 1 << 18
+MAX_ARRAY_BYTES = 8 << 30  #: of all arrays of a file together
 _MAX_NODES = 100_000  # of YAML, with aliases expanded; a text of more characters may have more
 _INFINITE = 1 << 62
 
@@ -150,3 +156,72 @@ def _count_values(node: Any, known: dict[int, int]) -> int:
             parts = [part for pair in node.value for part in pair]
         known[id(node)] = 1 + sum(_count_values(part, known) for part in parts)
     return known[id(node)]
+
+
+def read_npz(
+    path: Path, names: Collection[str], max_bytes: int = MAX_ARRAY_BYTES
+) -> "dict[str, NDArray[Any]]":
+    """Return the arrays of a numpy archive (``.npz``) by name, without those that are missing.
+
+    Args:
+        path: The file.
+        names: Names of the arrays; others are not read.
+        max_bytes: Limit on the size of the named arrays together, in bytes.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if it is not a valid archive, or its arrays are too large.
+    """
+    if path.exists() and not path.is_file():
+        raise CorruptFileError("it is not a regular file")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info.filename for info in archive.infolist()]
+            if len(members) > len({*members}):
+                raise CorruptFileError("it has two arrays of the same name")
+            present = [name for name in names if f"{name}.npy" in members]
+            size = sum(_check_size(archive, f"{name}.npy") for name in present)
+            if size > max_bytes:
+                raise CorruptFileError(
+                    f"its arrays have {size} bytes; allowed: at most {max_bytes}"
+                )
+            return {name: _array(archive, f"{name}.npy") for name in present}
+    except (FileNotFoundError, CorruptFileError):
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise many types on corrupt files
+        raise CorruptFileError(" ".join(str(error).split())[:200] or type(error).__name__) from None
+
+
+def array_names(path: Path) -> list[str]:
+    """Return the names of the arrays of a numpy archive.
+
+    Raises:
+        CorruptFileError: if it is not a valid archive.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise CorruptFileError(str(error)) from None
+
+
+def _check_size(archive: zipfile.ZipFile, name: str) -> int:
+    """Return the size of an array in bytes by its header, which the file must contain."""
+    from numpy.lib import format as npy  # imported here: most files are read without numpy
+
+    with archive.open(name) as file:
+        version = npy.read_magic(file)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(file)
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=1) < 0 or size > archive.getinfo(name).file_size:
+        raise CorruptFileError(f"'{name}' does not contain {dtype} of shape {shape}")
+    return size
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> "NDArray[Any]":
+    from numpy.lib import format as npy
+
+    with archive.open(name) as file:
+        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    return array

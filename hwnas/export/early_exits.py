@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import ProofError
 from hwnas.core.quantity import Quantity
-from hwnas.core.safe_arrays import read_npz
-from hwnas.core.safe_read import CorruptFileError
+from hwnas.core.safe_read import CorruptFileError, read_npz
 from hwnas.export import runtimes
 from hwnas.export.checks import FP32_ERROR, TRAINED, Check, Floats, agreement
 from hwnas.hardware import backends

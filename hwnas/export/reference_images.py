@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.errors import ProofError
-from hwnas.core.safe_arrays import read_npz
-from hwnas.core.safe_read import CorruptFileError
+from hwnas.core.safe_read import CorruptFileError, read_npz
 from hwnas.export.checks import TRAINED, Agreement, Floats, agreement
 from hwnas.export.proof_file import Proof
 from hwnas.tasks.base import Targets, Task

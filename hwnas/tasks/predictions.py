@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hwnas.core.errors import ConfigError, RunError
 from hwnas.core.quantity import Quantity
-from hwnas.core.safe_arrays import read_npz
-from hwnas.core.safe_read import CorruptFileError
+from hwnas.core.safe_read import CorruptFileError, read_npz
 from hwnas.tasks.base import Outputs, Targets, Task
 from hwnas.tasks.intervals import fraction
 

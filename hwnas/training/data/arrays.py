@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hwnas.core import files
 from hwnas.core.errors import ConfigError
-from hwnas.core.safe_arrays import array_names, read_npz
-from hwnas.core.safe_read import CorruptFileError
+from hwnas.core.safe_read import CorruptFileError, array_names, read_npz
 from hwnas.tasks.base import Targets, TaskType
 
 SUFFIX = ".npz"
