@@ -19,7 +19,7 @@ from hwnas.core import package, processes
 from hwnas.models import families, spaces
 from hwnas.models.graph import Signature
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.training import precision
+from hwnas.training import inference
 
 _SPACES = ("dense_small", "mbconv_small", "mbconv_mixed", "cpu_small", "resnet_small", "vit_small")
 _EACH, _BATCH, _SECONDS, _RUNS = 5, 64, 0.25, 3
@@ -38,11 +38,11 @@ def main() -> None:
         for _ in range(_EACH):
             genotype = found.sample(rng)
             lowered = families.family_of(found).lower(found, genotype, _SIGNATURE)
-            rows.append((precision.density(lowered), found.name, *_seconds(found, genotype)))
+            rows.append((inference.density(lowered), found.name, *_seconds(found, genotype)))
     for density, name, plain, short in sorted(rows):
         line = f"{name:20} {density:5.0f} {1e3 * plain:8.1f} ms {1e3 * short:8.1f} ms"
         print(f"{line}   ratio {plain / short:.2f}")
-    chosen = [min(p, s) if d >= precision.DENSE else p for d, _, p, s in rows]
+    chosen = [min(p, s) if d >= inference.DENSE else p for d, _, p, s in rows]
     print(f"all: {sum(p for _, _, p, _ in rows) / sum(chosen):.2f} times as fast by the choice")
 
 
@@ -57,12 +57,12 @@ def _seconds(found: SearchSpace, genotype: Genotype) -> tuple[float, float]:
 
     def step(dtype: str) -> None:
         network.zero_grad()
-        outputs = precision.forward(lambda: network(images), images, dtype)
+        outputs = inference.forward(lambda: network(images), images, dtype)
         torch.autograd.backward(torch.nn.functional.cross_entropy(outputs, targets))
 
     plain, short = (
         min(_once(lambda d=dtype: step(d)) for _ in range(_RUNS))  # type: ignore[misc]
-        for dtype in (precision.FLOAT32, precision.BFLOAT16)
+        for dtype in (inference.FLOAT32, inference.BFLOAT16)
     )
     return plain, short
 

@@ -11,12 +11,12 @@ import yaml
 from text import code, page, sentence, table
 
 from hwnas.core import errors, package
+from hwnas.core.options import field_comments
 from hwnas.hardware import backends
 from hwnas.hardware.target import Target, from_facts
 from hwnas.models.spaces.files import find, load_space
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import limit_units, short_name
-from hwnas.workflows.config.option_sentences import field_comments
 from hwnas.workflows.config.search import SPACE
 
 

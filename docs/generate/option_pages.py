@@ -10,10 +10,9 @@ from text import code, page, plain, sentence, table
 from hwnas.cli import help as command_help
 from hwnas.cli import help_texts
 from hwnas.cli.help_texts import VERBS
-from hwnas.core.options import Option, allowed_range, iter_options
+from hwnas.core.options import Option, allowed_range, iter_options, option_sentences
 from hwnas.tasks import metrics
 from hwnas.workflows.config import SCHEMAS
-from hwnas.workflows.config.option_sentences import option_sentences
 
 _TYPES = {str: "text", int: "int", float: "number", bool: "true or false", Any: "text, or a list"}
 

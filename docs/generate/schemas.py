@@ -9,13 +9,12 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, NotRequired, Union, is_typeddict
 
-from hwnas.core.options import AllowedRange, allowed_range
+from hwnas.core.options import AllowedRange, allowed_range, field_comments
 from hwnas.core.schema import NumberBounds
 from hwnas.fleet.fleet_file import Fleet
 from hwnas.fleet.service_file import Service
 from hwnas.hardware.target import Target
 from hwnas.models.spaces.files import SpaceFile
-from hwnas.workflows.config.option_sentences import field_comments
 
 Schema = dict[str, Any]
 Bounds = NumberBounds | AllowedRange | None

@@ -16,8 +16,7 @@ from experiments.landscape.landscape import read
 from experiments.landscape.searches import opened
 from hwnas.core.gaussian_process import Surrogate, fit_hyperparameters
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
-from hwnas.nas.pareto.features import ChoiceFeatures
-from hwnas.nas.pareto.network_summary import summary
+from hwnas.nas.pareto.features import ChoiceFeatures, summary_features
 
 _N_IMAGES = 6_000
 
@@ -37,7 +36,7 @@ def main() -> None:
     costs = np.column_stack([columns["latency_ms"], columns["energy_mj"]])
     assignments = [world.space.assignment(genotype) for genotype in genotypes]
     choices, optional = world.space.choices, world.space.optional()
-    sums = {"choices, costs": None, "and sums": summary(world.space, world.networks.lower)}
+    sums = {"choices, costs": None, "and sums": summary_features(world.space, world.networks.lower)}
     rng = np.random.default_rng(0)
     for n in asked.known:
         orders = [rng.permutation(len(y)) for _ in range(asked.draws)]

@@ -30,8 +30,13 @@ from hwnas.core.pareto import non_dominated
 from hwnas.core.progress import NullProgress
 from hwnas.hardware.costs.cost_model import CostModel
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.nas.pareto.features import ChoiceFeatures, Offspring, ProposalSpace
-from hwnas.nas.pareto.network_summary import summary, work
+from hwnas.nas.pareto.features import (
+    ChoiceFeatures,
+    Offspring,
+    ProposalSpace,
+    summary_features,
+    work_features,
+)
 from hwnas.nas.pareto.sampler import ParetoSampler
 from hwnas.nas.trial_attributes import STD
 from hwnas.workflows import components
@@ -129,8 +134,8 @@ def _searched(
         optional=space.optional(),
         scope=space.scope,
         n_costs=12,
-        work=work(space, world.networks.lower),
-        summary=None if without_sums else summary(space, world.networks.lower),
+        work=work_features(space, world.networks.lower),
+        summary=None if without_sums else summary_features(space, world.networks.lower),
     )
     study = optuna.create_study(directions=["maximize", "minimize", "minimize"], sampler=sampler)
     rng = np.random.default_rng(1000 + seed)

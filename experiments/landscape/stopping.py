@@ -24,8 +24,8 @@ from experiments.landscape.searches import World, _behind, _best, opened
 from hwnas.core.pareto import non_dominated
 from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, Offspring, ProposalSpace
 from hwnas.tasks.intervals import proportion
-from hwnas.training.evaluation import fidelity
-from hwnas.training.evaluation.fidelity import FidelityForecast
+from hwnas.training.evaluation import trained
+from hwnas.training.evaluation.trained import FidelityForecast
 
 Array = NDArray[np.float64]
 
@@ -48,12 +48,12 @@ class One:
 
     def believed(self, pairs: Sequence[tuple[float, float]], n_images: int) -> float:
         """Return the logarithm of its error, given both readings: the first foretells the last."""
-        told = fidelity.forecast(_METRIC, self.first, pairs)
+        told = trained.forecast(_METRIC, self.first, pairs)
         figure = proportion(round(n_images * self.last), n_images)
-        reading = fidelity.log_std(_METRIC, figure) ** 2
+        reading = trained.log_std(_METRIC, figure) ** 2
         own = max(0.0, told.std**2 - reading)  # what the first reading does not say of the truth
         gain = own / (own + reading)
-        return told.mean + gain * (fidelity.log_error(_METRIC, figure.value) - told.mean)
+        return told.mean + gain * (trained.log_error(_METRIC, figure.value) - told.mean)
 
 
 def main() -> None:
@@ -137,7 +137,7 @@ def _reaches(
 ) -> float:
     """Return the probability that a candidate becomes as good as the best that costs no more."""
     pairs = [(other.first, other.last) for other in latest]
-    told: FidelityForecast = fidelity.forecast(_METRIC, one.first, pairs)
+    told: FidelityForecast = trained.forecast(_METRIC, one.first, pairs)
     if by_reading:
         return told.reaches(max(other.last for other in cheaper))
     few = sorted(cheaper, key=lambda other: -other.last)[:_BEST]

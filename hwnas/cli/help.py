@@ -11,10 +11,9 @@ import yaml
 from hwnas.cli.help_texts import ABOUT, COMMON, EXAMPLES, GROUPS, USAGE, VALUES, VERBS
 from hwnas.core import package
 from hwnas.core.errors import ConfigError, unknown_name
-from hwnas.core.options import Option, allowed_range, iter_options
+from hwnas.core.options import Option, allowed_range, iter_options, option_sentences
 from hwnas.tasks import metrics
 from hwnas.workflows.config import SCHEMAS
-from hwnas.workflows.config.option_sentences import option_sentences
 
 # Default configuration files of a verb, and their values.
 

@@ -19,13 +19,12 @@ from hwnas.models.graph import Graph
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas import candidates as columns
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.pareto import network_summary
 from hwnas.nas.pareto.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
-from hwnas.nas.pareto.features import Assignment, ChoiceFeatures
+from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, summary_features
 from hwnas.nas.pareto.models import least
 from hwnas.nas.search_progress import SearchView
 from hwnas.tasks.metrics import costs_in, metric_of, perfect_value, quality_in
-from hwnas.training.evaluation import fidelity
+from hwnas.training.evaluation.trained import forecast, log_std
 
 Array = NDArray[np.float64]
 
@@ -98,7 +97,7 @@ def posteriors(
         figures = [own[0].figures[quality_in(objectives)] for own in groups.values()]
     else:
         assignments = [space.assignment(own[0].genotype) for own in groups.values()]
-        summary = None if lower is None else network_summary.summary(space, lower)
+        summary = None if lower is None else summary_features(space, lower)
         features = ChoiceFeatures(space.choices, space.optional(), summary)
         mean, std, draws = _posterior(features, assignments, readings)
         figures = _figures(readings, mean, std)
@@ -214,7 +213,7 @@ def _on_front(draws: Array, costs: Array) -> list[float]:
 # Candidates to fine-tune: those that are likely on the front.
 #
 # The search measures with noise and before fine-tuning. Once some candidates are fine-tuned,
-# ``training.evaluation.fidelity`` translates the measurements of the others.
+# ``training.evaluation.trained`` translates the measurements of the others.
 
 _MIN_COST = 1e-9  # for logarithms
 
@@ -272,8 +271,8 @@ def candidate_posteriors(
     def reading(candidate: Candidate) -> Candidate:
         figure = candidate.figures[metric]
         if translated:
-            expected = fidelity.forecast(metric, figure.value, pairs)
-            spread = 0.0 if candidate.state == "complete" else fidelity.log_std(metric, figure)
+            expected = forecast(metric, figure.value, pairs)
+            spread = 0.0 if candidate.state == "complete" else log_std(metric, figure)
             figure = finished.get(candidate.id) or expected.widened(spread).figure
         return replace(candidate, figures={**candidate.figures, metric: figure})
 

@@ -24,8 +24,7 @@ from hwnas.nas import early_exits
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.front import incumbent
 from hwnas.nas.options import SamplerConfig
-from hwnas.nas.pareto import network_summary
-from hwnas.nas.pareto.features import Assignment
+from hwnas.nas.pareto.features import Assignment, summary_features, work_features
 from hwnas.nas.pareto.sampler import ParetoSampler
 from hwnas.nas.pareto.selection import Costs
 from hwnas.nas.samplers import RunSampler
@@ -240,8 +239,8 @@ def _pareto_sampler(
     summary = work = None
     if problem.lower is not None:
         lower = lru_cache(_MAX_CACHED_GRAPHS)(problem.lower)  # shared: both need the same graph
-        summary = network_summary.summary(space, lower)
-        work = network_summary.work(space, lower) if is_timed else None
+        summary = summary_features(space, lower)
+        work = work_features(space, lower) if is_timed else None
     return ParetoSampler(
         None if max_queries == 0 else _costs(problem, study, cost),
         seed=seed,

@@ -1,7 +1,8 @@
-"""Inference with plain networks: batch norm recalibration, per-image results, chance level."""
+"""Forward passes: number format, batch norm recalibration, per-image results, chance level."""
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from statistics import NormalDist
 
@@ -9,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hwnas.core import machine
 from hwnas.core.quantity import NORMAL_95, Quantity
+from hwnas.models.graph import Graph
 from hwnas.tasks.base import PerImageResults, Task
 from hwnas.tasks.metrics import format_value, is_better, metric_of
 from hwnas.training.data import ImageData
@@ -119,3 +122,48 @@ def constant_answer(data: ImageData, split: str) -> str:
         f"{data.task.description.constant} ({metric_of(metric).label} {value} on {n:,} {split} "
         "images)"
     )
+
+
+AUTO, FLOAT32, BFLOAT16 = "auto", "float32", "bfloat16"
+
+_CPU_FEATURES = {"avx512_bf16", "amx_bf16"}  # CPUs with fast bfloat16 products
+#: Multiply-accumulates per output value of dense convolutions from which bfloat16 is faster;
+#: measured by ``benchmarks/training_dtype.py``.
+DENSE = 50
+
+
+def choose_precision(option: str, graph: Graph, device: str) -> str:
+    """Return the number format of a training: ``float32`` or ``bfloat16``.
+
+    Args:
+        option: Value of ``train.dtype``; ``auto`` selects the faster format.
+        graph: Graph of the network; of a supernet the largest one.
+        device: Device type, such as ``cpu``.
+    """
+    if option != AUTO:
+        return option
+    faster = device == "cpu" and _multiplies_bfloat16() and density(graph) >= DENSE
+    return BFLOAT16 if faster else FLOAT32
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    return not _CPU_FEATURES.isdisjoint(machine.describe()["flags"])
+
+
+def density(graph: Graph) -> float:
+    """Return the mean number of multiply-accumulates per output value of dense convolutions."""
+    dense = [node.op for node in graph if node.op.kind.startswith("conv") and node.op.groups == 1]
+    n_outputs = sum(math.prod(op.out_shape) for op in dense)
+    return sum(op.n_macs for op in dense) / max(n_outputs, 1)
+
+
+def forward(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
+    """Return the float32 outputs of ``network()``, computed in ``dtype``.
+
+    The backward pass uses the same format. Weights and their gradients stay float32.
+    """
+    if dtype == FLOAT32:
+        return network()
+    with torch.autocast(images.device.type, getattr(torch, dtype)):
+        return network().float()

@@ -19,10 +19,10 @@ from hwnas.models.families.elastic_layers import Rounding, weight_rounding
 from hwnas.models.spaces import Genotype, Option, SearchSpace
 from hwnas.training import parallel
 from hwnas.training.batches import StepContext, TrainingBatch
+from hwnas.training.inference import FLOAT32, forward
 from hwnas.training.loop import StepOutcome
 from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ThreadPool
-from hwnas.training.precision import FLOAT32, forward
 
 # Progressive widening: training begins with the largest network and admits smaller ones. After
 # Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3, with four

@@ -15,7 +15,7 @@ from hwnas.models.families.base import TrainingRecipe
 from hwnas.models.int8.weight_grids import WeightGrid, WeightGrids, quantise_weights_
 from hwnas.training import loop, parallel
 from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
-from hwnas.training.inference import recalibrate
+from hwnas.training.inference import FLOAT32, forward, recalibrate
 from hwnas.training.loop import (
     CheckpointPolicy,
     LogRow,
@@ -24,7 +24,6 @@ from hwnas.training.loop import (
     TrainingSummary,
 )
 from hwnas.training.options import TrainingConfig
-from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images for batch norm statistics

@@ -26,9 +26,9 @@ from hwnas.core import files
 from hwnas.core.progress import Progress
 from hwnas.training import batches
 from hwnas.training.batches import StepContext, TrainingBatch, TrainingData
+from hwnas.training.inference import FLOAT32, forward
 from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ProcessGroup, ThreadPool
-from hwnas.training.precision import FLOAT32, forward
 
 _MAX_BYTES = 1 << 30  # total size; larger outputs are computed in each training instead
 _PLAIN_FILE = "as_they_are"  # file of the images without augmentation

@@ -24,7 +24,7 @@ from hwnas.models.int8 import weight_grids
 from hwnas.models.int8.weight_grids import WeightGrids, quantise_weights_, weight_grids_of
 from hwnas.models.spaces import Genotype, SearchSpace, Space
 from hwnas.models.spaces.union import join_spaces
-from hwnas.training import loop, precision
+from hwnas.training import inference, loop
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, ImageData, load_data, some
@@ -112,7 +112,7 @@ class TrainingSetup:
     def dtype(self, genotype: Genotype) -> str:
         """Return the number format in which a genotype is trained: float32 or bfloat16."""
         device = loop.device(self.train).type
-        return precision.choose_precision(self.train.dtype, self.graph(genotype), device)
+        return inference.choose_precision(self.train.dtype, self.graph(genotype), device)
 
     def build(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, initialised from the seed."""

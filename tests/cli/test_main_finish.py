@@ -25,10 +25,10 @@ from hwnas.nas.candidates import Candidate
 from hwnas.nas.front_probability import CandidatePosteriors
 from hwnas.nas.member import Member
 from hwnas.training import single_network
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig
 from hwnas.training.finetuning.stages import TrainingStage
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
 from hwnas.training.inference import at_chance_level
+from hwnas.training.options import FinetuningConfig, FinishConfig
 from hwnas.workflows.search import finish_runs, finishing
 from hwnas.workflows.search import finisher as search_finisher
 from hwnas.workflows.search.finish_runs import FinetuneBatch, FinetuneResult

@@ -11,7 +11,7 @@ from hwnas.__main__ import run
 from hwnas.core import options
 from hwnas.core.errors import ConfigError
 from hwnas.core.options import AllowedRange, Option, iter_options
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.options import FinetuningConfig
 from hwnas.workflows.config import SCHEMAS
 
 _NEEDED = {

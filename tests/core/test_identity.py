@@ -8,8 +8,7 @@ from hwnas.hardware.target import facts
 from hwnas.models.families.base import TrainingRecipe
 from hwnas.nas.options import SamplerConfig
 from hwnas.training.evaluation.interfaces import ScoringConfig, TrainedConfig
-from hwnas.training.finetuning.finetuning_options import FinishConfig
-from hwnas.training.options import TrainingConfig
+from hwnas.training.options import FinishConfig, TrainingConfig
 from tests.conftest import target
 
 

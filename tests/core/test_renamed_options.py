@@ -9,8 +9,7 @@ from hwnas.__main__ import run
 from hwnas.core.manifest import read_manifest
 from hwnas.core.options import fingerprint_options, option_defaults
 from hwnas.core.renamed_options import DELETED, RENAMED
-from hwnas.training.finetuning.finetuning_options import FinishConfig
-from hwnas.training.options import TrainingConfig
+from hwnas.training.options import FinishConfig, TrainingConfig
 from hwnas.workflows.config import SCHEMAS
 
 PAIRS = [(schema, old, new) for schema, names in RENAMED.items() for old, new in names.items()]

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from hwnas.core import package
-from hwnas.core.options import iter_options
+from hwnas.core.options import iter_options, option_sentences
 from hwnas.workflows.config import SCHEMAS
-from hwnas.workflows.config.option_sentences import option_sentences
 
 ROOT = Path(__file__).parents[2]
 GENERATED: dict[Path, str] = dict(runpy.run_path(str(ROOT / "docs" / "generate"))["pages"]())

@@ -18,7 +18,7 @@ from hwnas.nas.verification import Verifier, verify
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.shared_weights import TrainedOnDemand
-from hwnas.training.finetuning.finetuning_options import FinishConfig
+from hwnas.training.options import FinishConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import accuracies
 from hwnas.workflows.config import SearchConfig

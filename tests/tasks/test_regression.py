@@ -15,7 +15,7 @@ from hwnas.tasks.early_stopping import Errors
 from hwnas.tasks.intervals import half_width
 from hwnas.tasks.regression import Regression, RegressionTask
 from hwnas.training.data import DatasetConfig, load_data
-from hwnas.training.evaluation.fidelity import forecast
+from hwnas.training.evaluation.trained import forecast
 
 RNG = np.random.default_rng(0)
 TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)

@@ -11,7 +11,7 @@ from hwnas.core.progress import NullProgress, Progress
 from hwnas.models import families
 from hwnas.models.families.base import Supernet
 from hwnas.models.spaces import Genotype, SearchSpace
-from hwnas.training import precision
+from hwnas.training import inference
 from hwnas.training.batches import TrainingData
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DatasetConfig, ImageData
@@ -79,7 +79,7 @@ class Learner:
     @property
     def sandwich(self) -> Sandwich:
         sandwich = Sandwich(self.supernet, self._space, self.resolution, self.config)
-        if self.config.dtype != precision.AUTO:
+        if self.config.dtype != inference.AUTO:
             sandwich.dtype = self.config.dtype
         return sandwich
 

@@ -10,7 +10,7 @@ from hwnas.models import families, spaces
 from hwnas.models.families.elastic_layers import ElasticConv
 from hwnas.models.families.layers import ConvNormAct
 from hwnas.models.graph import Graph, Signature
-from hwnas.training import precision
+from hwnas.training import inference
 
 
 def _lowered(name: str, *, largest: bool = True) -> Graph:
@@ -32,11 +32,11 @@ def test_what_is_dense_is_trained_in_bfloat16_where_the_cpu_multiplies_it(
 ) -> None:
     lowered = _lowered(name, largest=largest)
     for able in (True, False):
-        monkeypatch.setattr(precision, "_multiplies_bfloat16", lambda able=able: able)
-        assert precision.choose_precision("auto", lowered, "cpu") == (faster if able else "float32")
-        assert precision.choose_precision("auto", lowered, "cuda") == "float32"
+        monkeypatch.setattr(inference, "_multiplies_bfloat16", lambda able=able: able)
+        assert inference.choose_precision("auto", lowered, "cpu") == (faster if able else "float32")
+        assert inference.choose_precision("auto", lowered, "cuda") == "float32"
         for asked in ("float32", "bfloat16"):
-            assert precision.choose_precision(asked, lowered, "cpu") == asked
+            assert inference.choose_precision(asked, lowered, "cpu") == asked
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])
@@ -56,7 +56,7 @@ def test_depthwise_convolutions_compute_in_float32(*, is_elastic: bool) -> None:
         assert isinstance(norm, torch.nn.Module)
         norm.register_forward_pre_hook(seen)
         inputs = (images, 8, 3) if is_elastic else (images,)
-        outputs = precision.forward(partial(layer, *inputs), images, "bfloat16")
+        outputs = inference.forward(partial(layer, *inputs), images, "bfloat16")
         assert outputs.dtype == torch.float32
         torch.autograd.backward(outputs.square().mean())
         assert dtypes.pop() == expected

@@ -12,9 +12,9 @@ from hwnas.models.spaces import SearchSpace
 from hwnas.training import soft_targets
 from hwnas.training.batches import StepContext, draw
 from hwnas.training.data import ImageData
+from hwnas.training.inference import forward
 from hwnas.training.options import TrainingConfig
 from hwnas.training.parallel import ProcessGroup
-from hwnas.training.precision import forward
 from hwnas.training.soft_targets import AugmentedViews, record
 from tests.training.fakes import material
 

@@ -1,8 +1,7 @@
 """Sentences of options, read from the comments of dataclasses."""
 
-from hwnas.core.options import iter_options
+from hwnas.core.options import iter_options, option_sentences
 from hwnas.workflows.config import SCHEMAS
-from hwnas.workflows.config.option_sentences import option_sentences
 
 
 def test_sentences_have_the_names_of_options() -> None:

@@ -1,7 +1,7 @@
 """Models of trial time, costs and feasibility, and calibration of intervals."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -11,11 +11,9 @@ from scipy.optimize import nnls
 from scipy.special import ndtr
 
 from hwnas.core.gaussian_process import Hyperparameters, Surrogate, fit_hyperparameters
-from hwnas.nas.pareto.features import Assignment
+from hwnas.nas.pareto.features import Assignment, Work
 
 Array = NDArray[np.float64]
-#: Maps assignments to non-negative features that trial time is linear in, ``(n, k)``.
-Work = Callable[[Sequence[Assignment]], Array]
 
 _MIN_TRIALS = 5  # for a model of trial time
 _MIN_DURATION_RATIO = 0.25  # of the predicted time; a faster trial used the cache

@@ -25,9 +25,15 @@ from optuna.trial import FrozenTrial
 from hwnas.core.errors import ConfigError
 from hwnas.nas.pareto import selection, startup
 from hwnas.nas.pareto.expectation import Expectation, History, Knowledge, Learner
-from hwnas.nas.pareto.features import Assignment, ChoiceFeatures, FeatureFunction, ProposalSpace
+from hwnas.nas.pareto.features import (
+    Assignment,
+    ChoiceFeatures,
+    FeatureFunction,
+    ProposalSpace,
+    Work,
+)
 from hwnas.nas.pareto.history import ObjectiveScale, Trials
-from hwnas.nas.pareto.models import FeasibilityModel, Work, learned
+from hwnas.nas.pareto.models import FeasibilityModel, learned
 from hwnas.nas.pareto.selection import CostedSpace, Costs, account, ranked
 from hwnas.nas.trial_attributes import ATTRIBUTE, Proposal, is_fixed, set_system_attr
 

@@ -24,7 +24,6 @@ from hwnas.models.int8.weight_grids import quantise_weights_, weight_grids_of
 from hwnas.models.onnx.writer import check_int8
 from hwnas.tasks.base import PerImageResults
 from hwnas.tasks.metrics import is_better
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import (
     FINE_TUNED,
     FOR_INT8,
@@ -35,6 +34,7 @@ from hwnas.training.finetuning.stages import (
     TrainingStage,
 )
 from hwnas.training.inference import per_sample, recalibrate
+from hwnas.training.options import FinetuningConfig
 
 Load = Callable[[QuantisedNetwork], Session]  #: loads an int8 network into its runtime
 

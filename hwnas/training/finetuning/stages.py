@@ -23,10 +23,9 @@ from hwnas.tasks.base import PerImageResults, Task
 from hwnas.training import loop
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.evaluation.interfaces import NetworkProvider
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
-from hwnas.training.options import TrainingConfig, without_muon
+from hwnas.training.inference import FLOAT32
+from hwnas.training.options import FinetuningConfig, TrainingConfig, without_muon
 from hwnas.training.parallel import lock_folder
-from hwnas.training.precision import FLOAT32
 from hwnas.training.single_network import StudentNetwork, TeacherNetwork, estimate_seconds
 from hwnas.training.soft_targets import AugmentedViews, SoftTargets, record
 from hwnas.training.supernet import TrainingSetup

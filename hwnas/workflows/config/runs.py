@@ -9,7 +9,7 @@ from hwnas.core.options import SEED, bounded, check_bounds, limits
 from hwnas.fleet import fleet_file, service_file
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.interfaces import MIN_NETWORKS
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.options import FinetuningConfig
 
 
 @dataclass

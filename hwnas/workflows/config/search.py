@@ -22,8 +22,7 @@ from hwnas.nas.options import BenchmarkConfig, SamplerConfig, StudyConfig
 from hwnas.tasks import metrics
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.interfaces import ScoringConfig, TrainedConfig
-from hwnas.training.finetuning.finetuning_options import FinishConfig
-from hwnas.training.options import DatasetConfig, TrainingConfig
+from hwnas.training.options import DatasetConfig, FinishConfig, TrainingConfig
 
 # Options common to several verbs.
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from hwnas.core.errors import BudgetError, RunError
 from hwnas.core.run_folder import Row, RunFolder
 from hwnas.nas.candidates import Candidate
-from hwnas.training.finetuning.finetuning_options import FinishConfig
 from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
+from hwnas.training.options import FinishConfig
 from hwnas.workflows.reporter import Reporter
 from hwnas.workflows.search import cascades, context, finishing, joint_front
 from hwnas.workflows.search.context import TargetContext

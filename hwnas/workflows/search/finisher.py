@@ -25,7 +25,6 @@ from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import DataSplit, ImageBatch
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline, stages
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.pipeline import Load
 from hwnas.training.finetuning.stages import (
     FinetunedTeacher,
@@ -34,6 +33,7 @@ from hwnas.training.finetuning.stages import (
     TrainingStage,
 )
 from hwnas.training.finetuning.time_budget import TimeBudget, TimeWindow, TrainingTimes
+from hwnas.training.options import FinetuningConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, SearchComponents
 

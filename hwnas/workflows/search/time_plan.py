@@ -21,7 +21,7 @@ from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.trained import TrainedEvaluator
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
+from hwnas.training.options import FinetuningConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import SearchComponents, have_exits
 from hwnas.workflows.config import SearchConfig

@@ -13,8 +13,7 @@ from hwnas.core.package import ROOT
 from hwnas.models import families
 from hwnas.models.graph import Graph, Node, OpSpec, Signature
 from hwnas.models.spaces import Genotype, SearchSpace, find, load_space
-from hwnas.nas.pareto.features import ChoiceFeatures
-from hwnas.nas.pareto.network_summary import anatomy, summary, work
+from hwnas.nas.pareto.features import ChoiceFeatures, anatomy, summary_features, work_features
 from hwnas.nas.pareto.sampler import ParetoSampler
 
 SPACES = sorted(path.stem for path in (ROOT / "search_spaces").glob("*.yaml"))
@@ -66,7 +65,7 @@ def test_network_is_lowered_once_whatever_choices_without_effect_are(tiny: Searc
         asked.append(genotype.id)
         return _lower(tiny, genotype)
 
-    summed, worked = summary(tiny, lower), work(tiny, lower)
+    summed, worked = summary_features(tiny, lower), work_features(tiny, lower)
     whole = {name: options[0] for name, options in tiny.choices.items()}
     active = tiny.assignment(tiny.genotype(whole))
     assert summed(whole) == summed(active)

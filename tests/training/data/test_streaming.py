@@ -19,8 +19,7 @@ from hwnas.nas.verification import verify
 from hwnas.tasks.base import Incumbent
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
-from hwnas.training.finetuning.finetuning_options import FinishConfig
-from hwnas.training.options import TrainingConfig
+from hwnas.training.options import FinishConfig, TrainingConfig
 from hwnas.workflows import components
 from hwnas.workflows.components import Accuracies, accuracies
 from hwnas.workflows.config import RunConfig, SearchConfig

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.tasks.intervals import proportion
-from hwnas.training.evaluation.fidelity import forecast, log_error, log_std
+from hwnas.training.evaluation.trained import forecast, log_error, log_std
 
 
 def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[float, float]]:

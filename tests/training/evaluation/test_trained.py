@@ -18,10 +18,9 @@ from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig, FinishConfig
 from hwnas.training.finetuning.stages import NetworkSource
 from hwnas.training.loop import StepOutcome
-from hwnas.training.options import TrainingConfig
+from hwnas.training.options import FinetuningConfig, FinishConfig, TrainingConfig
 from hwnas.training.single_network import _SingleNetworkStep
 from hwnas.training.supernet import TrainingSetup
 from hwnas.workflows.search.finisher import Finetuner

@@ -22,11 +22,10 @@ from hwnas.training import supernet
 from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.interfaces import ScoringConfig
 from hwnas.training.evaluation.shared_weights import SupernetEvaluator
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.pipeline import finetune
 from hwnas.training.finetuning.stages import LargestSubnetTeacher, NetworkSource, first_stage
 from hwnas.training.loop import CheckpointPolicy
-from hwnas.training.options import TrainingConfig
+from hwnas.training.options import FinetuningConfig, TrainingConfig
 from hwnas.training.supernet import TrainingSetup
 from tests.conftest import few_of, images_of
 from tests.models.int8.networks import coarsely

@@ -13,10 +13,9 @@ from hwnas.training.data import DatasetConfig
 from hwnas.training.evaluation.interfaces import TrainedConfig
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.finetuning import pipeline
-from hwnas.training.finetuning.finetuning_options import FinetuningConfig
 from hwnas.training.finetuning.stages import FinetunedTeacher, NetworkSource
-from hwnas.training.options import TrainingConfig
-from hwnas.training.precision import forward
+from hwnas.training.inference import forward
+from hwnas.training.options import FinetuningConfig, TrainingConfig
 from hwnas.training.single_network import TeacherNetwork
 from hwnas.training.supernet import TrainingSetup
 
