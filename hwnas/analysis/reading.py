@@ -20,7 +20,7 @@ from hwnas.analysis.fronts import (
 from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.costs.int8_speed import RATIOS, int8_is_slower
+from hwnas.hardware.derived_metrics import RATIOS, int8_is_slower
 from hwnas.nas.member import artefact_metric
 from hwnas.tasks.metrics import quality_names
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.quantity import Quantities
-from hwnas.hardware.costs.int8_speed import RATIO
+from hwnas.hardware.derived_metrics import RATIO
 from hwnas.tasks.base import PerImageResults, Task
 from hwnas.tasks.metrics import metric_of
 

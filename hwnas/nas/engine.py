@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from hwnas.core import database
 from hwnas.core import processes as host
@@ -20,11 +20,13 @@ from hwnas.nas import loop
 from hwnas.nas.candidates import NAME as CANDIDATES
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.options import NAME, SamplerConfig, StudyConfig
-from hwnas.nas.shared_study import Membership, SharedStudy
 from hwnas.nas.storage import is_shared
 from hwnas.nas.study import LocalStudy
 from hwnas.nas.trials import verbosity_kept
 from hwnas.tasks.metrics import quality_in
+
+if TYPE_CHECKING:
+    from hwnas.nas.shared_study import Membership, SharedStudy
 
 _POLL_S = 0.5
 _SHUTDOWN_S = 5.0  # for an interrupted process to queue its trial again
@@ -45,11 +47,11 @@ class WorkerJob:
 
     problem: Callable[[], AbstractContextManager[loop.SearchProblem]]  #: opens the search problem
     config: EngineConfig
-    membership: Membership
+    membership: "Membership"
     end_by: float  #: time in seconds of ``time.monotonic``, which all processes share
 
 
-def search_in_processes(job: WorkerJob, study: SharedStudy, progress: Progress) -> list[str]:
+def search_in_processes(job: WorkerJob, study: "SharedStudy", progress: Progress) -> list[str]:
     """Evaluate candidates in ``study.workers`` processes; return the errors of failed ones.
 
     Raises:
@@ -102,6 +104,8 @@ def _is_started(process: BaseProcess) -> bool:
 
 def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
     """Evaluate candidates until all trials are finished; main function of a process."""
+    from hwnas.nas.shared_study import SharedStudy
+
     host.tune_worker(job.config.study.workers or 1)
     host.interrupt_on_signals()
     host.end_with_parent()  # other processes queue its trial again
@@ -120,7 +124,7 @@ def _work(job: WorkerJob, messages: "multiprocessing.SimpleQueue[str]") -> None:
         sys.exit(130)
 
 
-AnyStudy = LocalStudy | SharedStudy
+AnyStudy: TypeAlias = "LocalStudy | SharedStudy"
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,15 @@ def _opened(search: SearchTask, config: EngineConfig, folder: RunFolder) -> AnyS
     space, own = search.problem.space, config.study.storage is None
     if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
         return LocalStudy(folder.study, space, search.objectives)
-    return SharedStudy(_membership(search, config, folder), space)
+    from hwnas.nas.shared_study import Membership, SharedStudy
+
+    c = config.study
+    if c.storage is None:  # the manifest of the folder has the digests
+        url = database.sqlite_url(folder.study.absolute())
+        membership = Membership(c, url, NAME, search.objectives, {})
+    else:
+        membership = Membership(c, c.storage, c.name, search.objectives, search.digests)
+    return SharedStudy(membership, space)
 
 
 def is_searched(opened: AnyStudy, config: EngineConfig, end_by: float) -> bool:
@@ -198,7 +210,7 @@ def prepare(opened: AnyStudy, work: Callable[[], None]) -> None:
 class _Counted:
     """Adds the seconds since the last call to those of preparation."""
 
-    def __init__(self, opened: SharedStudy):
+    def __init__(self, opened: "SharedStudy"):
         self._opened, self._since = opened, time.monotonic()
 
     def __call__(self) -> None:
@@ -221,26 +233,18 @@ def run_engine(
         RunError: the database does not answer, or all processes ended early.
     """
     ended: list[str] = []
-    if isinstance(opened, SharedStudy) and config.study.storage is None:
+    if not isinstance(opened, LocalStudy) and config.study.storage is None:
         opened.take_over()  # the folder is locked: no other process works on it
     if (config.study.workers or 1) > 1:
-        assert isinstance(opened, SharedStudy)
+        assert not isinstance(opened, LocalStudy)
         job = WorkerJob(search.again, config, opened.membership, end_by)
         ended = search_in_processes(job, opened, progress)
     else:
         n, sampler = config.n_trials, config.sampler
         loop.run_trials(search.problem, opened, sampler, config.seed, n, progress, end_by)
     leader = ""
-    if isinstance(opened, SharedStudy) and config.study.storage is not None:
+    if not isinstance(opened, LocalStudy) and config.study.storage is not None:
         commands = opened.workers()
         if opened.worker in commands[:-1]:
             leader = commands[-1]
     return EngineOutcome(list(opened.candidates), leader, tuple(ended))
-
-
-def _membership(search: SearchTask, config: EngineConfig, folder: RunFolder) -> Membership:
-    if config.study.storage is None:  # the manifest of the folder has the digests
-        url = database.sqlite_url(folder.study.absolute())
-        return Membership(config.study, url, NAME, search.objectives, {})
-    url, name = config.study.storage, config.study.name
-    return Membership(config.study, url, name, search.objectives, search.digests)

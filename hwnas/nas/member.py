@@ -7,7 +7,7 @@ from typing import TypeVar
 from hwnas.core.quantity import Quantities, Quantity
 from hwnas.core.run_folder import Row
 from hwnas.hardware import backends
-from hwnas.hardware.costs.int8_speed import describe_ratio, int8_is_slower
+from hwnas.hardware.derived_metrics import describe_ratio, int8_is_slower
 from hwnas.models.spaces import Space
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks import metrics

@@ -14,7 +14,7 @@ from hwnas.core.quantity import (
 )
 from hwnas.core.schema import SchemaError, validate
 from hwnas.core.typed_files import read_json
-from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member
 from hwnas.tasks.base import Confusion

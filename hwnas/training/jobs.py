@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, final
 from torch import nn
 
 from hwnas.core import processes
-from hwnas.core.errors import RunError, TrainingError
+from hwnas.core.errors import TrainingError
 from hwnas.core.processes import WorkerContext
 from hwnas.core.progress import NullProgress, Progress
 from hwnas.models.families.base import Supernet, TrainingRecipe
@@ -23,24 +23,6 @@ from hwnas.training.loop import TrainingLog, TrainingSummary
 from hwnas.training.options import TrainingConfig, fine_tuning
 from hwnas.training.single_network import StudentNetwork
 from hwnas.training.supernet import TrainingSetup
-
-
-def check_supernet_exists(setup: TrainingSetup) -> None:
-    """Check that the supernet of a finished search need not be trained again.
-
-    Raises:
-        RunError: its checkpoint is missing, or this version would train another supernet.
-    """
-    checkpoint = setup.checkpoint()
-    if setup.train.epochs and not checkpoint.n_steps():
-        raise RunError(
-            f"The supernet of the search is not at {checkpoint.path}, its place in this version. "
-            "Start from the folder in which the search was started, with the same versions and "
-            "data."
-        )
-
-
-# Training of single networks.
 
 
 @dataclass(frozen=True)

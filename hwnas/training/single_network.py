@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,9 @@ from hwnas.training.loop import (
     TrainingSummary,
 )
 from hwnas.training.options import TrainingConfig
-from hwnas.training.soft_targets import SoftTargets
+
+if TYPE_CHECKING:
+    from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images for batch norm statistics
 _FORWARD = 1 / 3  # cost of an inference relative to a training step, per image
@@ -42,7 +44,7 @@ class TeacherNetwork:
     network: nn.Module
     resolution: int  #: height and width of its input, in pixels
     alpha: float = 0.5  #: weight of the distillation loss, in [0, 1]; targets have 1 - alpha
-    recorded: SoftTargets | None = None  #: its outputs, recorded for all batches of the training
+    recorded: "SoftTargets | None" = None  #: its outputs, recorded for all batches of the training
     dtype: str = FLOAT32  #: number format of its forward pass: float32 or bfloat16
 
     def loss_targets(self, batch: TrainingBatch, step_context: StepContext) -> Tensor:

@@ -40,7 +40,6 @@ from hwnas.training.loop import (
 )
 from hwnas.training.options import TrainingConfig, without_muon
 from hwnas.training.parallel import train_once
-from hwnas.training.sandwich import Sandwich
 from hwnas.training.single_network import StudentNetwork, train_network
 
 if TYPE_CHECKING:
@@ -207,6 +206,20 @@ class TrainingSetup:
         supernet.module.eval()
         return supernet, summary
 
+    def check_supernet_exists(self) -> None:
+        """Check that the supernet of a finished search need not be trained again.
+
+        Raises:
+            RunError: its checkpoint is missing, or this version would train another supernet.
+        """
+        checkpoint = self.checkpoint()
+        if self.train.epochs and not checkpoint.n_steps():
+            raise RunError(
+                f"The supernet of the search is not at {checkpoint.path}, its place in this "
+                "version. Start from the folder in which the search was started, with the same "
+                "versions and data."
+            )
+
     def epoch_s(self) -> float:
         """Return the duration of an epoch of the supernet in seconds, by timing a few steps."""
         trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
@@ -214,6 +227,8 @@ class TrainingSetup:
         return loop.n_steps(self.train.with_epochs(1), n_images) * step_s
 
     def _trainee(self, supernet: Supernet) -> TrainingJobSpec:
+        from hwnas.training.sandwich import Sandwich  # imported here: single networks do without
+
         rounding, dtype = partial(self.rounding, supernet), self.dtype(self.space.largest())
         space = annotations.weight_relevant_space(self.space)  # others change what is sampled
         sandwich = Sandwich(supernet, space, self.resolution, self.train, rounding, dtype)

@@ -26,7 +26,6 @@ from hwnas.nas.run import Run, check_files
 from hwnas.nas.verified_files import MemberRow, read_front
 from hwnas.tasks.metrics import costs_in, format_value, maximise_flags, metric_of, quality_in
 from hwnas.training import inference, loop, supernet
-from hwnas.training import jobs as kept_supernets
 from hwnas.training.data import ImageData
 from hwnas.training.evaluation.rank_audit import (
     AuditedNetwork,
@@ -174,7 +173,7 @@ def _trained(
     trained = [m for m in read[0].members if setups[m.name].checkpoint().n_steps()]
     needed = trained or [*read[0].members]
     for member in needed:
-        kept_supernets.check_supernet_exists(setups[member.name])
+        setups[member.name].check_supernet_exists()
     return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 

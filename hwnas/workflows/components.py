@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hwnas import tasks
 from hwnas.core import machine
@@ -22,16 +22,15 @@ from hwnas.models import families
 from hwnas.models.families import annotations, early_exits
 from hwnas.models.spaces import Genotype, Space
 from hwnas.nas.candidates import Candidate
-from hwnas.nas.run import Run, in_space
 from hwnas.tasks.metrics import expected_costs, metric_of
 from hwnas.training.data import ImageData
-from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
 from hwnas.training.evaluation.trained import TrainedEvaluator
 from hwnas.training.supernet import SupernetTraining, TrainingSetup
 from hwnas.workflows.config import SearchConfig
 from hwnas.workflows.networks import Networks, profile_command, read_networks
 
 if TYPE_CHECKING:
+    from hwnas.training.evaluation.shared_weights import SupernetEvaluator, TrainedOnDemand
     from hwnas.workflows.device import MeasuredTarget
 
 #: Packages whose versions determine the results of every run, besides those of the target's backend
@@ -67,6 +66,8 @@ class SearchComponents:
         """
         if self.config.start_from is None:
             return ()
+        from hwnas.nas.run import Run, in_space
+
         run = Run.load(Path(self.config.start_from), "start_from", self.config.study.storage)
         run.check_complete()
         own = in_space(run.candidates, self.space, "start_from")
@@ -242,8 +243,8 @@ def cost_model(parts: SearchComponents, device: "MeasuredTarget | None") -> Cost
     )
     model = networks.backend.cost_models[config.cost](costed)
     if any(annotations.precision_options(member) for member in parts.space.members):
-        from hwnas.hardware.costs.int8_speed import FasterThanFloat
         from hwnas.hardware.costs.measured_cost import MeasuredCostModel
+        from hwnas.hardware.derived_metrics import FasterThanFloat
 
         turns = model.interleaved if isinstance(model, MeasuredCostModel) else None
         model = FasterThanFloat(model, networks.in_float, turns)
@@ -260,7 +261,8 @@ def artefacts(parts: SearchComponents, device: "MeasuredTarget | None") -> Artef
 
 # Accuracies of candidates, and their weights.
 
-Accuracies = TrainedOnDemand | TrainedEvaluator  #: scores candidates and provides their weights
+#: Scores candidates and provides their weights.
+Accuracies: TypeAlias = "TrainedOnDemand | TrainedEvaluator"
 
 
 def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
@@ -269,7 +271,9 @@ def accuracies(parts: SearchComponents, progress: Progress) -> Accuracies:
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.setups, parts.config.trained)
 
-    def trained(setup: TrainingSetup) -> SupernetEvaluator:
+    from hwnas.training.evaluation.shared_weights import TrainedOnDemand
+
+    def trained(setup: TrainingSetup) -> "SupernetEvaluator":
         supernet, _ = setup.trained(progress)
         return setup.evaluator(supernet, scoring)
 

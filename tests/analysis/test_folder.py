@@ -6,7 +6,7 @@ from pathlib import Path
 from hwnas.analysis import run_fronts
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row, RunFolder
-from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.models.spaces import Genotype
 
 FAST, OUTRUN = (Genotype("s", (("size", size),)) for size in (1, 2))

@@ -14,7 +14,7 @@ from hwnas.__main__ import run
 from hwnas.analysis.fronts import ComparedRun, FrontPoint
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import Row
-from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.hardware.target import Target
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate

@@ -9,7 +9,7 @@ from hwnas.core.errors import CompileError, ConfigError
 from hwnas.core.progress import NullProgress
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
-from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.models.spaces import Genotype, SearchSpace
 from hwnas.nas import loop
 from hwnas.nas.candidates import Candidate

@@ -14,7 +14,7 @@ from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest
 from hwnas.core.quantity import Quantity
 from hwnas.core.run_folder import RunFolder
-from hwnas.hardware.costs.int8_speed import RATIOS
+from hwnas.hardware.derived_metrics import RATIOS
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.nas.member import Member

@@ -24,8 +24,7 @@ from hwnas.hardware.backends.base import (
     open_artefact,
 )
 from hwnas.hardware.costs.cost_model import Cost, sequential_cost
-from hwnas.hardware.costs.int8_speed import ratio_columns
-from hwnas.hardware.derived_metrics import DerivedMetrics
+from hwnas.hardware.derived_metrics import DerivedMetrics, ratio_columns
 from hwnas.hardware.runtimes.interfaces import Segment
 from hwnas.hardware.timing import InterleavedTimings
 from hwnas.models.graph import Graph, split_at_exits, without_exits
@@ -158,8 +157,8 @@ def compare_with_float32(
 ) -> Mapping[str, float]:
     """Return the ratio of an int8 network's latency to that in float32, with its interval.
 
-    Keys are columns of result files, see ``int8_speed.ratio_columns``. Empty if the network did
-    not choose int8, or nothing is measured.
+    Keys are columns of result files, see ``derived_metrics.ratio_columns``. Empty if the network
+    did not choose int8, or nothing is measured.
 
     Args:
         network: The network.

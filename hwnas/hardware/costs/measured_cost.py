@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, final
 from hwnas.core.quantity import Quantity
 from hwnas.hardware import backends
 from hwnas.hardware.costs.cost_model import Cost, cost_by_segment
-from hwnas.hardware.costs.roofline_cost import full_load_ms
 from hwnas.hardware.memory import peak_activation_bytes, weight_bytes
 from hwnas.hardware.target import Target
 from hwnas.models.graph import Graph, Node, OpSpec, fuse, n_macs, n_params
@@ -31,6 +30,8 @@ def host_cost(
     assert target.power is not None
     load_ms = None
     if target.power.per_device and target.roofline is not None:
+        from hwnas.hardware.costs.roofline_cost import full_load_ms
+
         load_ms = full_load_ms(graph, target.roofline)
     energy, details = target.power.energy(latency, graph.threads or target.threads, load_ms)
     if measured is not None:

@@ -8,16 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.core.quantity import Quantity
-from hwnas.hardware.meters.meter import MeasuredEnergy
 from hwnas.hardware.timing import Timer, Timing, TimingConfig
 from hwnas.models.graph import Graph, OpSpec
 from hwnas.models.int8.quantised_network import Parameters
+
+if TYPE_CHECKING:
+    from hwnas.hardware.meters.meter import MeasuredEnergy
 
 #: Compilation plan of each operator; may be empty for runtimes that schedule by themselves.
 OperatorPlans = Mapping[OpSpec, str]
@@ -96,7 +98,7 @@ class DeviceEvaluation:
 
     outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
     timing: Timing  #: latency of an inference
-    energy: MeasuredEnergy | None  #: ``None`` if the target has no meter
+    energy: "MeasuredEnergy | None"  #: ``None`` if the target has no meter
     p99: Quantity | None = None  #: p99 latency in ms of the runs of ``timing``, if requested
 
 

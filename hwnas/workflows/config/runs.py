@@ -6,7 +6,6 @@ from typing import Any
 from hwnas.core import database
 from hwnas.core.errors import ConfigError, unknown_name
 from hwnas.core.options import SEED, bounded, check_bounds, limits
-from hwnas.fleet import fleet_file, service_file
 from hwnas.tasks.metrics.budget import Budget
 from hwnas.training.evaluation.interfaces import MIN_NETWORKS
 from hwnas.training.options import FinetuningConfig
@@ -254,6 +253,8 @@ class PlanConfig:
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
+        from hwnas.fleet import fleet_file, service_file  # imported here: other verbs have no plan
+
         check_bounds(self)
         if not self.service or not self.fleet:
             raise ConfigError(

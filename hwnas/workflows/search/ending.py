@@ -13,13 +13,15 @@ from hwnas.training.finetuning.time_budget import TimeBudget
 from hwnas.training.inference import at_chance_level
 from hwnas.training.options import FinishConfig
 from hwnas.workflows.reporter import Reporter
-from hwnas.workflows.search import cascades, context, finishing, joint_front
+from hwnas.workflows.search import cascades, context, finishing
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finishing import FinetuningOutcome
 from hwnas.workflows.search.front import (
     SearchOutcome,
     TargetFront,
     final_record,
+    folder_of,
+    manifest_of,
     remove_front_files,
     write_front,
 )
@@ -85,6 +87,8 @@ def end(  # noqa: PLR0913, PLR0917
         with reporter.timed("Write reports"):
             write_front(front, manifest | final_record(reporter, front.candidates, front.members))
         return SearchOutcome(folder, manifest, fronts)
+    from hwnas.workflows.search import joint_front  # imported here: several targets are rare
+
     fitting = [] if missed else joint_front.fitting(contexts, candidates, finetuned)
     joint = joint_front.verified(contexts, folder, fitting, finetuned, fronts, reporter)
     missed += joint_front.nothing(joint, contexts, candidates)
@@ -92,7 +96,7 @@ def end(  # noqa: PLR0913, PLR0917
         manifest |= joint_front.joint_record(reporter, candidates, fronts, joint.front.members)
         for front in fronts:
             record = final_record(reporter, front.candidates, front.members)
-            write_front(front, joint_front.manifest_of(manifest, front.context.target) | record)
+            write_front(front, manifest_of(manifest, front.context.target) | record)
         joint_front.write_joint_front(folder, manifest, fronts, fitting, joint, missed)
     return SearchOutcome(folder, manifest, fronts, joint.front, missed)
 
@@ -145,8 +149,8 @@ def _without_front(
         status: The reason if no target has a front, else empty.
     """
     for target in [name for name in manifest.get("targets", ()) if name in lacking]:
-        own = joint_front.manifest_of(manifest, target) | {"status": lacking[target]}
-        remove_front_files(joint_front.folder_of(folder, target), own)
+        own = manifest_of(manifest, target) | {"status": lacking[target]}
+        remove_front_files(folder_of(folder, target), own)
     if status:
         remove_front_files(folder, manifest | {"status": status})
 
@@ -184,7 +188,7 @@ def _front(
     """Verify the front of a target, in the run's folder or in a subfolder for the target."""
     place, phase = folder, "Verify front"
     if len(contexts) > 1:
-        place, phase = joint_front.folder_of(folder, of.target), f"Verify on {of.target}"
+        place, phase = folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
     verified = of.verified(found.members(of.target), found.finisher, place, reporter, phase)
     members = sorted(verified.members, key=lambda m: m.figures["latency_ms"].value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from hwnas.core.errors import RunError
 from hwnas.core.manifest import Manifest, accuracy_source
@@ -17,17 +17,18 @@ from hwnas.core.run_folder import WEIGHTS, Row
 from hwnas.models.spaces import Genotype
 from hwnas.nas.candidates import Candidate
 from hwnas.tasks.metrics import metric_of
-from hwnas.training import jobs
 from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import ImageData
 from hwnas.training.finetuning.stages import LargestSubnetTeacher
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
-from hwnas.training.jobs import TaskProcesses
 from hwnas.workflows import components
 from hwnas.workflows.components import accuracies, at_recorded_fidelity, completed_trainings
 from hwnas.workflows.config import ExportConfig, SearchConfig
 from hwnas.workflows.search.context import TargetContext
 from hwnas.workflows.search.finisher import Finetuner
+
+if TYPE_CHECKING:
+    from hwnas.training.jobs import TaskProcesses
 
 _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
@@ -108,7 +109,7 @@ def check_weights_exist(
     parts = finisher.parts
     if accuracy_source(manifest) == "supernet":
         for genotype in genotypes:
-            jobs.check_supernet_exists(parts.setup_of(genotype))
+            parts.setup_of(genotype).check_supernet_exists()
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     if lost := _lost(replace(finisher, other=None), genotypes, done):
@@ -228,7 +229,7 @@ class FinetuneBatch:
     #: targets for which int8 training is possible, the fine-tuner's target first
     targets: Sequence[FinetuneTarget] = ()
     #: worker processes; ``None``: networks are trained in this process
-    crew: TaskProcesses[list[Finetuner]] | None = None
+    crew: "TaskProcesses[list[Finetuner]] | None" = None
     #: Returns the estimated seconds of a network; ``_ready`` times steps if these may be too long.
     estimate_s: Callable[[Genotype], float] = lambda genotype: math.inf
     n_expected: int = 0  #: number of networks including those of ``refill``, for progress displays
@@ -326,17 +327,20 @@ class _Queue:
 
 def crew_of(
     finisher: Finetuner, configs: Sequence[SearchConfig]
-) -> TaskProcesses[list[Finetuner]] | None:
+) -> "TaskProcesses[list[Finetuner]] | None":
     """Return the worker processes for fine-tuning; ``None`` if ``study.workers`` is 1.
 
     Args:
         finisher: The fine-tuner of this process.
         configs: Configuration of each target.
     """
-    n = finisher.parts.config.study.workers or 1
+    if (n := finisher.parts.config.study.workers or 1) == 1:
+        return None
+    from hwnas.training.jobs import TaskProcesses
+
     data = finisher.parts.data.sendable
     again = partial(_again, configs, finisher.teacher, finisher.left, finisher.chosen_epochs, data)
-    return TaskProcesses(again, n) if n > 1 else None
+    return TaskProcesses(again, n)
 
 
 def _finishers(finisher: Finetuner, others: Sequence[SearchConfig]) -> list[Finetuner]:

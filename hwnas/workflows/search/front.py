@@ -324,3 +324,20 @@ def describe_energy(target: Target) -> str:
     low, high = target.power.active_w_low, target.power.active_w_high
     per = "" if target.power.per_device else " for each busy core"
     return f"latency times {low:g} to {high:g} W{per}: {target.power.source}"
+
+
+# Folders of several targets.
+
+
+def folder_of(folder: RunFolder, target: str) -> RunFolder:
+    """Create and return the folder of a target within the folder of the search."""
+    of_target = RunFolder(folder.path / target)
+    of_target.path.mkdir(exist_ok=True)
+    return of_target
+
+
+def manifest_of(manifest: Row, target: str) -> Row:
+    """Return the manifest of a target's folder, given the manifest of the run."""
+    inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
+    own: Row = manifest["targets"][target]
+    return {**inner, **own, "part_of": ".."}

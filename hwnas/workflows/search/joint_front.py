@@ -31,6 +31,7 @@ from hwnas.workflows.search.front import (
     chance_level_headline,
     failure_messages,
     final_record,
+    folder_of,
     search_words,
 )
 
@@ -56,20 +57,6 @@ def nothing(
     if any(map(context.targets(contexts).fits_all, candidates)):
         return ["No candidate that meets the budgets of all targets could be verified on each."]
     return ["No candidate meets the budgets of all targets. Relax them, or search longer."]
-
-
-def folder_of(folder: RunFolder, target: str) -> RunFolder:
-    """Create and return the folder of a target within the folder of the search."""
-    of_target = RunFolder(folder.path / target)
-    of_target.path.mkdir(exist_ok=True)
-    return of_target
-
-
-def manifest_of(manifest: Row, target: str) -> Row:
-    """Return the manifest of a target's folder, given the manifest of the run."""
-    inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
-    own: Row = manifest["targets"][target]
-    return {**inner, **own, "part_of": ".."}
 
 
 def fitting(

@@ -27,7 +27,6 @@ from hwnas.core.run_folder import (
 )
 from hwnas.hardware import backends
 from hwnas.nas import engine
-from hwnas.nas.run import Run, check_resumable
 from hwnas.tasks.intervals import describe_classes
 from hwnas.training.data import ImageData
 from hwnas.workflows.config import SearchConfig
@@ -111,6 +110,8 @@ def _search(
         manifest = _manifest(contexts, arguments, folder, earlier) | planner.facts()
         search, config = context.search_task(contexts, manifest["digests"]), contexts[0].config
         if earlier:
+            from hwnas.nas.run import Run, check_resumable
+
             check_resumable(Run.load(folder.path, "run.resume", config.study.storage))
         elif not shared:
             context.check_budget(search.problem)

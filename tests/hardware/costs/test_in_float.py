@@ -5,7 +5,7 @@ import pytest
 from hwnas.core.errors import CompileError
 from hwnas.core.quantity import Quantity
 from hwnas.hardware.costs.cost_model import Cost
-from hwnas.hardware.costs.int8_speed import FasterThanFloat
+from hwnas.hardware.derived_metrics import FasterThanFloat
 from hwnas.hardware.timing import InterleavedTimings, Timing
 from hwnas.models.families import annotations
 from hwnas.models.spaces import Genotype, SearchSpace
