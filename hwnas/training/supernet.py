@@ -206,20 +206,6 @@ class TrainingSetup:
         supernet.module.eval()
         return supernet, summary
 
-    def check_supernet_exists(self) -> None:
-        """Check that the supernet of a finished search need not be trained again.
-
-        Raises:
-            RunError: its checkpoint is missing, or this version would train another supernet.
-        """
-        checkpoint = self.checkpoint()
-        if self.train.epochs and not checkpoint.n_steps():
-            raise RunError(
-                f"The supernet of the search is not at {checkpoint.path}, its place in this "
-                "version. Start from the folder in which the search was started, with the same "
-                "versions and data."
-            )
-
     def epoch_s(self) -> float:
         """Return the duration of an epoch of the supernet in seconds, by timing a few steps."""
         trainee, n_images = self._trainee(self.untrained()), len(self.data.train)
@@ -286,19 +272,32 @@ class TrainingSetup:
         calibration = some(self.data.train, _N_QUICK_CALIBRATION)
         recalibrate(network.cpu(), self.data.prepare(calibration.images, resolution))
         part = some(self.data.validation, _N_QUICK_VALIDATION)
-        prepared = self.data.prepare(part.images, resolution)
-        task = self.data.task
+        task, prepared = self.data.task, self.data.prepare(part.images, resolution)
         return task.score(per_sample(task, network, prepared, part.targets)).value
 
     def _validate_ends(self, supernet: Supernet) -> LogRow:
         """Return the quick metric of the smallest and the largest subnet."""
+        metric = self.data.task.metric
         ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
         return {
-            f"{self.data.task.metric}_{name}": self.quick_validation(
-                supernet.extract(genotype), genotype
-            )
-            for name, genotype in ends.items()
+            f"{metric}_{name}": self.quick_validation(supernet.extract(subnet), subnet)
+            for name, subnet in ends.items()
         }
+
+
+def check_supernet_exists(setup: TrainingSetup) -> None:
+    """Check that the supernet of a finished search need not be trained again.
+
+    Raises:
+        RunError: its checkpoint is missing, or this version would train another supernet.
+    """
+    checkpoint = setup.checkpoint()
+    if setup.train.epochs and not checkpoint.n_steps():
+        raise RunError(
+            f"The supernet of the search is not at {checkpoint.path}, its place in this version. "
+            "Start from the folder in which the search was started, with the same versions and "
+            "data."
+        )
 
 
 @dataclass(frozen=True)

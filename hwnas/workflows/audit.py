@@ -37,7 +37,7 @@ from hwnas.training.evaluation.rank_audit import (
 )
 from hwnas.training.inference import per_sample
 from hwnas.training.jobs import TrainingJob, train_together
-from hwnas.training.supernet import TrainingSetup
+from hwnas.training.supernet import TrainingSetup, check_supernet_exists
 from hwnas.workflows.config import AuditConfig, SearchConfig
 from hwnas.workflows.config.compose import with_supernet
 from hwnas.workflows.reporter import Reporter
@@ -173,7 +173,7 @@ def _trained(
     trained = [m for m in read[0].members if setups[m.name].checkpoint().n_steps()]
     needed = trained or [*read[0].members]
     for member in needed:
-        setups[member.name].check_supernet_exists()
+        check_supernet_exists(setups[member.name])
     return _TrainedSpaces(join_spaces(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 

@@ -21,6 +21,7 @@ from hwnas.training.checkpoints import Checkpoint
 from hwnas.training.data import ImageData
 from hwnas.training.finetuning.stages import LargestSubnetTeacher
 from hwnas.training.finetuning.time_budget import ALWAYS, TimeWindow
+from hwnas.training.supernet import check_supernet_exists
 from hwnas.workflows import components
 from hwnas.workflows.components import accuracies, at_recorded_fidelity, completed_trainings
 from hwnas.workflows.config import ExportConfig, SearchConfig
@@ -109,7 +110,7 @@ def check_weights_exist(
     parts = finisher.parts
     if accuracy_source(manifest) == "supernet":
         for genotype in genotypes:
-            parts.setup_of(genotype).check_supernet_exists()
+            check_supernet_exists(parts.setup_of(genotype))
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     if lost := _lost(replace(finisher, other=None), genotypes, done):
