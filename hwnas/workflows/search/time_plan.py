@@ -139,22 +139,19 @@ class TimeLimit:
         plan = self.plan
         free_s = plan.search_s + plan.finetuning_s
         share = (plan.supernet_s + _RESERVE * free_s) / max(1e-9, plan.supernet_s + free_s)
-        return time.monotonic() + share * self._left_s()
+        return time.monotonic() + share * self.finetuning_left_s()
 
     def search_end(self) -> float:
         """Return the time in ``time.monotonic`` seconds at which trials end, if they begin now.
 
         The remaining time is divided as planned, even if earlier phases took longer or shorter.
         """
-        plan, left_s = self.plan, self._left_s()
+        plan, left_s = self.plan, self.finetuning_left_s()
         free_s = plan.search_s + plan.finetuning_s
         return time.monotonic() + (left_s * plan.search_s / free_s if free_s else 0.0)
 
     def finetuning_left_s(self) -> float:
         """Return the remaining seconds for fine-tuning."""
-        return self._left_s()
-
-    def _left_s(self) -> float:
         return max(0.0, self.plan.limit_s - self.plan.verification_s - self.elapsed_s)
 
 
@@ -224,9 +221,8 @@ def _with_accuracy(
     """Return components with the default accuracy source within a limit."""
     trained = components.retargeted(parts, replace(before, accuracy="trained"))
     times = _Times(trained)
-    if times.medium_s <= _SLOW_EPOCH_S:
-        return trained
-    if times.supernet_s(before.train.epochs) > _MAX_SUPERNET * limit_s:
+    is_quick = times.medium_s <= _SLOW_EPOCH_S
+    if is_quick or times.supernet_s(before.train.epochs) > _MAX_SUPERNET * limit_s:
         return trained
     return components.retargeted(parts, replace(before, accuracy="supernet"))
 
