@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.analysis import run_fronts
-from hwnas.analysis.fronts import (
-    ComparedRun,
-    FrontPoint,
-    Objective,
-    directions_example,
-    objectives,
-)
+from hwnas.analysis.fronts import ComparedRun, FrontPoint, Objective, directions_example, objectives
 from hwnas.core import safe_read
 from hwnas.core.errors import ConfigError, RunError, short_reason, unknown_name
 from hwnas.core.quantity import Quantity
