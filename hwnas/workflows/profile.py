@@ -84,10 +84,13 @@ def references(config: ProfileConfig) -> list[LatencyTable]:
     if (path := find_table(other, roots)) is not None and path not in [t.path for t in found]:
         found.append(load_table(path))
     if not found:
+        name = table_name(other)
+        named = {path.parent.name for root in roots for path in root.glob(f"*/{name}")}
+        listed = ", ".join(sorted(named - {config.target.name}))
         raise TableError(
-            f"transfer_from={config.transfer_from}: no latency table of this target for "
-            f"{table_name(other)} in {', '.join(map(str, roots))}. Measure one first: "
-            f"hwnas profile +target={config.transfer_from}"
+            f"transfer_from={config.transfer_from}: no latency table of this target for {name} in "
+            f"{', '.join(map(str, roots))}. {f'Targets with one: {listed}. ' * bool(listed)}"
+            f"Measure one first: hwnas profile +target={config.transfer_from}"
         )
     return found
 

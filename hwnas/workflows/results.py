@@ -211,16 +211,19 @@ class SearchResult(os.PathLike[str]):
         """The front with one row per network; ``front.all`` has every column.
 
         Raises:
-            RunError: the search has no front yet.
+            RunError: the search has no front: it is unfinished, or no network meets the budget.
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
             return FrontTable(to_table(verified["members"]))
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return FrontTable(pyarrow.csv.read_csv(listed))
+        status = self.manifest["status"]
+        remedy = f"finish it: hwnas.search(resume='{self.path}')"
+        if status == "nothing fits the budget":
+            remedy = "start a new search with a larger budget"
         raise RunError(
-            f"{self.path} has no front yet: its status is '{self.manifest['status']}'. Use "
-            f"candidates, or finish it: hwnas.search(resume='{self.path}')."
+            f"{self.path} has no front: its status is '{status}'. Use candidates, or {remedy}."
         )
 
     @property

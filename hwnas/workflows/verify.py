@@ -152,9 +152,11 @@ class _RepeatedProof:
             RunError: none runs.
         """
         worker: RetryingPool | None = None
+        hindrances = []
         for name in self._recorded["artefacts"]:
             if why := self._hindrance(name):
                 self._say(f"{name}: not run, {why}.")
+                hindrances.append(f"{name}: {why}")
                 continue
             if runtimes.needs_worker(name):
                 target = proofs.target_of(self._recorded)
@@ -165,8 +167,8 @@ class _RepeatedProof:
                 self._sessions[name] = self._session(name, worker)
         if not self._sessions and not self.failed:
             raise RunError(
-                f"{self._folder}: none of its files can run on this machine. Install a package "
-                "that is named above."
+                f"{self._folder}: none of its files can run on this machine. "
+                f"{'; '.join(hindrances)}."
             )
 
     def _otherwise(self) -> str:

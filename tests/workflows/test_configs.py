@@ -12,6 +12,7 @@ from hwnas.hardware.target import facts
 from hwnas.workflows import config
 from hwnas.workflows.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.workflows.config.compose import compose as compose_config
+from hwnas.workflows.config.search import check_link
 
 CONF = package.ROOT / "conf"
 GROUPS = ("target", "budget", "dataset", "sampler", "task")
@@ -252,3 +253,16 @@ def test_options_of_absent_or_present_sections_are_refused_in_one_line(
     with pytest.raises(ConfigError) as error:
         compose_config("search", [f"+target={target}", option])
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("to", "targets", "message"),
+    [
+        ("cpu", ["npu"], "the only target is npu"),
+        ("nobody", ["npu", "sketch"], "link.to: Unknown target 'nobody'. Allowed: npu, sketch"),
+    ],
+)
+def test_link_leads_to_another_target(to: str, targets: list[str], message: str) -> None:
+    configs = [compose_config("search", [f"+target={name}", f"link.to={to}"]) for name in targets]
+    with pytest.raises(ConfigError, match=message):
+        check_link(configs)

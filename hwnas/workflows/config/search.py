@@ -338,11 +338,14 @@ def check_link(configs: Sequence[SearchConfig]) -> None:
         ConfigError: it is not, or there is only one target.
     """
     to, names = configs[0].link.to, [config.target.name for config in configs]
-    if to is not None and (to not in names or len(names) < 2):
-        raise ConfigError(
-            f"link.to={to}: a link leads from one target of a search to another; the targets are: "
-            f"{', '.join(names)}. Search for two or more, as +target=[A,B]."
-        )
+    if to is None or (to in names and len(names) > 1):
+        return
+    if len(names) > 1:
+        raise ConfigError(f"link.to: {unknown_name('target', to, names)}")
+    raise ConfigError(
+        f"link.to={to}: a link leads from one target of a search to another, but the only target "
+        f"is {names[0]}. Search for two or more, as +target=[A,B], or leave out link.to."
+    )
 
 
 def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
