@@ -131,8 +131,7 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[FrontPoint] | None:
     """Return the verified members of a search's ``front.csv`` that may be delivered.
 
-    They are within the budget, and no int8 networks that are no faster than in float32. ``None`` if
-    the file is not a ``front.csv`` of a search.
+    They are within the budget, and no int8 networks slower than in float32. ``None``: another file.
 
     Raises:
         RunError: as ``read_foreign_csv``.
