@@ -28,7 +28,7 @@ MAX_VALUES = 1 << 26  #: of a tensor
 _TOLERANCE = 1e-6  # relative to the argument, of float32; GELU by tanh differs by 5e-4
 _MIN_OPSET = 7  # the first with the present broadcasting
 _EXTERNAL = onnx.TensorProto.EXTERNAL
-_OWN = ("", "ai.onnx")  # names of ONNX's own domain
+OWN_DOMAINS = ("", "ai.onnx")  #: names of ONNX's own domain
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def parse(model: bytes) -> OnnxGraph:
             "(onnx.save(model, path, save_as_external_data=False))."
         )
     graph = proto.graph
-    opset = next((entry.version for entry in proto.opset_import if entry.domain in _OWN), 0)
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in OWN_DOMAINS), 0)
     if opset < _MIN_OPSET:
         raise CompileError(
             f"The ONNX model is of opset {opset}; allowed: {_MIN_OPSET} or more. Export it with "
@@ -365,7 +365,7 @@ def _node(proto: Any, opset: int) -> OnnxNode:
     attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     return OnnxNode(
         name=proto.name or proto.output[0],
-        kind=proto.op_type if proto.domain in _OWN else f"{proto.domain}.{proto.op_type}",
+        kind=proto.op_type if proto.domain in OWN_DOMAINS else f"{proto.domain}.{proto.op_type}",
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         attributes={k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()},

@@ -4,6 +4,7 @@ import onnx
 from onnx import helper
 
 from hwnas.core.errors import CompileError
+from hwnas.models.onnx.import_graph import OWN_DOMAINS
 
 #: Minimum opset of operators as written by ``onnx.writer``, if above ``_OLDEST``.
 _SINCE = {
@@ -42,7 +43,9 @@ def check_opset(model: bytes) -> int:
     except Exception as error:  # protobuf, checker and shape inference have no common error class
         (reason, *_) = str(error).strip().splitlines() or [type(error).__name__]
         raise CompileError(f"This is not valid ONNX: {reason}. Export the model again.") from None
-    opset = next((int(entry.version) for entry in loaded.opset_import if not entry.domain), 0)
+    opset = next(
+        (int(entry.version) for entry in loaded.opset_import if entry.domain in OWN_DOMAINS), 0
+    )
     if not 0 < opset <= onnx.defs.onnx_opset_version():  # the checker accepts any
         raise CompileError(
             f"This is not valid ONNX: its opset is {opset}; allowed: 1 to "

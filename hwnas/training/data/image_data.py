@@ -230,7 +230,7 @@ def _check_intervals(where: str, sizes: Mapping[str, int], drawn: Sequence[str])
     for name in ("test", "validation"):
         if (n := sizes[name]) < _MIN_IMAGES:
             remedy = f"Add images: {_MIN_IMAGES} or more"
-            if name in drawn and n_left > _MIN_IMAGES:
+            if name in drawn and n_left >= 3 * _MIN_IMAGES:  # three splits
                 share = math.ceil(100 * _MIN_IMAGES / n_left) / 100
                 remedy = f"Set dataset.{name}={share:g} or more"
             raise DataError(
