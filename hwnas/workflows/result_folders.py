@@ -144,7 +144,8 @@ class TrainResult:
     path: Path  #: the run folder
     title: str  #: heading of ``figures``
     metric: str  #: name of the metric
-    figures: Sequence[Line]  #: name, value and 95 % interval (of a median: the range) as text
+    #: name, value and 95 % interval as text; a median has the range in place of the interval
+    figures: Sequence[Line]
     summary: Row  #: content of ``summary.json``: metrics with intervals, steps, seconds, checkpoint
     messages: Sequence[str] = ()  #: messages of the command
 

@@ -86,6 +86,7 @@ def test_search_says_what_was_trained_and_finished(root: Path) -> None:
     teacher = manifest["finishing"]["teacher"]
     assert f"{n_finished} finished, each by 2 epochs more, taught by {teacher} (50% of" in text
     assert "supernet" not in text
+    assert "finished before" not in "".join(lines)  # no earlier command
     assert "checkpoint" not in manifest
 
 

@@ -228,7 +228,6 @@ class _Finishing:
         """Fine-tune the teacher and then the others; choose a smaller teacher if it is too slow."""
         state = self._state
         teacher = self._choose_teacher(wanted)
-        self._say_stored(wanted)
         targets = [FinetuneTarget(s.config, state.known[s.target].on_front) for s in self._contexts]
         configs = [s.config for s in self._contexts]
         with crew_of(state.finisher, configs) or nullcontext() as crew:
@@ -240,19 +239,22 @@ class _Finishing:
             is_slow = any(g.id not in state.finished for g in teacher)
             if is_slow:
                 state.slow_teachers += [g.id for g in teacher]
-            elif schedule is None:
-                self._train_in_rounds(how)
             else:
-                self._train_in_time(schedule, teacher, how)
+                self._say_stored(wanted)
+                if schedule is None:
+                    self._train_in_rounds(how)
+                else:
+                    self._train_in_time(schedule, teacher, how)
         if is_slow:
             self._train_all(self._look(), schedule)
 
     def _say_stored(self, wanted: Sequence[Candidate]) -> None:
         """Report how many networks an interrupted command has fine-tuned."""
-        kept = sum(self._state.finisher.is_kept(c.genotype) for c in wanted) if self._trains else 0
-        if kept:
-            n = max(kept, min(len(wanted), self._n_max()))
-            self._reporter.say([f"{kept} of {n} members were finished before."])
+        state = self._state
+        others = [c.genotype for c in wanted if c.id not in state.finished] if self._trains else []
+        if kept := sum(map(state.finisher.is_kept, others)):
+            n = min(len(wanted), self._n_max()) - len(state.finished)  # without the teacher
+            self._reporter.say([f"{kept} of {max(kept, n)} members were finished before."])
 
     def _choose_teacher(self, wanted: Sequence[Candidate]) -> list[Genotype]:
         """Return the teacher, if there is one, and add it to the fine-tuner."""
