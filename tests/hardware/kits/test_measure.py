@@ -198,7 +198,7 @@ def test_next_command_is_for_what_was_measured(
 ) -> None:
     found, options = tmp_path / "kit", ["target.dtype=float16", "target.threads=2", TARGET[1]]
     assert run(["profile", TARGET[0], *options, f"kit={found}", "n=4"]) == 0
-    said = f"{' '.join(['profile', TARGET[0], *options])} dataset=digits measured="
+    said = f"{' '.join(['profile', TARGET[0], *options])} measured="
     assert f"{said}{found}/results.csv" in " ".join(capsys.readouterr().out.split())
     assert f"{said}FILE" in measure(found, "command", "sh -c 'echo 1' {file}").stdout
 
@@ -305,5 +305,5 @@ def test_file_that_was_changed_is_refused(kit: Path) -> None:
 def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["search", *TARGET, "target.offline.file=/nowhere/device.json", "n_trials=1"])
     assert code == 2
-    said = "profile +target=nvidia_t4 target.offline.file=/nowhere/device.json kit=DIR"
+    said = "target.offline.file=/nowhere/device.json search_space=tiny kit=DIR"
     assert said in capsys.readouterr().err
