@@ -10,14 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hwnas.analysis import run_fronts
 from hwnas.analysis.page.data import OverlaidFront
 from hwnas.analysis.search_page import FrontData
 from hwnas.core.manifest import Manifest, read_manifest
 from hwnas.core.run_folder import Row
 from hwnas.nas.front import pareto_front
 from hwnas.nas.member import NEAR, Member
-from hwnas.nas.run import Run
 from hwnas.tasks.metrics import costs_in, metric_of, quality_in
 from hwnas.tasks.metrics.budget import Budget
 
@@ -64,6 +62,8 @@ def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
     if (path / target / "manifest.json").exists():
         return _panel(path / target)
     config = manifest["targets"][target]["config"]
+    from hwnas.nas.run import Run  # imported here, as below: a search draws its own front
+
     run = Run.load(path, "path")
     run.check_complete()
     front = FrontData(
@@ -73,6 +73,8 @@ def _of_target(path: Path, manifest: Manifest, target: str) -> FrontPanel:
 
 
 def _panel(path: Path) -> FrontPanel:
+    from hwnas.analysis import run_fronts
+
     run = run_fronts.read_run_folder(path, "path")
     title = f"{run.name} on {run.target}" if run.target else run.name
     return FrontPanel(
