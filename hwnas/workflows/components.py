@@ -214,7 +214,7 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
         raise ConfigError(
             f"train.init_from={config.train.init_from} has weights of a supernet, but with "
             "accuracy=trained each network is trained from scratch. "
-            f"{'' if have_exits else 'Set accuracy=supernet, or '}remove train.init_from."
+            f"{'Remove' if have_exits else 'Set accuracy=supernet, or remove'} train.init_from."
         )
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
