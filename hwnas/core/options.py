@@ -104,6 +104,11 @@ def _holds(hint: Any, kind: type) -> bool:
     return hint is kind or any(_holds(part, kind) for part in typing.get_args(hint))
 
 
+def is_numeric(hint: Any) -> bool:
+    """Return True if a type is numeric or contains numbers."""
+    return _holds(hint, int) or _holds(hint, float)
+
+
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
     if isinstance(value, dict):
         yield from ((f"{name}.{key}", number) for key, number in value.items())

@@ -24,9 +24,11 @@ _NEEDED = {
 
 
 def _numeric() -> Iterator[tuple[str, Option]]:
-    for verb, schema in {**SCHEMAS, "finishing": FinetuningConfig}.items():
-        number = re.compile(r"\b(int|float)\b")
-        yield from ((verb, o) for o in iter_options(schema) if number.search(str(o.field.type)))
+    for verb, schema in SCHEMAS.items():
+        yield from ((verb, o) for o in iter_options(schema) if options.is_numeric(o.field.type))
+    yield from (
+        ("finishing", o) for o in iter_options(FinetuningConfig) if options.is_numeric(o.hint)
+    )
 
 
 @pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
